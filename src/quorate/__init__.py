@@ -1,0 +1,35 @@
+"""Distributed training in PyTorch in which how workers agree is one argument.
+
+The public face: `join` the world, `distribute` the optimizer, `shard` the data. Each is imported when it is first
+used, so that the command line starts without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorate.data import shard as shard
+    from quorate.launch.join import join as join
+    from quorate.launch.world import World as World
+    from quorate.train.distributed import distribute as distribute
+
+__all__ = ["World", "distribute", "join", "shard"]
+
+_PLACES = {
+    "join": "quorate.launch.join",
+    "World": "quorate.launch.world",
+    "distribute": "quorate.train.distributed",
+    "shard": "quorate.data",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

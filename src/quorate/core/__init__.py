@@ -1,0 +1,1 @@
+"""The ground floor: contracts, vectors, errors and the registry. Imports nothing else of Quorate."""

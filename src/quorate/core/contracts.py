@@ -1,0 +1,185 @@
+"""What the parts of Quorate may expect of each other.
+
+`Wire` moves tensors and small messages between workers and knows nothing of models. It has two families of
+implementation, over real processes and over virtual workers, and one contract suite (tests/contract) holds both
+to what is written here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+T_co = TypeVar("T_co", covariant=True)
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds any wait lasts at most, unless told otherwise."""
+
+
+class Work(Protocol[T_co]):
+    """A thing under way."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return (or raise) at once. Never waits."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> T_co:
+        """The result, once it is there; asking again returns the same.
+
+        Raises `PeerFailed` within a second of a needed worker's death, `WireTimeout` after `timeout` seconds
+        (None: the wire's own), naming the ranks waited for, and `Mismatch` where workers called different things.
+        """
+        ...
+
+
+class Clock(Protocol):
+    """Time as the workers of one world see it: the wall clock, or the virtual one."""
+
+    def now(self) -> float:
+        """Seconds since a moment that is the same for all workers of a virtual world, arbitrary in the real one."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass for this worker."""
+        ...
+
+    def pause(self) -> None:
+        """Another worker may run here (virtual); nothing in the real world."""
+        ...
+
+    def compute(self, share: float) -> None:
+        """Let `share` (0 to 1) of the modelled compute time of one training step pass (virtual).
+
+        Nothing in the real world, where computing takes the time it takes.
+        """
+        ...
+
+
+class Board(ABC):
+    """Small messages that all workers can read: a dictionary of bytes, with compare-and-set.
+
+    All methods are safe from any thread. Keys are deleted when done with.
+    """
+
+    @abstractmethod
+    def set(self, key: str, value: bytes) -> None:
+        """Write, whatever was there."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes | None:
+        """Read; None where nothing is written. Never waits."""
+
+    @abstractmethod
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter (a missing one is 0) and return the new value. Counters share no key with `set`."""
+
+    @abstractmethod
+    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        """Write `value` if the key holds `expected` (None: nothing is written); True for the one winner."""
+
+    @abstractmethod
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        """Return when every key is written. Raises `WireTimeout` naming the missing keys; `PeerFailed` as in `Work.wait`."""
+
+    @abstractmethod
+    def delete(self, prefix: str) -> None:
+        """Delete every key that starts with `prefix`."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one worker sends to another: tensors, and a header of plain JSON values."""
+
+    tensors: tuple[Tensor, ...] = ()
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Wire(ABC):
+    """How one worker reaches the others.
+
+    Every worker of a wire calls the same collectives in the same order. A wire belongs to one thread (asserted):
+    another thread takes a `channel` of its own. Tensors given to a collective or a send are not touched by the
+    caller until its work is done. Nothing is launched late: a collective called is under way, whoever waits first.
+    """
+
+    rank: int
+    size: int
+    generation: int
+    board: Board
+    clock: Clock
+    timeout: float
+    name: str
+
+    @abstractmethod
+    def channel(self, name: str) -> Wire:
+        """An ordering domain of its own among the same workers; the same name on every worker."""
+
+    @abstractmethod
+    def group(self, members: Sequence[int]) -> Wire:
+        """A wire among `members` only (ranks of this wire), ranked by their place in the list, over send and receive.
+
+        Known to its members only; this worker is one of them. Two groups with equal members share their order.
+        """
+
+    @abstractmethod
+    def all_reduce(self, x: Tensor) -> Work[Tensor]:
+        """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere."""
+
+    @abstractmethod
+    def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
+        """The sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added in order of rank."""
+
+    @abstractmethod
+    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
+        """Every worker's tensor, by rank. Ragged: shapes may differ, dtypes may not."""
+
+    @abstractmethod
+    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
+        """Send `pieces[r]` to rank r; returns what each rank sent here, by rank. Ragged."""
+
+    @abstractmethod
+    def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        """`x` of `root`, written into everyone's `x` (equal shape and dtype), which is returned."""
+
+    @abstractmethod
+    def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        """The sum, written into `x` at `root`; elsewhere `x` holds nothing of meaning afterwards."""
+
+    @abstractmethod
+    def gather(self, x: Tensor, root: int = 0) -> Work[list[Tensor] | None]:
+        """At `root`: every worker's tensor, by rank (ragged). Elsewhere None."""
+
+    @abstractmethod
+    def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
+        """Piece `rank` of what `root` gave (`pieces` is None elsewhere). Ragged: shape and dtype come with it."""
+
+    @abstractmethod
+    def barrier(self) -> Work[None]:
+        """Done when every worker has called it."""
+
+    @abstractmethod
+    def send(self, message: Message, to: int, tag: str) -> Work[None]:
+        """Never waits for the receiver. First in, first out per (sender, receiver, tag). To oneself: a copy."""
+
+    @abstractmethod
+    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+        """The next message from `source` (None: from anyone) under `tag`, and who sent it."""
+
+    @abstractmethod
+    def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
+        """Run `task` beside this worker, on `channel(name)`; what it raises is raised by `wait`."""
+
+    @abstractmethod
+    def crash(self) -> None:
+        """End this worker here and now, without a word to anyone (fault injection)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what this wire holds; the other workers are not waited for."""
+
+
+WireTask = Callable[[Wire], Any]

@@ -1,0 +1,55 @@
+"""The errors a user can meet; each message is one sentence that says what was wrong and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class QuorateError(Exception):
+    """The root of every error Quorate raises on purpose."""
+
+
+class ConfigurationError(QuorateError, ValueError):
+    """A wrong argument, setting or combination; raised before any work is done (exit status 2)."""
+
+
+class PeerFailed(QuorateError, RuntimeError):
+    """Another worker died, raised, or left while it was needed.
+
+    `ranks` are the workers that failed, as far as they are known (empty if only a broken connection was seen).
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class WireTimeout(QuorateError, TimeoutError):
+    """A wait outlasted its timeout; `ranks` are the workers that were waited for, as far as they are known."""
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class Mismatch(QuorateError, RuntimeError):
+    """Workers called different operations at the same place: another order, shape or dtype."""
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Ranks as a user reads them: `rank 2`, `ranks 0, 1 and 3`; `no rank` when empty."""
+    names = [str(rank) for rank in sorted(ranks)]
+    if not names:
+        return "no rank"
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    """The error for a name nobody knows: the nearest known one is offered, then all are listed."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else "."
+    return ConfigurationError(f'unknown {kind} "{name}"{hint} Known: {", ".join(names) or "none"}.')

@@ -1,0 +1,134 @@
+"""Many tensors as one vector: `Segment` and `Layout` say what lies where, `Flat` holds the numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One parameter inside a part: `shape` elements from `offset` on."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    part: int
+    offset: int
+
+    @cached_property
+    def numel(self) -> int:
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One flat piece of memory that travels as a whole."""
+
+    numel: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every tensor lies: `segments` in the order of the tensors given, `parts` in the order they travel.
+
+    The last `header` elements of the last part belong to no tensor; they carry counts that are summed with the rest.
+    """
+
+    segments: tuple[Segment, ...]
+    parts: tuple[Part, ...]
+    header: int
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal on workers with equal layouts (names, shapes, dtypes, places; not devices)."""
+        text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
+        text += repr([(p.numel, str(p.dtype)) for p in self.parts]) + repr(self.header)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def by_part(self) -> tuple[tuple[int, ...], ...]:
+        """For each part, the indices of its segments."""
+        found: list[list[int]] = [[] for _ in self.parts]
+        for index, segment in enumerate(self.segments):
+            found[segment.part].append(index)
+        return tuple(map(tuple, found))
+
+
+class Flat:
+    """A vector over a `Layout`: one tensor per part. Arithmetic is element-wise and keeps the layout."""
+
+    def __init__(self, parts: Sequence[Tensor], layout: Layout) -> None:
+        self._parts = tuple(parts)
+        self.layout = layout
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return self._parts
+
+    @classmethod
+    def zeros(cls, layout: Layout) -> Flat:
+        """A new vector of zeros."""
+        return cls([torch.zeros(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
+
+    @property
+    def header(self) -> Tensor:
+        """The last part's header (a view); empty where the layout has none."""
+        last = self.parts[-1]
+        return last[last.numel() - self.layout.header :]
+
+    def segment(self, index: int) -> Tensor:
+        """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""
+        s = self.layout.segments[index]
+        return self.parts[s.part][s.offset : s.offset + s.numel].view(s.shape)
+
+    def segments(self) -> Iterator[Tensor]:
+        """The numbers of every segment, in order (views)."""
+        return (self.segment(index) for index in range(len(self.layout.segments)))
+
+    def map(self, function: Callable[..., Tensor], *others: Flat) -> Flat:
+        """A new vector of `function` applied part by part."""
+        return Flat(
+            [function(part, *(o.parts[i] for o in others)) for i, part in enumerate(self.parts)],
+            self.layout,
+        )
+
+    def clone(self) -> Flat:
+        return self.map(Tensor.clone)
+
+    def copy_(self, other: Flat) -> Flat:
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            mine.copy_(theirs)
+        return self
+
+    def add_(self, other: Flat, alpha: float = 1.0) -> Flat:
+        """Add `alpha` times `other`, in place."""
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            mine.add_(theirs, alpha=alpha)
+        return self
+
+    def mul_(self, factor: float) -> Flat:
+        for mine in self.parts:
+            mine.mul_(factor)
+        return self
+
+    def __add__(self, other: Flat) -> Flat:
+        return self.map(torch.add, other)
+
+    def __sub__(self, other: Flat) -> Flat:
+        return self.map(torch.sub, other)
+
+    def __mul__(self, factor: float) -> Flat:
+        return self.map(lambda part: part * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Flat:
+        return self.map(lambda part: part / divisor)
