@@ -1,0 +1,17 @@
+"""How many bytes one worker sends for each collective, as the formulas of the field have it.
+
+P is the number of workers, n the bytes of the whole tensor. What a backend really sends may differ by its choice of
+algorithm; these are the figures that reports and plans use (Thakur, Rabenseifner, Gropp, 2005, ring forms).
+"""
+
+from __future__ import annotations
+
+
+def all_reduce_bytes(nbytes: int, size: int) -> int:
+    """Ring: 2 (P - 1) / P n, rounded up."""
+    return -(-2 * (size - 1) * nbytes // size)
+
+
+def exchange_bytes(nbytes: int, size: int) -> int:
+    """Everyone's n bytes to everyone else: (P - 1) n."""
+    return (size - 1) * nbytes

@@ -1,0 +1,66 @@
+"""Which wire the code that asks is running on.
+
+In the real world a process is one worker, so there is one wire per process. In the virtual world every worker is a
+thread, so a thread's own wire goes before the process's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+
+
+class Place:
+    """One worker's place: its wire, what is kept for it by name, and what it still does before it leaves."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.kept: dict[str, Any] = {}
+        self.leaving: list[Callable[[], None]] = []
+
+    def leave(self) -> None:
+        """Run what was to be done before leaving, the latest first; each once."""
+        while self.leaving:
+            self.leaving.pop()()
+
+
+_thread = threading.local()
+_process: Place | None = None
+
+
+def enter(wire: Wire, *, thread_only: bool = False) -> Place:
+    """Make `wire` the current one of this process, or of this thread alone; returns its place."""
+    global _process
+    place = Place(wire)
+    if thread_only:
+        _thread.place = place
+    else:
+        _process = place
+    return place
+
+
+def forget(*, thread_only: bool = False) -> None:
+    """Undo `enter`; what was to be done before leaving is not done."""
+    global _process
+    if thread_only:
+        _thread.place = None
+    else:
+        _process = None
+
+
+def place() -> Place | None:
+    """The place of the worker this code runs in; None before `enter`."""
+    mine: Place | None = getattr(_thread, "place", None)
+    return mine if mine is not None else _process
+
+
+def here() -> Place:
+    """The place of the worker this code runs in. Raises `ConfigurationError` before `quorate.join()`."""
+    found = place()
+    if found is None:
+        raise ConfigurationError("no world has been joined; call quorate.join() first")
+    return found

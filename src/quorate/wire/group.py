@@ -1,0 +1,68 @@
+"""A wire among some of the workers, made of the whole wire's send and receive; the same in both worlds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
+
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import ConfigurationError
+from quorate.wire.exchange import Exchange
+from quorate.wire.work import Together
+
+_groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = WeakKeyDictionary()
+
+
+class GroupWire(Exchange):
+    """`members` of `parent` (its ranks), ranked by their place in the list.
+
+    Known to its members only. Groups of the same parent with equal members share their order of collectives. Ranks
+    in errors are the parent's. Raises `ConfigurationError` for members that are doubled, unknown, or without this worker.
+    """
+
+    def __init__(self, parent: Wire, members: Sequence[int]) -> None:
+        super().__init__()
+        self.members = tuple(members)
+        if len(set(self.members)) != len(self.members) or not set(self.members) <= set(range(parent.size)):
+            raise ConfigurationError(
+                f"members {list(members)} of a group must be different ranks between 0 and {parent.size - 1}"
+            )
+        if parent.rank not in self.members:
+            raise ConfigurationError(f"rank {parent.rank} is not among the members {list(members)} of the group it asked for")
+        self.parent = parent
+        self.rank, self.size = self.members.index(parent.rank), len(self.members)
+        self.generation, self.board, self.clock = parent.generation, parent.board, parent.clock
+        self.timeout = parent.timeout
+        self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
+        self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
+
+    def channel(self, name: str) -> Wire:
+        return GroupWire(self.parent.channel(name), self.members)
+
+    def group(self, members: Sequence[int]) -> Wire:
+        return GroupWire(self.parent, [self.members[member] for member in members])
+
+    def _tag(self, tag: str) -> str:
+        return f"group/{','.join(map(str, self.members))}/{tag}"
+
+    def send(self, message: Message, to: int, tag: str) -> Work[None]:
+        return self.parent.send(message, self.members[to], self._tag(tag))
+
+    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+        work = self.parent.receive(None if source is None else self.members[source], self._tag(tag))
+
+        def ours(results: list[tuple[int, Message]]) -> tuple[int, Message]:
+            sender, message = results[0]
+            return self.members.index(sender), message
+
+        return Together([work], ours, self.clock)
+
+    def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
+        return self.parent.spawn(lambda wire: task(GroupWire(wire, self.members)), name)
+
+    def crash(self) -> None:
+        self.parent.crash()
+
+    def close(self) -> None:
+        """Nothing: what it uses is the parent's."""

@@ -1,0 +1,156 @@
+"""What all wires of one process share: board, mailbox, clock, and the loop in which everything waits."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from quorate.core.contracts import DEFAULT_TIMEOUT, Board
+from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
+from quorate.wire.failure import read_failure
+from quorate.wire.real.inbox import Inbox
+from quorate.wire.real.mailbox import Mailbox
+
+SLICE = 0.05
+"""Seconds between two looks at the board while waiting."""
+PATIENCE = 1.0
+"""Seconds a wait lasts before it asks who has ended, and leaves word of what it waits for."""
+
+
+class WallClock:
+    """The wall clock: monotonic seconds."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def pause(self) -> None:
+        """Nothing: processes run side by side."""
+
+    def compute(self, share: float) -> None:
+        """Nothing: computing takes the time it takes."""
+
+
+class Endpoint:
+    """One process among `size`; made once per process and generation. Waits for all to arrive (at most `timeout`)."""
+
+    def __init__(
+        self, board: Board, rank: int, size: int, *, generation: int = 0, timeout: float = DEFAULT_TIMEOUT,
+        folder: Path | None = None,
+    ) -> None:
+        self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
+        self.clock = WallClock()
+        self.host = socket.gethostname()
+        self.answers: list[Callable[[], None]] = []
+        self._keys = f"generation/{generation}"
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._addresses: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self.inbox = Inbox()
+        self.mailbox: Mailbox | None = None
+        self.is_local = True
+        if size > 1:
+            self._open(folder)
+
+    def _open(self, folder: Path | None) -> None:
+        board = self.board
+        board.set(f"{self._keys}/host/{self.rank}", self.host.encode())
+        if self.rank == 0:
+            board.set(f"{self._keys}/token", secrets.token_hex(32).encode())
+        everyone = [f"{self._keys}/host/{peer}" for peer in range(self.size)]
+        board.wait([*everyone, f"{self._keys}/token"], self.timeout)
+        self.is_local = all(board.get(key) == self.host.encode() for key in everyone)
+        token = board.get(f"{self._keys}/token") or b""
+        path = None
+        if self.is_local:
+            if folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="quorate-")
+                folder = Path(self._folder.name)
+            path = str(folder / f"mail-{self.generation}-{self.rank}")
+        self.mailbox = Mailbox(self.rank, self.inbox, path, self.host, bytes.fromhex(token.decode()), self._find)
+        board.set(f"{self._keys}/mail/{self.rank}", self.mailbox.address.encode())
+
+    def _find(self, peer: int) -> str:
+        with self._lock:
+            if peer not in self._addresses:
+                key = f"{self._keys}/mail/{peer}"
+                self.board.wait([key], self.timeout)
+                self._addresses[peer] = (self.board.get(key) or b"").decode()
+            return self._addresses[peer]
+
+    def until(
+        self, ready: Callable[[float], bool], *, waits_for: str, needed: Collection[int], timeout: float | None,
+        missing: Callable[[], Collection[int]] | None = None, started: Callable[[], None] | None = None,
+    ) -> None:
+        """Wait until `ready(seconds)`, which itself waits for at most `seconds`, is true.
+
+        `needed` are the ranks without which it cannot come true; `missing` says, at the end, which of them were not
+        there. `started` is called once when the wait has lasted `PATIENCE`. Raises as `Work.wait` does.
+        """
+        limit = self.timeout if timeout is None else timeout
+        begin = time.monotonic()
+        if ready(min(SLICE, limit)):
+            return
+        patient = True
+        while True:
+            self.look()
+            waited = time.monotonic() - begin
+            if patient and waited > PATIENCE:
+                patient = False
+                if started is not None:
+                    started()
+            if not patient:
+                self._look_for_ended(waits_for, needed)
+            if waited >= limit:
+                late = sorted(needed if missing is None else missing())
+                raise WireTimeout(
+                    f"rank {self.rank} waited {limit:g} s for {ranks_in_words(late)} in {waits_for}", late
+                )
+            if ready(min(SLICE, limit - waited)):
+                return
+
+    def look(self) -> None:
+        """Raise what went wrong elsewhere, and answer questions that others asked."""
+        failure = read_failure(self.board)
+        if failure is not None:
+            raise failure
+        for answer in self.answers:
+            answer()
+
+    def connection_lost(self, waits_for: str, detail: str) -> PeerFailed:
+        """The error for a broken connection: what the board says of it, as soon as it does."""
+        for _ in range(50):
+            failure = read_failure(self.board)
+            if isinstance(failure, PeerFailed):
+                return failure
+            time.sleep(0.01)
+        return PeerFailed(f"rank {self.rank} lost its connection to a worker it needed for {waits_for} ({detail})")
+
+    def _look_for_ended(self, waits_for: str, needed: Collection[int]) -> None:
+        for peer in needed:
+            gone = self.mailbox is not None and peer in self.mailbox.lost
+            if gone or self.board.get(f"ended/{peer}") is not None:
+                raise PeerFailed(f"rank {peer} ended while rank {self.rank} waited for it in {waits_for}", [peer])
+
+    def note(self, key: str, value: object) -> None:
+        """Leave word on the board under this generation."""
+        self.board.set(f"{self._keys}/{key}", json.dumps(value).encode())
+
+    def noted(self, key: str) -> object | None:
+        """The word left under `key`."""
+        value = self.board.get(f"{self._keys}/{key}")
+        return None if value is None else json.loads(value)
+
+    def close(self) -> None:
+        if self.mailbox is not None:
+            self.mailbox.close()
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -1,0 +1,249 @@
+"""Messages between processes over sockets: one connection each way, one thread that reads and writes.
+
+On one host the sockets are files that only this user can open. Between hosts a connection has to prove that it knows
+the run's token (HMAC-SHA256 over a nonce) before anything it sends is read; what is sent is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from quorate.core.contracts import Message
+from quorate.wire.frames import Reader, encode
+from quorate.wire.real.inbox import Inbox
+
+_NONCE = 32
+_MAC = hashlib.sha256().digest_size
+
+
+def proof(token: bytes, nonce: bytes) -> bytes:
+    """What a connection answers to `nonce`."""
+    return hmac.new(token, nonce, hashlib.sha256).digest()
+
+
+class Outgoing:
+    """One message on its way; `sent` when the system has taken all of it, `lost` when the connection broke."""
+
+    def __init__(self, pieces: list[memoryview]) -> None:
+        self.pieces = deque(pieces)
+        self.sent = threading.Event()
+        self.lost = False
+
+    def end(self, *, lost: bool = False) -> None:
+        self.lost = lost
+        self.pieces.clear()
+        self.sent.set()
+
+
+class _Link:
+    """Our connection to one peer, which only we write to."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.lock = threading.Lock()
+        self.queue: deque[Outgoing] = deque()
+        self.broken = False
+
+    def push(self) -> bool:
+        """Write what the system takes now; True if something is left."""
+        with self.lock:
+            while self.queue:
+                first = self.queue[0]
+                while first.pieces:
+                    try:
+                        count = self.sock.send(first.pieces[0])
+                    except BlockingIOError:
+                        return True
+                    except OSError:
+                        self.broken = True
+                        while self.queue:
+                            self.queue.popleft().end(lost=True)
+                        return False
+                    rest = first.pieces[0][count:]
+                    if len(rest):
+                        first.pieces[0] = rest
+                    else:
+                        first.pieces.popleft()
+                self.queue.popleft().end()
+            return False
+
+
+class _Arriving:
+    """A connection that only the other side writes to: first its proof, then frames."""
+
+    def __init__(self, sock: socket.socket, nonce: bytes) -> None:
+        self.sock, self.nonce = sock, nonce
+        self.proof = bytearray()
+        self.reader: Reader | None = None
+        self.source: int | None = None
+
+
+class Mailbox:
+    """This worker's end of all its connections. `find` gives a peer's address, waiting until it is known.
+
+    `lost` holds the ranks whose connection to us has ended.
+    """
+
+    def __init__(
+        self, rank: int, inbox: Inbox, path: str | None, host: str, token: bytes, find: Callable[[int], str]
+    ) -> None:
+        self.rank, self.inbox, self.lost = rank, inbox, set[int]()
+        self._token, self._find = token, find
+        self._links: dict[int, _Link] = {}
+        self._lock = threading.Lock()
+        self._path = path
+        if path is not None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(path)
+            os.chmod(path, 0o600)
+            self.address = f"unix:{path}"
+        else:
+            self._listener = socket.create_server((host, 0))
+            self.address = f"tcp:{host}:{self._listener.getsockname()[1]}"
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._wake, wakes = socket.socketpair()
+        self._wake.setblocking(False)
+        wakes.setblocking(False)
+        self._selector.register(wakes, selectors.EVENT_READ, wakes)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Message, to: int, tag: str) -> Outgoing:
+        """Put a message on its way; what the system does not take at once is written by the mailbox's thread."""
+        link = self._link(to)
+        outgoing = Outgoing(encode(message, source=self.rank, tag=tag))
+        with link.lock:
+            if link.broken:
+                outgoing.end(lost=True)
+                return outgoing
+            link.queue.append(outgoing)
+        if link.push():
+            self._poke()
+        return outgoing
+
+    def close(self) -> None:
+        """End all connections; what is not yet written is lost."""
+        self._closed = True
+        self._poke()
+        self._thread.join(timeout=2.0)
+        if self._path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+    def _poke(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            self._wake.send(b"!")
+
+    def _link(self, peer: int) -> _Link:
+        with self._lock:
+            link = self._links.get(peer)
+        if link is None:
+            sock = self._connect(self._find(peer))
+            with self._lock:
+                link = self._links.setdefault(peer, _Link(sock))
+            if link.sock is not sock:
+                sock.close()
+            self._poke()
+        return link
+
+    def _connect(self, address: str) -> socket.socket:
+        kind, _, where = address.partition(":")
+        try:
+            if kind == "unix":
+                sock = socket.socket(socket.AF_UNIX)
+                sock.settimeout(10.0)
+                sock.connect(where)
+            else:
+                host, _, port = where.rpartition(":")
+                sock = socket.create_connection((host, int(port)), timeout=10.0)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            nonce = b""
+            while len(nonce) < _NONCE:
+                more = sock.recv(_NONCE - len(nonce))
+                if not more:
+                    raise ConnectionResetError("closed while introducing ourselves")
+                nonce += more
+            sock.sendall(proof(self._token, nonce))
+        except OSError as error:
+            raise ConnectionError(f"cannot reach the worker at {address}: {error}") from error
+        sock.setblocking(False)
+        return sock
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._lock:
+                links = list(self._links.values())
+            writing = {}
+            for link in links:
+                if link.queue and not link.broken:
+                    writing[link.sock] = link
+                    self._selector.register(link.sock, selectors.EVENT_WRITE, link)
+            events = self._selector.select(timeout=1.0)
+            for sock in writing:
+                self._selector.unregister(sock)
+            for key, _ in events:
+                if key.data is None:
+                    self._accept()
+                elif isinstance(key.data, _Link):
+                    key.data.push()
+                elif isinstance(key.data, _Arriving):
+                    self._read(key.data)
+                else:
+                    with suppress(BlockingIOError):
+                        key.data.recv(4096)
+        for arriving in list(self._selector.get_map().values()):
+            with suppress(OSError):
+                arriving.fileobj.close()  # type: ignore[union-attr]
+        for link in self._links.values():
+            link.sock.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            sock, _ = self._listener.accept()
+            nonce = secrets.token_bytes(_NONCE)
+            sock.setblocking(False)
+            sock.send(nonce)
+            self._selector.register(sock, selectors.EVENT_READ, _Arriving(sock, nonce))
+
+    def _read(self, arriving: _Arriving) -> None:
+        try:
+            if arriving.reader is None:
+                more = arriving.sock.recv(_MAC - len(arriving.proof))
+                if not more:
+                    raise ConnectionResetError
+                arriving.proof += more
+                if len(arriving.proof) == _MAC:
+                    if not hmac.compare_digest(bytes(arriving.proof), proof(self._token, arriving.nonce)):
+                        raise ConnectionRefusedError
+                    arriving.reader = Reader()
+                return
+            while True:
+                count = arriving.sock.recv_into(arriving.reader.want)
+                if count == 0:
+                    raise ConnectionResetError
+                whole = arriving.reader.got(count)
+                if whole is not None:
+                    message, envelope = whole
+                    arriving.source = int(envelope["source"])
+                    self.inbox.put(arriving.source, str(envelope["tag"]), message)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            if arriving.source is not None:
+                self.lost.add(arriving.source)
+            self._selector.unregister(arriving.sock)
+            arriving.sock.close()

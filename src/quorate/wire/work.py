@@ -1,0 +1,49 @@
+"""Small works: one that is done already, and several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from quorate.core.contracts import Clock, Work
+
+T = TypeVar("T")
+
+
+class Done(Generic[T]):
+    """A work whose result is there."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> T:
+        return self._value
+
+
+class Together(Generic[T]):
+    """Several works as one: `combine` makes the result of theirs, once, in the thread that waits."""
+
+    def __init__(self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock) -> None:
+        self._works = list(works)
+        self._combine: Callable[[list[Any]], T] | None = combine
+        self._clock = clock
+        self._result: T
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
+
+    def wait(self, timeout: float | None = None) -> T:
+        combine = self._combine
+        if combine is not None:
+            deadline = None if timeout is None else self._clock.now() + timeout
+            results = []
+            for work in self._works:
+                left = None if deadline is None else max(0.0, deadline - self._clock.now())
+                results.append(work.wait(left))
+            self._result = combine(results)
+            self._combine = None
+            self._works = []
+        return self._result
