@@ -1,0 +1,93 @@
+"""Laying many tensors out in few flat parts (tensor fusion), and copying them there and back; pure.
+
+Parts are filled from the last tensor to the first, because that is the order in which a backward pass finishes
+gradients. A tensor is never cut: one that is larger than a part has a part of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat, Layout, Part, Segment
+
+PART_BYTES = 25 << 20
+"""Bytes a part holds at most, unless one tensor alone is larger."""
+FIRST_PART_BYTES = 1 << 20
+"""Bytes the first part holds at most: small, so that something is under way early."""
+
+_COUNTS = (torch.float32, torch.float64)
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which tensors of `dtype` are summed: float32 for bf16 and fp16, else their own."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def layout_of(
+    tensors: Sequence[tuple[str, Tensor]],
+    *,
+    header: int = 0,
+    part_bytes: int = PART_BYTES,
+    first_part_bytes: int = FIRST_PART_BYTES,
+) -> Layout:
+    """The layout of named tensors, with `header` extra elements at the end of the last part (float32 or float64).
+
+    One part holds tensors of one device and one dtype of summation. Raises `ConfigurationError` for tensors that
+    cannot be averaged (integers, booleans).
+    """
+    places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
+    parts: list[Part] = []
+    sizes: list[int] = []
+    open_parts: dict[tuple[torch.device, torch.dtype], int] = {}
+    for index in reversed(range(len(tensors))):
+        name, x = tensors[index]
+        if not (x.is_floating_point() or x.is_complex()):
+            raise ConfigurationError(f"{name} is {x.dtype}; only floating-point and complex tensors can be averaged")
+        key = (x.device, sum_dtype(x.dtype))
+        number = open_parts.get(key)
+        limit = first_part_bytes if number == 0 else part_bytes
+        if number is None or (sizes[number] + x.numel()) * key[1].itemsize > limit:
+            number = open_parts[key] = len(sizes)
+            sizes.append(0)
+            parts.append(Part(0, key[1], key[0]))
+        places[index] = (number, sizes[number])
+        sizes[number] += x.numel()
+    if header and (not parts or parts[-1].dtype not in _COUNTS):
+        parts.append(Part(0, torch.float32, tensors[0][1].device if tensors else torch.device("cpu")))
+        sizes.append(0)
+    if header:
+        sizes[-1] += header
+    segments = tuple(
+        Segment(name, tuple(x.shape), x.dtype, part, offset)
+        for (name, x), (part, offset) in zip(tensors, places, strict=True)
+    )
+    return Layout(segments, tuple(Part(n, p.dtype, p.device) for n, p in zip(sizes, parts, strict=True)), header)
+
+
+def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
+    """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given."""
+    layout = into.layout
+    indices = range(len(tensors)) if part is None else layout.by_part[part]
+    with torch.no_grad():
+        for index in indices:
+            x, place = tensors[index], into.segment(index)
+            if x is None:
+                place.zero_()
+            elif x.dtype != place.dtype:
+                place.copy_(x)
+                place.mul_(scale)
+            elif scale == 1.0:
+                place.copy_(x)
+            else:
+                torch.mul(x, scale, out=place)
+
+
+def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
+    """Copy each segment into its tensor."""
+    with torch.no_grad():
+        for x, place in zip(into, vector.segments(), strict=True):
+            x.copy_(place)

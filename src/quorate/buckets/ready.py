@@ -1,0 +1,117 @@
+"""Gradients as they become ready during backward: hooks note them, and whole parts are packed and handed on.
+
+Hooks only pack (copies, never views of `.grad`) and hand on; no hook waits. Parts are handed on in order. The last
+part stays until the backward pass has ended, because it carries the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils.hooks import RemovableHandle
+
+from quorate.buckets.flat import pack
+from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat
+
+
+class ReadyGradients:
+    """The gradients of `parameters`, packed into `flat` part by part.
+
+    `on_part(index, tensor)` is called for each part as it is complete (None: parts are only packed at `complete`).
+    What is packed is `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter, whether a
+    gradient has been added to since `complete` was last called.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        flat: Flat,
+        on_part: Callable[[int, Tensor], None] | None,
+        names: Sequence[str],
+    ) -> None:
+        self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
+        self.scale = 1.0
+        self.paused = False
+        self.touched = [False] * len(self._parameters)
+        self.fired = False
+        self._names = tuple(names)
+        self._parts = flat.layout.by_part
+        self._reset()
+        self._hooks: list[RemovableHandle] = [
+            p.register_post_accumulate_grad_hook(self._hook(index, segment.part))
+            for index, (p, segment) in enumerate(zip(self._parameters, flat.layout.segments, strict=True))
+            if p.requires_grad
+        ]
+
+    def _reset(self) -> None:
+        self._missing = [len(indices) for indices in self._parts]
+        self._seen = [False] * len(self._parameters)
+        self._handed_on = 0
+        self._dirty: set[int] = set()
+
+    def _hook(self, index: int, part: int) -> Callable[[Tensor], None]:
+        def note(parameter: Tensor) -> None:
+            self.fired = True
+            self.touched[index] = True
+            if self.paused or self._on_part is None:
+                return
+            if self._seen[index]:  # a second nested backward added to it (re-entrant checkpointing of tied weights)
+                if part < self._handed_on:
+                    self._dirty.add(part)
+                return
+            self._seen[index] = True
+            self._missing[part] -= 1
+            if not self._missing[part]:
+                self._hand_on()
+
+        return note
+
+    def _hand_on(self) -> None:
+        while self._handed_on < len(self._parts) - 1 and not self._missing[self._handed_on]:
+            self._pack_and_hand_on(self._handed_on)
+
+    def _pack_and_hand_on(self, part: int) -> None:
+        self.pack(part)
+        self._handed_on = part + 1
+        if self._on_part is not None:
+            self._on_part(part, self.flat.parts[part])
+
+    def pack(self, part: int) -> None:
+        """Copy the gradients of `part` as they stand; a missing one is zeros."""
+        grads: list[Tensor | None] = [None] * len(self._parameters)
+        for index in self._parts[part]:
+            grad = self._parameters[index].grad
+            if grad is not None and grad.is_sparse:
+                raise ConfigurationError(
+                    f"the gradient of {self._names[index]} is sparse; only dense gradients can be exchanged, "
+                    "so build the layer with sparse=False"
+                )
+            grads[index] = grad
+        pack(grads, self.flat, part=part, scale=self.scale)
+
+    def complete(self, write_header: Callable[[Tensor, Sequence[bool], set[int]], None]) -> None:
+        """The backward pass has ended: hand on what is left.
+
+        `write_header(header, touched, dirty)` fills the header; `dirty` are parts that changed after they were handed on.
+        """
+        for part in range(self._handed_on, len(self._parts)):
+            if part == len(self._parts) - 1:
+                self.pack(part)
+                write_header(self.flat.header, self.touched, self._dirty)
+                self._handed_on = part + 1
+                if self._on_part is not None:
+                    self._on_part(part, self.flat.parts[part])
+            else:
+                self._pack_and_hand_on(part)
+        self.touched = [False] * len(self._parameters)
+        self.fired = False
+        self._reset()
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()

@@ -1,0 +1,84 @@
+"""How a real worker leaves: in order after a good end, at once and with one sentence after a bad one."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+
+import torch.distributed as dist
+
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.wire import current
+from quorate.wire.failure import report_failure
+
+GRACE = 10.0
+"""Seconds a worker that has ended waits for the others before it closes its connections."""
+
+
+class _Ending:
+    """What this process knows about its own end; `status` is set once something went wrong."""
+
+    def __init__(self, place: current.Place, owns_default_group: bool) -> None:
+        self.place, self.owns_default_group = place, owns_default_group
+        self.status: int | None = None
+        self._shown = sys.excepthook
+
+    def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The script raised: the others are told, and nobody waits for anybody."""
+        if issubclass(kind, KeyboardInterrupt):
+            self.fail(130, "was interrupted")
+        else:
+            self.fail(2 if issubclass(kind, ConfigurationError) else 1, f"raised {kind.__name__}: {error}")
+        if issubclass(kind, QuorateError) and not issubclass(kind, ConfigurationError):
+            print(f"quorate: {error}", file=sys.stderr)
+        elif issubclass(kind, KeyboardInterrupt):
+            print("quorate: interrupted", file=sys.stderr)
+        else:
+            self._shown(kind, error, trace)
+
+    def fail(self, status: int, reason: str) -> None:
+        if self.status is not None:
+            return
+        self.status = status
+        wire = self.place.wire
+        try:
+            report_failure(wire.board, wire.rank, reason)
+        except (QuorateError, OSError, RuntimeError):
+            pass  # the board is gone with its launcher: there is nobody left to tell
+
+    def leave(self) -> None:
+        """Run at exit."""
+        if self.status is None:
+            try:
+                self.place.leave()
+                self._part()
+                return
+            except QuorateError as error:
+                self.status = 1
+                print(f"quorate: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
+
+    def _part(self) -> None:
+        """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
+        wire = self.place.wire
+        if wire.size > 1:
+            wire.board.set(f"left/{wire.rank}", b"1")
+            try:
+                wire.board.wait([f"left/{peer}" for peer in range(wire.size)], GRACE)
+            except QuorateError:
+                pass  # another worker is still busy, or failed after this one's work was done
+        if self.owns_default_group and dist.is_initialized():
+            dist.destroy_process_group()
+        wire.close()
+        current.forget()
+
+
+def end_well(place: current.Place, owns_default_group: bool) -> None:
+    """See to it that this process leaves in order, whatever ends it."""
+    ending = _Ending(place, owns_default_group)
+    sys.excepthook = ending.exception
+    atexit.register(ending.leave)

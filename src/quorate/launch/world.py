@@ -1,0 +1,78 @@
+"""`World`: what a training script sees of the workers it is one of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.wire.exchange import sum_in_order
+
+T = TypeVar("T")
+
+
+class World:
+    """The workers of one run, seen from one of them: `rank` of `size`, computing on `device`.
+
+    Its calls have an order of their own, apart from training: every worker makes the same ones.
+    """
+
+    def __init__(self, wire: Wire, device: torch.device) -> None:
+        self.wire, self.device = wire, device
+        self.rank, self.size = wire.rank, wire.size
+        self._calls = wire.channel("world")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which prints and saves for all."""
+        return self.rank == 0
+
+    @overload
+    def mean(self, x: Tensor, *, weight: float = 1.0) -> Tensor: ...
+
+    @overload
+    def mean(self, x: float, *, weight: float = 1.0) -> float: ...
+
+    def mean(self, x: Tensor | float, *, weight: float = 1.0) -> Tensor | float:
+        """The weighted mean of everyone's `x`: the same bits on every worker; a number for a number.
+
+        A tensor keeps its shape; one of integers or booleans gives float32. Weights are counts, or any numbers of
+        which not all are 0 (`ConfigurationError`). Cost: everyone's x to everyone, (P - 1) n numbers.
+        """
+        value = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.float64).detach()
+        if not (value.is_floating_point() or value.is_complex()):
+            value = value.float()
+        wide = value.to(torch.promote_types(value.dtype, torch.float32))
+        values = self._calls.all_gather(wide * weight)
+        total = float(sum(self._calls.all_gather(torch.tensor([float(weight)], dtype=torch.float64)).wait()))
+        if total == 0.0:
+            values.wait()
+            raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
+        mean = (sum_in_order(values.wait()) / total).to(value.dtype)
+        return mean.to(value.device) if isinstance(x, Tensor) else mean.item()
+
+    def gather(self, x: T) -> list[T]:
+        """Everyone's `x`, by rank, on every worker: a tensor (shapes may differ), or plain JSON values.
+
+        Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
+        """
+        if isinstance(x, Tensor):
+            return [y.to(x.device) for y in self._calls.all_gather(x.detach()).wait()]  # type: ignore[misc]
+        try:
+            text = json.dumps(x)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
+        carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        found: list[Any] = [json.loads(bytes(y.tolist())) for y in self._calls.all_gather(carried).wait()]
+        return found
+
+    def barrier(self) -> None:
+        """Return when every worker has called it."""
+        self._calls.barrier().wait()
+
+    def __repr__(self) -> str:
+        return f"World(rank={self.rank}, size={self.size}, device={str(self.device)!r})"

@@ -1,0 +1,169 @@
+"""Forming means among all workers of one optimizer, and what travels with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from quorate.buckets.flat import layout_of, pack
+from quorate.buckets.ready import ReadyGradients
+from quorate.core.contracts import Wire, Work
+from quorate.core.errors import WireTimeout
+from quorate.core.vectors import Flat
+from quorate.reducers.dense import Dense
+from quorate.train.backward import Spending
+from quorate.wire.work import Together
+
+_WEIGHT, _ENDED, _COUNTS = 0, 1, 2
+_POLL = 0.02
+
+
+class LocalGradient(Flat):
+    """This worker's gradient as it stands in `.grad`; packed when its numbers are asked for."""
+
+    def __init__(self, parameters: Sequence[Parameter], flat: Flat) -> None:
+        super().__init__(flat.parts, flat.layout)
+        self._parameters = parameters
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        fresh = Flat.zeros(self.layout)
+        pack([p.grad for p in self._parameters], fresh)
+        return fresh.parts
+
+
+class Agreement:
+    """The means of one optimizer's vectors; `Peers` to its strategy.
+
+    With every vector travel its weight, how many workers have ended, which parameters got a gradient, and which parts
+    changed after they had left. `used` says of the newest gradient mean which parameters any worker used.
+    """
+
+    def __init__(
+        self, parameters: Sequence[tuple[str, Parameter]], wire: Wire, spending: Spending, *, overlap: bool
+    ) -> None:
+        self.wire, self.rank, self.size = wire, wire.rank, wire.size
+        self._parameters = [p for _, p in parameters]
+        tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in parameters]
+        parts = len(layout_of(tensors).parts) + 1
+        self.layout = layout_of(tensors, header=_COUNTS + len(tensors) + parts)
+        self._header_cpu = torch.zeros(self.layout.header, dtype=self.layout.parts[-1].dtype)
+        self.reducer = Dense(self.layout, wire)
+        flat = Flat.zeros(self.layout)
+        total = max(1, sum(p.numel for p in self.layout.parts))
+        self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
+        self._spending = spending
+        self.ready = ReadyGradients(
+            self._parameters, flat, self._launch if overlap else None, [name for name, _ in parameters]
+        )
+        self.ready.scale = 1.0 / self.size
+        self.local = LocalGradient(self._parameters, flat)
+        self.used = [False] * len(tensors)
+        self.ended = self.all_ended = False
+        self._company: Work[Flat] | None = None
+
+    def _launch(self, part: int, x: Tensor) -> None:
+        self._spending.backward_has_done(self._done_by[part])
+        self.reducer.part_ready(part, x)
+
+    def mean(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+        """See `core.strategy.Peers`. The mean of `worker.gradient` lives until the next backward."""
+        if self._company is not None:
+            self._settle_company()
+        if x is self.local:
+            return self._gradient_mean(weight)
+        mine = x * (weight / self.size)
+        mine.header.zero_()
+        mine.header[_WEIGHT] = weight
+        return Together([self.reducer.start(mine)], lambda sums: self._weighted(sums[0]), self.wire.clock)
+
+    def _gradient_mean(self, weight: float) -> Work[Flat]:
+        assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"
+
+        def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
+            mine = self._header_cpu.zero_()
+            mine[_WEIGHT] = weight
+            mine[_COUNTS : _COUNTS + len(touched)] = torch.tensor(touched, dtype=mine.dtype)
+            for part in dirty:
+                mine[_COUNTS + len(touched) + part] = 1
+            header.copy_(mine)
+
+        self.ready.complete(write_header)
+        work = self.reducer.start(self.ready.flat)
+
+        def finish(sums: list[Flat]) -> Flat:
+            header = self._header_cpu.copy_(sums[0].header).tolist()
+            count = len(self._parameters)
+            self.used = [n > 0 for n in header[_COUNTS : _COUNTS + count]]
+            for part, changed in enumerate(header[_COUNTS + count :]):
+                if changed:
+                    self._repeat(part, sums[0])
+            return self._weighted(sums[0], header[_WEIGHT])
+
+        return Together([work], finish, self.wire.clock)
+
+    def _repeat(self, part: int, sums: Flat) -> None:
+        """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""
+        header = sums.header.clone()
+        if not self.ended:
+            self.ready.pack(part)
+        else:
+            sums.parts[part].zero_()
+        self.reducer.again(part, sums.parts[part]).wait()
+        sums.header.copy_(header)
+
+    def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
+        total = float(sums.header[_WEIGHT]) if weight is None else weight
+        if total not in (0.0, float(self.size)):
+            sums.mul_(self.size / total)
+        return sums
+
+    def keep_company(self, others: Sequence[Agreement]) -> None:
+        """Take part in the means of `others` (this one included) with weight 0 until all workers have ended here.
+
+        Raises as `Work.wait`; the timeout is that of one mean.
+        """
+        self.ended = True
+        alone = all(other is self or other.all_ended for other in others)
+        since = self.wire.clock.now()
+        while not self.all_ended:
+            for other in others:
+                if other is not self:
+                    other._answer()
+            self._answer()
+            if self._company is not None:
+                try:
+                    self._company.wait(None if alone else _POLL)
+                    since = self.wire.clock.now()
+                except WireTimeout:
+                    if alone or self.wire.clock.now() - since > self.wire.timeout:
+                        raise
+
+    def _answer(self) -> None:
+        """One more mean with weight 0, if the last one is over."""
+        if self._company is not None:
+            if not self._company.done():
+                return
+            self._settle_company()
+        if not self.all_ended:
+            zeros = Flat.zeros(self.layout)
+            zeros.header[_ENDED] = float(self.ended)
+            self._company = self.reducer.start(zeros)
+
+    def _settle_company(self) -> None:
+        company, self._company = self._company, None
+        if company is None:
+            return
+        sums = company.wait()
+        header = sums.header.tolist()
+        self.all_ended = header[_ENDED] == self.size
+        for part, changed in enumerate(header[_COUNTS + len(self._parameters) :]):
+            if changed:
+                zeros = torch.zeros_like(sums.parts[part])
+                self.reducer.again(part, zeros).wait()
+
+    def close(self) -> None:
+        self.ready.close()

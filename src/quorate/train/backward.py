@@ -1,0 +1,95 @@
+"""The end of the outermost backward pass.
+
+Autograd's own end-of-backward callback fires once per segment under re-entrant checkpointing. So `torch.autograd.backward`
+is wrapped, once per process: a call inside a running backward goes straight through, the outermost one tells whoever
+listens in this worker's place that it has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, Protocol
+
+import torch
+
+from quorate.wire import current
+
+FORWARD_SHARE = 1 / 3
+"""The part of a step's modelled compute time that is over when backward begins."""
+
+_KEPT = "backward listeners"
+_inside = threading.local()
+_lock = threading.Lock()
+
+
+class Listener(Protocol):
+    """Whoever wants to know that a backward pass begins, and that it has ended."""
+
+    def backward_begins(self) -> None: ...
+
+    def backward_ended(self) -> None: ...
+
+
+class Spending:
+    """How much of the current step's modelled compute time has passed in this worker (virtual world)."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+    def up_to(self, share: float) -> None:
+        """Let time pass until `share` of the step is spent."""
+        place = current.place()
+        if place is not None and share > self.spent:
+            place.wire.clock.compute(share - self.spent)
+            self.spent = share
+
+    def backward_has_done(self, fraction: float) -> None:
+        """Let time pass until `fraction` of the backward pass is spent."""
+        self.up_to(FORWARD_SHARE + (1 - FORWARD_SHARE) * fraction)
+
+
+class Listeners:
+    """Who listens in one worker's place."""
+
+    def __init__(self) -> None:
+        self.all: list[Listener] = []
+        self.spending = Spending()
+
+
+def listeners(place: current.Place) -> Listeners:
+    """Those who are told when a backward pass of this place's worker ends; the wrap is put in place."""
+    _wrap()
+    found: Listeners = place.kept.setdefault(_KEPT, Listeners())
+    return found
+
+
+def _wrap() -> None:
+    with _lock:
+        plain = torch.autograd.backward
+        if getattr(plain, "_quorate_wraps", None) is not None:
+            return
+
+        @functools.wraps(plain)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            place = current.place()
+            nested = getattr(_inside, "backward", False) or torch._C._current_graph_task_id() != -1
+            if nested or place is None or _KEPT not in place.kept:
+                plain(*args, **kwargs)
+                return
+            told: Listeners = place.kept[_KEPT]
+            for listener in tuple(told.all):
+                listener.backward_begins()
+            told.spending.spent = 0.0
+            told.spending.up_to(FORWARD_SHARE)
+            _inside.backward = True
+            try:
+                plain(*args, **kwargs)
+            finally:
+                _inside.backward = False
+            told.spending.up_to(1.0)
+            for listener in tuple(told.all):
+                listener.backward_ended()
+
+        backward._quorate_wraps = plain  # type: ignore[attr-defined]
+        torch.autograd.backward = backward

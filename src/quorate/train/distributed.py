@@ -1,0 +1,144 @@
+"""`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, NoReturn, TypeVar
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.settings import settings_for
+from quorate.core.strategy import Strategy
+from quorate.strategies import strategies
+from quorate.train.backward import listeners
+from quorate.train.worker import OptimizerWorker
+from quorate.wire import current
+
+O = TypeVar("O", bound=Optimizer)  # noqa: E741
+OVERRIDE = "strategy override"
+"""The key in `Place.kept` of what the command line says instead of the script: (strategy name or None, settings)."""
+_WORKER = "_quorate_worker"
+
+
+class Distributes:
+    """What a distributed optimizer does differently from its plain class; mixed in before it."""
+
+    _step_supports_amp_scaling = True  # so that GradScaler calls `step` on every worker
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of the strategy; returns what the plain `step` returns."""
+        own: dict[str, Any] = self.__dict__
+        own["_opt_called"] = True  # what schedulers look for
+        return own[_WORKER].run_step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # the plain step runs the profiler and the user's step hooks
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
+        worker: OptimizerWorker = self.__dict__[_WORKER]
+        return worker.accumulate()
+
+    def finish(self) -> None:
+        """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before."""
+        self.__dict__[_WORKER].finish()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
+
+    def __reduce__(self) -> Any:
+        plain = type(self).__mro__[2]
+        return (_plain_again, (plain, self.__getstate__()))
+
+
+class Alone:
+    """A distributed optimizer in a world of one: nobody has to agree, so the plain class does everything."""
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Nothing: there is nobody to be equal to."""
+
+    def __reduce__(self) -> Any:
+        return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
+
+
+def _plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
+    """A pickled distributed optimizer is its plain class again: it loads without us."""
+    again = plain.__new__(plain)
+    again.__setstate__(state)
+    return again
+
+
+@functools.cache
+def _class_of(mixin: type, plain: type[Optimizer]) -> type[Optimizer]:
+    return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
+
+
+def distribute(
+    optimizer: O,
+    model: Module,
+    strategy: str | Strategy = "all-reduce",
+    *,
+    name: str | None = None,
+    alone: Literal["bypass", "algorithm"] = "bypass",
+    **settings: Any,
+) -> O:
+    """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
+
+    The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
+    state. `strategy` is a name (with its `settings`) or a strategy; `quorate run --strategy` goes before it. Several
+    optimizers each have an order of their own; `name` tells them apart where workers call `distribute` in different
+    orders. In a world of one the optimizer stays as it is, bit for bit; `alone="algorithm"` runs the strategy all the
+    same, for study.
+
+    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for an optimizer that is
+    distributed already, and on every worker where the workers' models differ.
+    """
+    place = current.here()
+    if isinstance(optimizer, Distributes | Alone):
+        raise ConfigurationError("this optimizer is distributed already; call distribute once per optimizer")
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    if alone not in ("bypass", "algorithm"):
+        raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
+    chosen = _chosen(strategy, settings, place.kept.get(OVERRIDE, (None, {})))
+    told = listeners(place)
+    plain = type(optimizer)
+    if place.wire.size == 1 and alone == "bypass":
+        optimizer.__class__ = _class_of(Alone, plain)
+        return optimizer
+    count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
+    wire = place.wire.channel(f"optimizer/{count if name is None else name}")
+    optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
+    optimizer.__class__ = _class_of(Distributes, plain)
+    try:
+        worker = OptimizerWorker(optimizer, plain, model, chosen, wire, told)
+    except BaseException:
+        optimizer.__class__ = plain
+        raise
+    optimizer.__dict__[_WORKER] = worker
+    place.leaving.append(worker.finish)
+    return optimizer
+
+
+def _chosen(strategy: str | Strategy, settings: dict[str, Any], override: tuple[str | None, dict[str, Any]]) -> Strategy:
+    """The strategy of the script, or what the command line says instead."""
+    name, over = override
+    if isinstance(strategy, Strategy):
+        if settings:
+            raise ConfigurationError(f"settings {sorted(settings)} come with a strategy that has its own; give its name")
+        if name is None:
+            return dataclasses.replace(strategy, **settings_for(type(strategy), over)) if over else strategy
+    if name is not None:
+        kind, raw = strategies.get(name), over
+    else:
+        assert isinstance(strategy, str)
+        kind, raw = strategies.get(strategy), {**settings, **over}
+    return kind(**settings_for(kind, raw))

@@ -1,0 +1,50 @@
+"""One step of the user's own optimizer class, also under a GradScaler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+
+def plain_step(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None) -> Any:
+    """`plain.step`, as it would run without us.
+
+    A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
+    does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
+    gradients are unscaled here, and the step is left out if one of them is not finite.
+    """
+    own = optimizer.__dict__
+    if own.get("_step_supports_amp_scaling", False) or "found_inf" not in own:
+        return _call(optimizer, plain, closure)
+    hidden = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
+    try:
+        scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
+        if scale is not None:
+            _unscale(optimizer, scale)
+        if float(found_inf):
+            return None
+        return _call(optimizer, plain, closure)
+    finally:
+        own.update(hidden)
+
+
+def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None) -> Any:
+    step: Any = plain.step
+    return step(optimizer) if closure is None else step(optimizer, closure)
+
+
+def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
+    """Divide every gradient by `scale`, in the arithmetic of `GradScaler.unscale_`."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                kinds.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
+    inverse = scale.double().reciprocal().float()
+    for (device, _), grads in kinds.items():
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            grads, torch.zeros((), device=device), inverse.to(device)
+        )

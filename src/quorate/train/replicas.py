@@ -1,0 +1,112 @@
+"""Making replicas equal: whether their layouts agree, and copying one worker's numbers to all others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Layout
+
+
+def compare_layouts(layout: Layout, wire: Wire) -> None:
+    """Raise `ConfigurationError`, on every worker, if any worker's parameters differ in name, shape, dtype or order."""
+    digests = wire.all_gather(_bytes_of(layout.digest)).wait()
+    if all(torch.equal(digest, digests[0]) for digest in digests):
+        return
+    mine = [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
+    every = [json.loads(_text_of(x)) for x in wire.all_gather(_bytes_of(json.dumps(mine))).wait()]
+    for rank, theirs in enumerate(every):
+        if theirs != every[0]:
+            at = next((i for i, (a, b) in enumerate(zip(every[0], theirs, strict=False)) if a != b), None)
+            if at is None:
+                detail = f"rank 0 has {len(every[0])} parameters and rank {rank} has {len(theirs)}"
+            else:
+                detail = f"parameter {at} is {every[0][at]} on rank 0 and {theirs[at]} on rank {rank}"
+            raise ConfigurationError(f"the workers built different models: {detail}; every worker must build the same")
+    raise ConfigurationError("the workers distribute the same parameters over different parts")
+
+
+def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
+    """Write `root`'s numbers into everyone's `tensors` (equal shapes and dtypes), one broadcast per device and dtype."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for x in tensors:
+        kinds.setdefault((x.device, x.dtype), []).append(x.detach())
+    with torch.no_grad():
+        for (_, dtype), some in kinds.items():
+            whole = torch.cat([x.reshape(-1) for x in some])
+            carried = whole.view(torch.uint8) if dtype in (torch.bool, torch.int16) else whole
+            wire.broadcast(carried, root).wait()
+            for x, numbers in zip(some, whole.split([x.numel() for x in some]), strict=True):
+                x.copy_(numbers.view(x.shape))
+
+
+def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
+    """Give everyone `root`'s optimizer state and options; what is no tensor, number, text or None stays as it is."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    tensors: list[Tensor] = []
+    pieces: list[Tensor] | None = None
+    if wire.rank == root:
+        states = [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters]
+        options = [_plain({k: v for k, v in g.items() if k != "params"}, tensors) for g in optimizer.param_groups]
+        kinds = [[list(x.shape), str(x.dtype).removeprefix("torch."), x.device.type] for x in tensors]
+        pieces = [_bytes_of(json.dumps({"states": states, "options": options, "tensors": kinds}))] * wire.size
+    sent = json.loads(_text_of(wire.scatter(pieces, root).wait()))
+    if wire.rank != root:
+        here = parameters[0].device
+        tensors = [
+            torch.empty(shape, dtype=getattr(torch, dtype), device="cpu" if device == "cpu" else here)
+            for shape, dtype, device in sent["tensors"]
+        ]
+    copy_tensors(tensors, wire, root)
+    if wire.rank == root:
+        return
+    for p, state in zip(parameters, sent["states"], strict=True):
+        if state is None:
+            optimizer.state.pop(p, None)
+        else:
+            optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
+    for group, options in zip(optimizer.param_groups, sent["options"], strict=True):
+        group.update(_rebuilt(options, tensors, group))
+
+
+def _plain(value: Any, tensors: list[Tensor]) -> Any:
+    """`value` as JSON: containers and tensors become marked lists, tensors are put aside, the unknown becomes a mark."""
+    if isinstance(value, Tensor):
+        tensors.append(value.detach())
+        return ["tensor", len(tensors) - 1]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return ["dict", {key: _plain(item, tensors) for key, item in value.items()}]
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, [_plain(item, tensors) for item in value]]
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["value", value]
+    return ["kept"]
+
+
+def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any) -> Any:
+    """What `_plain` wrote; where it could not, `mine`."""
+    kind = written[0]
+    if kind == "tensor":
+        return tensors[written[1]]
+    if kind == "dict":
+        old = mine if isinstance(mine, dict) else {}
+        return {key: _rebuilt(item, tensors, old.get(key)) for key, item in written[1].items()}
+    if kind in ("list", "tuple"):
+        items = [_rebuilt(item, tensors, None) for item in written[1]]
+        return tuple(items) if kind == "tuple" else items
+    return written[1] if kind == "value" else mine
+
+
+def _bytes_of(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+
+
+def _text_of(x: Tensor) -> str:
+    return bytes(x.tolist()).decode()

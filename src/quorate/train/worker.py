@@ -1,0 +1,179 @@
+"""One replica as its strategy sees it, and what happens around the strategy: backward, step, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from quorate.buckets.flat import pack, unpack
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Strategy
+from quorate.core.vectors import Flat
+from quorate.train.agreement import Agreement
+from quorate.train.backward import Listeners
+from quorate.train.plain_step import plain_step
+from quorate.train.replicas import compare_layouts, copy_optimizer, copy_tensors
+
+
+class OptimizerWorker:
+    """Implements `core.strategy.Worker` for one optimizer of one process (or virtual worker)."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        plain: type[Optimizer],
+        model: Module,
+        strategy: Strategy,
+        wire: Wire,
+        listeners: Listeners,
+    ) -> None:
+        self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
+        self.wire, self.clock, self.strategy = wire, wire.clock, strategy
+        self._optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners
+        self._agrees_in_backward = type(strategy).backward is not Strategy.backward
+        self._agreed = self.finished = False
+        self._closure: Callable[[], Any] | None = None
+        self._loss: Any = None
+        self._arrange()
+        copy_optimizer(optimizer, wire)
+        self.state = strategy.start(self)
+        listeners.all.append(self)
+
+    def _arrange(self) -> None:
+        """Lay out the parameters that are trained now; every worker gets rank 0's numbers."""
+        names = {id(p): name for name, p in self._model.named_parameters()}
+        order = {key: place for place, key in enumerate(names)}
+        self._every = [p for group in self._optimizer.param_groups for p in group["params"]]
+        self._trained = [p.requires_grad for p in self._every]
+        chosen = sorted(
+            (p for p in self._every if p.requires_grad), key=lambda p: order.get(id(p), len(order))
+        )  # the model's order; stable, so that parameters the model does not know keep the optimizer's
+        named = [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
+        self._parameters = chosen
+        self.peers = Agreement(named, self.wire, self._listeners.spending, overlap=self._agrees_in_backward)
+        compare_layouts(self.peers.layout, self.wire)
+        known = {id(p) for p in self._every}
+        rest = [p for p in self._model.parameters() if id(p) not in known]
+        copy_tensors([*self._every, *rest, *self._model.buffers()], self.wire)
+
+    def backward_begins(self) -> None:
+        """The outermost backward pass begins: parameters that came, froze or thawed since the last one are seen here."""
+        now = [p for group in self._optimizer.param_groups for p in group["params"]]
+        if len(now) != len(self._every) or [p.requires_grad for p in now] != self._trained:
+            self.peers.close()
+            self._arrange()
+
+    @property
+    def gradient(self) -> Flat:
+        return self.peers.local
+
+    @gradient.setter
+    def gradient(self, value: Flat) -> None:
+        grads, numbers = [], []
+        with torch.no_grad():
+            for index, (p, used) in enumerate(zip(self._parameters, self.peers.used, strict=True)):
+                if not used:
+                    continue
+                if p.grad is None:
+                    p.grad = torch.empty_like(p)
+                grads.append(p.grad)
+                numbers.append(value.segment(index))
+            if grads:
+                torch._foreach_copy_(grads, numbers)
+
+    @property
+    def parameters(self) -> Flat:
+        copy = Flat.zeros(self.peers.layout)
+        pack(self._parameters, copy)
+        return copy
+
+    @parameters.setter
+    def parameters(self, value: Flat) -> None:
+        unpack(value, self._parameters)
+
+    def update(self, gradient: Flat) -> None:
+        if gradient is self.peers.local:
+            self._loss = plain_step(self._optimizer, self._plain, self._closure)
+            return
+        kept = [p.grad for p in self._parameters]
+        try:
+            for p, numbers in zip(self._parameters, gradient.segments(), strict=True):
+                p.grad = numbers.to(p.dtype)
+            self._loss = plain_step(self._optimizer, self._plain, self._closure)
+        finally:
+            for p, grad in zip(self._parameters, kept, strict=True):
+                p.grad = grad
+
+    def keep_company(self) -> None:
+        everyone = [w.peers for w in self._listeners.all if isinstance(w, OptimizerWorker)]
+        self.peers.keep_company(everyone)
+
+    def backward_ended(self) -> None:
+        """The outermost backward pass of this thread has ended (see `train.backward`)."""
+        ready = self.peers.ready
+        if not ready.fired or ready.paused or not self._agrees_in_backward:
+            return
+        self.strategy.backward(self)
+        self._agreed = True
+
+    def run_step(self, closure: Callable[[], Any] | None) -> Any:
+        """One `optimizer.step()`; returns what the plain step returned."""
+        if self.finished:
+            raise ConfigurationError("step() was called after optimizer.finish(); finish() is the last call of a training")
+        self.step += 1
+        self._closure = None if closure is None else self._agreed_closure(closure)
+        if self._agrees_in_backward and not self._agreed and closure is None and self._has_gradient():
+            self.peers.ready.touched = [p.grad is not None for p in self._parameters]
+            self.strategy.backward(self)
+        self._loss = None
+        self.strategy.step(self)
+        self._agreed = False
+        self._closure = None
+        loss, self._loss = self._loss, None
+        return loss
+
+    def _has_gradient(self) -> bool:
+        return any(p.grad is not None and bool(p.grad.any()) for p in self._parameters)
+
+    def _agreed_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """`closure` with its loss averaged over all workers, so that all take the same decisions from it."""
+
+        def agreed() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1) / self.size
+            mean = self.wire.all_reduce(value.clone()).wait()
+            return mean[0].to(loss.dtype) if isinstance(loss, Tensor) else float(mean)
+
+        return agreed
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
+        ready = self.peers.ready
+        ready.paused, before = True, ready.paused
+        try:
+            yield
+        finally:
+            ready.paused = before
+
+    def finish(self) -> None:
+        """Wait until all workers have ended, and leave equal replicas (buffers: rank 0's)."""
+        if self.finished:
+            return
+        self.strategy.finish(self)
+        self.finished = True
+        self.peers.close()
+        steps = [int(x) for x in self.wire.all_gather(torch.tensor([self.step])).wait()]
+        if len(set(steps)) > 1:
+            ahead = steps.index(max(steps))
+            copy_tensors(self._parameters, self.wire, ahead)
+            copy_optimizer(self._optimizer, self.wire, ahead)
+        copy_tensors(list(self._model.buffers()), self.wire)
