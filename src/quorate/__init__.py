@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quorate.data import shard as shard
+    from quorate.data.sharding import shard as shard
     from quorate.launch.join import join as join
     from quorate.launch.world import World as World
     from quorate.train.distributed import distribute as distribute
@@ -21,7 +21,7 @@ _PLACES = {
     "join": "quorate.launch.join",
     "World": "quorate.launch.world",
     "distribute": "quorate.train.distributed",
-    "shard": "quorate.data",
+    "shard": "quorate.data.sharding",
 }
 
 

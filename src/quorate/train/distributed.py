@@ -39,6 +39,11 @@ class Distributes:
     step.hooked = True  # type: ignore[attr-defined]  # the plain step runs the profiler and the user's step hooks
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch; every worker adds the same group at the same step, and gets rank 0's numbers for it."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        self.__dict__[_WORKER].grown(self.param_groups[-1])  # type: ignore[attr-defined]
+
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
         worker: OptimizerWorker = self.__dict__[_WORKER]

@@ -42,12 +42,15 @@ class OptimizerWorker:
         self._closure: Callable[[], Any] | None = None
         self._loss: Any = None
         self._arrange()
+        known = {id(p) for p in self._every}
+        rest = [p for p in model.parameters() if id(p) not in known]
+        copy_tensors([*self._every, *rest, *model.buffers()], wire)
         copy_optimizer(optimizer, wire)
         self.state = strategy.start(self)
         listeners.all.append(self)
 
     def _arrange(self) -> None:
-        """Lay out the parameters that are trained now; every worker gets rank 0's numbers."""
+        """Lay out the parameters that are trained now, in the same order on every worker."""
         names = {id(p): name for name, p in self._model.named_parameters()}
         order = {key: place for place, key in enumerate(names)}
         self._every = [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -59,9 +62,10 @@ class OptimizerWorker:
         self._parameters = chosen
         self.peers = Agreement(named, self.wire, self._listeners.spending, overlap=self._agrees_in_backward)
         compare_layouts(self.peers.layout, self.wire)
-        known = {id(p) for p in self._every}
-        rest = [p for p in self._model.parameters() if id(p) not in known]
-        copy_tensors([*self._every, *rest, *self._model.buffers()], self.wire)
+
+    def grown(self, group: dict[str, Any]) -> None:
+        """A parameter group was added: every worker gets rank 0's numbers, before anything is computed with them."""
+        copy_tensors(group["params"], self.wire)
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed since the last one are seen here."""
@@ -140,7 +144,8 @@ class OptimizerWorker:
         return loss
 
     def _has_gradient(self) -> bool:
-        return any(p.grad is not None and bool(p.grad.any()) for p in self._parameters)
+        """Whether there is a gradient, be it zeros: what the numbers are may differ between workers, and must not decide."""
+        return any(p.grad is not None for p in self._parameters)
 
     def _agreed_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """`closure` with its loss averaged over all workers, so that all take the same decisions from it."""

@@ -151,15 +151,21 @@ class _GroupWork:
         return self._work is None or bool(self._work.is_completed())
 
     def _ready(self, seconds: float) -> bool:
-        work = self._work
-        try:
-            if not self._x.is_cuda:
-                work.wait(timedelta(seconds=max(seconds, 0.001)))
-                return True
+        if self._x.is_cuda:
             return self._poll(seconds)
-        except RuntimeError as error:
-            if not work.is_completed():
+        try:
+            self._work.wait(timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError:
+            if not self._work.is_completed():
                 return False  # only this slice of the wait is over
+            self._end()
+        return True
+
+    def _end(self) -> None:
+        """Take note of a completed work: raise what ended it, if it did not end well."""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
             raise self._wire.endpoint.connection_lost(self._operation, str(error).splitlines()[0]) from error
 
     def _poll(self, seconds: float) -> bool:
@@ -169,7 +175,7 @@ class _GroupWork:
             if clock.now() >= deadline:
                 return False
             clock.sleep(0.0001)
-        self._work.wait()
+        self._end()
         return True
 
     def _missing(self) -> list[int]:

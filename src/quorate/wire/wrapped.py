@@ -1,0 +1,82 @@
+"""A wire around a wire: what `metered`, `delayed` and `faulty` have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire, Work
+
+T = TypeVar("T")
+
+
+class Wrapped(Wire):
+    """Passes every call on to `inner`, through `_call`. Channels, groups and tasks of it are wrapped alike."""
+
+    def __init__(self, inner: Wire) -> None:
+        self.inner = inner
+        self.rank, self.size, self.generation = inner.rank, inner.size, inner.generation
+        self.board, self.clock, self.timeout, self.name = inner.board, inner.clock, inner.timeout, inner.name
+
+    @abstractmethod
+    def _again(self, inner: Wire) -> Wire:
+        """The same wrapper, with the same memory, around another wire of this worker."""
+
+    @abstractmethod
+    def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
+        """Do `launch` with whatever this wrapper adds.
+
+        `given` is what the caller gave (a tensor, tensors, a message or None); `peer` is the root of a rooted
+        collective, the other side of a message, or None.
+        """
+
+    def channel(self, name: str) -> Wire:
+        return self._again(self.inner.channel(name))
+
+    def group(self, members: Sequence[int]) -> Wire:
+        return self._again(self.inner.group(members))
+
+    def all_reduce(self, x: Tensor) -> Work[Tensor]:
+        return self._call("all_reduce", lambda: self.inner.all_reduce(x), x, None)
+
+    def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
+        return self._call("reduce_scatter", lambda: self.inner.reduce_scatter(x), x, None)
+
+    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
+        return self._call("all_gather", lambda: self.inner.all_gather(x), x, None)
+
+    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
+        return self._call("all_to_all", lambda: self.inner.all_to_all(pieces), pieces, None)
+
+    def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        return self._call("broadcast", lambda: self.inner.broadcast(x, root), x, root)
+
+    def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        return self._call("reduce", lambda: self.inner.reduce(x, root), x, root)
+
+    def gather(self, x: Tensor, root: int = 0) -> Work[list[Tensor] | None]:
+        return self._call("gather", lambda: self.inner.gather(x, root), x, root)
+
+    def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
+        return self._call("scatter", lambda: self.inner.scatter(pieces, root), pieces, root)
+
+    def barrier(self) -> Work[None]:
+        return self._call("barrier", self.inner.barrier, None, None)
+
+    def send(self, message: Message, to: int, tag: str) -> Work[None]:
+        return self._call("send", lambda: self.inner.send(message, to, tag), message, to)
+
+    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+        return self._call("receive", lambda: self.inner.receive(source, tag), None, source)
+
+    def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
+        return self.inner.spawn(lambda wire: task(self._again(wire)), name)
+
+    def crash(self) -> None:
+        self.inner.crash()
+
+    def close(self) -> None:
+        self.inner.close()
