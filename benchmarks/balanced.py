@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import record
+import workers
 
 WORKERS = 2
 BATCH = 256
@@ -58,6 +59,19 @@ def worker(pairs: int, blocks: float) -> None:
 
     torch.set_num_threads(1)
     world = quorate.join()
+
+    def block(
+        model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor, count: int
+    ) -> float:
+        world.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        world.barrier()
+        return (time.perf_counter() - begin) / count
+
     for name, (make, shape, steps) in MODELS.items():
         steps = max(1, round(steps * blocks))
         x = torch.randn(shape, generator=torch.Generator().manual_seed(world.rank))
@@ -71,24 +85,13 @@ def worker(pairs: int, blocks: float) -> None:
                 quorate.distribute(optimizer, model)
             arms.append((model if ours else DistributedDataParallel(model), optimizer))
 
-        def block(arm: int, count: int) -> float:
-            model, optimizer = arms[arm]
-            world.barrier()
-            begin = time.perf_counter()
-            for _ in range(count):
-                nn.functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            world.barrier()
-            return (time.perf_counter() - begin) / count
-
         for arm in (0, 1):
-            block(arm, 3)
+            block(*arms[arm], x, y, 3)
         size = sum(p.numel() for p in arms[1][0].parameters())
         for pair in range(pairs):
             seconds = [0.0, 0.0]
             for arm in ((0, 1), (1, 0))[pair % 2]:
-                seconds[arm] = block(arm, steps)
+                seconds[arm] = block(*arms[arm], x, y, steps)
             if world.is_first:
                 row = {"model": name, "parameters": size, "pair": pair, "ddp": seconds[0], "ours": seconds[1]}
                 print(json.dumps(row), flush=True)
@@ -102,14 +105,11 @@ def main() -> int:
 
     from rich.progress import Progress
 
-    from quorate.launch.processes import lines_of_first
-
     report = record.Report("balanced", {"workers": WORKERS, "batch": BATCH, "pairs": pairs, "threads": 1})
     found: dict[str, list[dict[str, float]]] = {name: [] for name in MODELS}
     with Progress(disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("pairs", total=pairs * len(MODELS))
-        command = [sys.executable, __file__, "--worker", str(pairs), str(blocks)]
-        for line in lines_of_first(command, WORKERS):
+        for line in workers.json_lines(str(Path(__file__).resolve()), WORKERS, "--worker", str(pairs), str(blocks)):
             row = json.loads(line)
             found[row["model"]].append(row)
             progress.update(task, advance=1, description=row["model"])

@@ -1,4 +1,4 @@
-"""How every benchmark here reports: paired ratios with an interval, one JSON object as the last line, bars that hold or not."""
+"""How every benchmark here reports: figures with an interval, bars that hold or not, one JSON object at the end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Report:
     rows: list[Figure] = field(default_factory=list)
     bars: list[dict[str, Any]] = field(default_factory=list)
 
-    def bar(self, name: str, measured: float | None, *, at_least: float | None = None, at_most: float | None = None) -> None:
+    def bar(
+        self, name: str, measured: float | None, *, at_least: float | None = None, at_most: float | None = None
+    ) -> None:
         """A promise held against a figure; `measured` is None where it was not measured."""
         limit = {"at_least": at_least} if at_least is not None else {"at_most": at_most}
         holds = None

@@ -1,9 +1,9 @@
 """Train a classifier of Python functions on all workers there are.
 
-    python examples/train.py
-    torchrun --nproc-per-node 2 examples/train.py
-    quorate run -n 2 examples/train.py
-    quorate run --virtual 8 examples/train.py --limit 800
+python examples/train.py
+torchrun --nproc-per-node 2 examples/train.py
+quorate run -n 2 examples/train.py
+quorate run --virtual 8 examples/train.py --limit 800
 """
 
 import argparse

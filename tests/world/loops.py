@@ -124,7 +124,7 @@ def scheduled(rig: Rig) -> None:
 
 
 def scaled(rig: Rig) -> None:
-    """A GradScaler; at step 2 the loss of the last rank is infinite, at step 4 that of rank 0. With clipping every other step."""
+    """A GradScaler; the last rank's loss is infinite at step 2, rank 0's at step 4. Clipped every other step."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
     for step in range(STEPS + 2):
         rig.optimizer.zero_grad()
@@ -223,7 +223,9 @@ def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 def two_groups(model: nn.Module) -> torch.optim.Optimizer:
     parameters = list(model.parameters())
-    return torch.optim.SGD([{"params": parameters[1::2], "lr": 0.1}, {"params": parameters[::2]}], lr=0.02, momentum=0.5)
+    return torch.optim.SGD(
+        [{"params": parameters[1::2], "lr": 0.1}, {"params": parameters[::2]}], lr=0.02, momentum=0.5
+    )
 
 
 def checkpointed(kind: str) -> Callable[[], nn.Module]:

@@ -72,9 +72,10 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
     """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given."""
     layout = into.layout
     indices = range(len(tensors)) if part is None else layout.by_part[part]
+    places = into.segments()
     with torch.no_grad():
         for index in indices:
-            x, place = tensors[index], into.segment(index)
+            x, place = tensors[index], places[index]
             if x is None:
                 place.zero_()
             elif x.dtype != place.dtype:

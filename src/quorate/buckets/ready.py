@@ -95,7 +95,7 @@ class ReadyGradients:
     def complete(self, write_header: Callable[[Tensor, Sequence[bool], set[int]], None]) -> None:
         """The backward pass has ended: hand on what is left.
 
-        `write_header(header, touched, dirty)` fills the header; `dirty` are parts that changed after they were handed on.
+        `write_header(header, touched, dirty)` fills the header; `dirty` parts changed after they were handed on.
         """
         for part in range(self._handed_on, len(self._parts)):
             if part == len(self._parts) - 1:

@@ -83,7 +83,7 @@ class Board(ABC):
 
     @abstractmethod
     def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
-        """Return when every key is written. Raises `WireTimeout` naming the missing keys; `PeerFailed` as in `Work.wait`."""
+        """Return when every key is written. Raises `WireTimeout` naming the missing ones; else as `Work.wait`."""
 
     @abstractmethod
     def delete(self, prefix: str) -> None:

@@ -35,12 +35,23 @@ class Worker(Protocol):
     step: int
     weight: float
     state: Any
-    peers: Peers
-    clock: Clock
+
+    @property
+    def peers(self) -> Peers:
+        """The other workers."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Time as this worker sees it."""
+        ...
 
     @property
     def gradient(self) -> Flat:
-        """The gradient as it stands in `.grad`; assigning writes it there (parameters that no worker used keep theirs)."""
+        """The gradient as it stands in `.grad`; assigning writes it there.
+
+        Parameters that no worker used keep what they have.
+        """
         ...
 
     @gradient.setter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,6 +67,7 @@ class Flat:
 
     def __init__(self, parts: Sequence[Tensor], layout: Layout) -> None:
         self._parts = tuple(parts)
+        self._views: tuple[Tensor, ...] | None = None
         self.layout = layout
 
     @property
@@ -86,19 +87,21 @@ class Flat:
 
     def segment(self, index: int) -> Tensor:
         """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""
-        s = self.layout.segments[index]
-        return self.parts[s.part][s.offset : s.offset + s.numel].view(s.shape)
+        return self.segments()[index]
 
-    def segments(self) -> Iterator[Tensor]:
+    def segments(self) -> tuple[Tensor, ...]:
         """The numbers of every segment, in order (views)."""
-        return (self.segment(index) for index in range(len(self.layout.segments)))
+        if self._views is None:
+            parts = self.parts
+            self._views = tuple(
+                parts[s.part][s.offset : s.offset + s.numel].view(s.shape) for s in self.layout.segments
+            )
+        return self._views
 
     def map(self, function: Callable[..., Tensor], *others: Flat) -> Flat:
         """A new vector of `function` applied part by part."""
-        return Flat(
-            [function(part, *(o.parts[i] for o in others)) for i, part in enumerate(self.parts)],
-            self.layout,
-        )
+        columns = zip(self.parts, *(other.parts for other in others), strict=True)
+        return Flat([function(*column) for column in columns], self.layout)
 
     def clone(self) -> Flat:
         return self.map(Tensor.clone)

@@ -34,6 +34,9 @@ class LocalGradient(Flat):
         pack([p.grad for p in self._parameters], fresh)
         return fresh.parts
 
+    def segments(self) -> tuple[Tensor, ...]:
+        return Flat(self.parts, self.layout).segments()
+
 
 class Agreement:
     """The means of one optimizer's vectors; `Peers` to its strategy.
@@ -50,7 +53,6 @@ class Agreement:
         tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in parameters]
         parts = len(layout_of(tensors).parts) + 1
         self.layout = layout_of(tensors, header=_COUNTS + len(tensors) + parts)
-        self._header_cpu = torch.zeros(self.layout.header, dtype=self.layout.parts[-1].dtype)
         self.reducer = Dense(self.layout, wire)
         flat = Flat.zeros(self.layout)
         total = max(1, sum(p.numel for p in self.layout.parts))
@@ -84,18 +86,18 @@ class Agreement:
         assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
-            mine = self._header_cpu.zero_()
+            mine = [0.0] * self.layout.header
             mine[_WEIGHT] = weight
-            mine[_COUNTS : _COUNTS + len(touched)] = torch.tensor(touched, dtype=mine.dtype)
+            mine[_COUNTS : _COUNTS + len(touched)] = map(float, touched)
             for part in dirty:
-                mine[_COUNTS + len(touched) + part] = 1
-            header.copy_(mine)
+                mine[_COUNTS + len(touched) + part] = 1.0
+            header.copy_(torch.tensor(mine, dtype=header.dtype))
 
         self.ready.complete(write_header)
         work = self.reducer.start(self.ready.flat)
 
         def finish(sums: list[Flat]) -> Flat:
-            header = self._header_cpu.copy_(sums[0].header).tolist()
+            header = sums[0].header.tolist()
             count = len(self._parameters)
             self.used = [n > 0 for n in header[_COUNTS : _COUNTS + count]]
             for part, changed in enumerate(header[_COUNTS + count :]):

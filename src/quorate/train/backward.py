@@ -1,7 +1,7 @@
 """The end of the outermost backward pass.
 
-Autograd's own end-of-backward callback fires once per segment under re-entrant checkpointing. So `torch.autograd.backward`
-is wrapped, once per process: a call inside a running backward goes straight through, the outermost one tells whoever
+Autograd's own end-of-backward callback fires once per segment under re-entrant checkpointing. So
+`torch.autograd.backward` is wrapped, once per process: a call inside a running backward goes straight through, the outermost one tells whoever
 listens in this worker's place that it has ended.
 """
 

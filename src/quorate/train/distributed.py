@@ -82,7 +82,7 @@ def _plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 
 
 @functools.cache
-def _class_of(mixin: type, plain: type[Optimizer]) -> type[Optimizer]:
+def _class_of(mixin: type, plain: Any) -> type[Optimizer]:
     return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
 
 
@@ -115,30 +115,35 @@ def distribute(
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
     chosen = _chosen(strategy, settings, place.kept.get(OVERRIDE, (None, {})))
     told = listeners(place)
-    plain = type(optimizer)
+    swapped: Any = optimizer
+    plain: Any = type(optimizer)
     if place.wire.size == 1 and alone == "bypass":
-        optimizer.__class__ = _class_of(Alone, plain)
+        swapped.__class__ = _class_of(Alone, plain)
         return optimizer
     count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
     wire = place.wire.channel(f"optimizer/{count if name is None else name}")
     optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
-    optimizer.__class__ = _class_of(Distributes, plain)
+    swapped.__class__ = _class_of(Distributes, plain)
     try:
         worker = OptimizerWorker(optimizer, plain, model, chosen, wire, told)
     except BaseException:
-        optimizer.__class__ = plain
+        swapped.__class__ = plain
         raise
     optimizer.__dict__[_WORKER] = worker
     place.leaving.append(worker.finish)
     return optimizer
 
 
-def _chosen(strategy: str | Strategy, settings: dict[str, Any], override: tuple[str | None, dict[str, Any]]) -> Strategy:
+def _chosen(
+    strategy: str | Strategy, settings: dict[str, Any], override: tuple[str | None, dict[str, Any]]
+) -> Strategy:
     """The strategy of the script, or what the command line says instead."""
     name, over = override
     if isinstance(strategy, Strategy):
         if settings:
-            raise ConfigurationError(f"settings {sorted(settings)} come with a strategy that has its own; give its name")
+            raise ConfigurationError(
+                f"settings {sorted(settings)} come with a strategy that has its own; give its name"
+            )
         if name is None:
             return dataclasses.replace(strategy, **settings_for(type(strategy), over)) if over else strategy
     if name is not None:

@@ -16,7 +16,7 @@ def plain_step(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
     gradients are unscaled here, and the step is left out if one of them is not finite.
     """
-    own = optimizer.__dict__
+    own: dict[str, Any] = optimizer.__dict__
     if own.get("_step_supports_amp_scaling", False) or "found_inf" not in own:
         return _call(optimizer, plain, closure)
     hidden = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
@@ -45,6 +45,4 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
                 kinds.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
     inverse = scale.double().reciprocal().float()
     for (device, _), grads in kinds.items():
-        torch._amp_foreach_non_finite_check_and_unscale_(
-            grads, torch.zeros((), device=device), inverse.to(device)
-        )
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros((), device=device), inverse.to(device))

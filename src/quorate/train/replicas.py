@@ -48,7 +48,7 @@ def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
 
 
 def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
-    """Give everyone `root`'s optimizer state and options; what is no tensor, number, text or None stays as it is."""
+    """Give everyone `root`'s optimizer state and options; other than tensors, numbers and texts, all keep theirs."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tensors: list[Tensor] = []
     pieces: list[Tensor] | None = None
@@ -77,7 +77,7 @@ def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
 
 
 def _plain(value: Any, tensors: list[Tensor]) -> Any:
-    """`value` as JSON: containers and tensors become marked lists, tensors are put aside, the unknown becomes a mark."""
+    """`value` as JSON: everything becomes a marked list, tensors are put aside, the unknown is only a mark."""
     if isinstance(value, Tensor):
         tensors.append(value.detach())
         return ["tensor", len(tensors) - 1]

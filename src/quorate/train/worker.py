@@ -68,7 +68,7 @@ class OptimizerWorker:
         copy_tensors(group["params"], self.wire)
 
     def backward_begins(self) -> None:
-        """The outermost backward pass begins: parameters that came, froze or thawed since the last one are seen here."""
+        """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
         now = [p for group in self._optimizer.param_groups for p in group["params"]]
         if len(now) != len(self._every) or [p.requires_grad for p in now] != self._trained:
             self.peers.close()
@@ -82,13 +82,12 @@ class OptimizerWorker:
     def gradient(self, value: Flat) -> None:
         grads, numbers = [], []
         with torch.no_grad():
-            for index, (p, used) in enumerate(zip(self._parameters, self.peers.used, strict=True)):
-                if not used:
-                    continue
-                if p.grad is None:
-                    p.grad = torch.empty_like(p)
-                grads.append(p.grad)
-                numbers.append(value.segment(index))
+            for p, used, place in zip(self._parameters, self.peers.used, value.segments(), strict=True):
+                if used:
+                    if p.grad is None:
+                        p.grad = torch.empty_like(p)
+                    grads.append(p.grad)
+                    numbers.append(place)
             if grads:
                 torch._foreach_copy_(grads, numbers)
 
@@ -130,7 +129,9 @@ class OptimizerWorker:
     def run_step(self, closure: Callable[[], Any] | None) -> Any:
         """One `optimizer.step()`; returns what the plain step returned."""
         if self.finished:
-            raise ConfigurationError("step() was called after optimizer.finish(); finish() is the last call of a training")
+            raise ConfigurationError(
+                "step() was called after optimizer.finish(); finish() is the last call of a training"
+            )
         self.step += 1
         self._closure = None if closure is None else self._agreed_closure(closure)
         if self._agrees_in_backward and not self._agreed and closure is None and self._has_gradient():
@@ -144,7 +145,7 @@ class OptimizerWorker:
         return loss
 
     def _has_gradient(self) -> bool:
-        """Whether there is a gradient, be it zeros: what the numbers are may differ between workers, and must not decide."""
+        """Whether there is a gradient, be it zeros: the numbers differ between workers, and must not decide."""
         return any(p.grad is not None for p in self._parameters)
 
     def _agreed_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:

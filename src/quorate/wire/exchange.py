@@ -149,7 +149,6 @@ class Exchange(Wire):
         return self._swap("barrier", self._to_all(Message()), lambda messages: None)
 
 
-
 def _one_each(pieces: Sequence[Tensor], size: int) -> None:
     if len(pieces) != size:
         raise ValueError(f"{len(pieces)} pieces for {size} workers; give one for each")

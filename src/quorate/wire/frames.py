@@ -1,4 +1,4 @@
-"""How a `Message` is written as bytes: a JSON header with shapes and dtypes, then the tensors' raw memory. No pickle."""
+"""How a `Message` is written as bytes: a JSON header with shapes and dtypes, then the tensors' memory. No pickle."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ HEADER_LIMIT = 1 << 20
 """Bytes a frame's JSON header may take."""
 
 _LENGTH = struct.Struct("!I")
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
-}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def raw(x: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, shared with it."""
-    return memoryview(x.view(-1).view(torch.uint8).numpy()) if x.numel() else memoryview(b"")
+    if not x.numel():
+        return memoryview(b"")
+    shared: Any = x.view(-1).view(torch.uint8).numpy()
+    return memoryview(shared)
 
 
 def encode(message: Message, **envelope: Any) -> list[memoryview]:
-    """The pieces of a frame, in order; contiguous CPU tensors are not copied, so they must not change until it is sent."""
+    """The pieces of a frame, in order; contiguous CPU tensors are not copied, so they must not change before."""
     tensors = [x.detach().cpu().contiguous() for x in message.tensors]
     header = {
         "e": envelope,

@@ -18,7 +18,8 @@ class GroupWire(Exchange):
     """`members` of `parent` (its ranks), ranked by their place in the list.
 
     Known to its members only. Groups of the same parent with equal members share their order of collectives. Ranks
-    in errors are the parent's. Raises `ConfigurationError` for members that are doubled, unknown, or without this worker.
+    in errors are the parent's. Raises `ConfigurationError` for members that are doubled or unknown, and without this
+    worker.
     """
 
     def __init__(self, parent: Wire, members: Sequence[int]) -> None:
@@ -29,7 +30,9 @@ class GroupWire(Exchange):
                 f"members {list(members)} of a group must be different ranks between 0 and {parent.size - 1}"
             )
         if parent.rank not in self.members:
-            raise ConfigurationError(f"rank {parent.rank} is not among the members {list(members)} of the group it asked for")
+            raise ConfigurationError(
+                f"rank {parent.rank} is not among the members {list(members)} of the group it asked for"
+            )
         self.parent = parent
         self.rank, self.size = self.members.index(parent.rank), len(self.members)
         self.generation, self.board, self.clock = parent.generation, parent.board, parent.clock

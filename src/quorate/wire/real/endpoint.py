@@ -43,7 +43,13 @@ class Endpoint:
     """One process among `size`; made once per process and generation. Waits for all to arrive (at most `timeout`)."""
 
     def __init__(
-        self, board: Board, rank: int, size: int, *, generation: int = 0, timeout: float = DEFAULT_TIMEOUT,
+        self,
+        board: Board,
+        rank: int,
+        size: int,
+        *,
+        generation: int = 0,
+        timeout: float = DEFAULT_TIMEOUT,
         folder: Path | None = None,
     ) -> None:
         self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
@@ -87,8 +93,14 @@ class Endpoint:
             return self._addresses[peer]
 
     def until(
-        self, ready: Callable[[float], bool], *, waits_for: str, needed: Collection[int], timeout: float | None,
-        missing: Callable[[], Collection[int]] | None = None, started: Callable[[], None] | None = None,
+        self,
+        ready: Callable[[float], bool],
+        *,
+        waits_for: str,
+        needed: Collection[int],
+        timeout: float | None,
+        missing: Callable[[], Collection[int]] | None = None,
+        started: Callable[[], None] | None = None,
     ) -> None:
         """Wait until `ready(seconds)`, which itself waits for at most `seconds`, is true.
 

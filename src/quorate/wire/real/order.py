@@ -32,7 +32,7 @@ class Order:
         endpoint.answers.append(lambda: (method := answer()) and method())
 
     def check(self, operation: str) -> None:
-        """This worker is about to call `operation`. Raises `Mismatch` on every worker if another calls another thing."""
+        """This worker is about to call `operation`. Raises `Mismatch`, on every worker, if another does not."""
         self.count += 1
         self._calls.append((self.count, operation))
         step = (self._last, operation)
@@ -79,7 +79,11 @@ class Order:
         if not ready(0.1):
             ask()
             endpoint.until(
-                ready, waits_for=operation, needed=others, timeout=None, missing=absent,
+                ready,
+                waits_for=operation,
+                needed=others,
+                timeout=None,
+                missing=absent,
             )
         for peer, said in theirs.items():
             if said != operation:

@@ -129,7 +129,7 @@ class RealWire(Exchange):
 
 
 def _gloo(store: dist.Store, endpoint: Endpoint) -> Any:
-    make = dist.ProcessGroupGloo
+    make: Any = dist.ProcessGroupGloo
     options = make._Options()
     options._timeout = timedelta(seconds=endpoint.timeout)
     options._devices = [make.create_device(hostname="127.0.0.1") if endpoint.is_local else make.create_default_device()]
@@ -137,7 +137,9 @@ def _gloo(store: dist.Store, endpoint: Endpoint) -> Any:
 
 
 def _nccl(store: dist.Store, endpoint: Endpoint) -> Any:
-    return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, timedelta(seconds=endpoint.timeout))
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=endpoint.timeout)
+    return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, options)
 
 
 class _GroupWork:
@@ -194,8 +196,12 @@ class _GroupWork:
             wire = self._wire
             others = [peer for peer in range(wire.size) if peer != wire.rank]
             wire.endpoint.until(
-                self._ready, waits_for=self._operation, needed=others, timeout=timeout,
-                missing=self._missing, started=self._leave_word,
+                self._ready,
+                waits_for=self._operation,
+                needed=others,
+                timeout=timeout,
+                missing=self._missing,
+                started=self._leave_word,
             )
             self._work = None
             if self._moved is not self._x:
@@ -257,8 +263,6 @@ class _TaskWork:
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        self._wire.endpoint.until(
-            self._ended.wait, waits_for=f"the task {self._name}", needed=[], timeout=timeout
-        )
+        self._wire.endpoint.until(self._ended.wait, waits_for=f"the task {self._name}", needed=[], timeout=timeout)
         if self._error is not None:
             raise self._error

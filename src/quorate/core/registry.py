@@ -1,0 +1,126 @@
+"""Names for the things a user can choose: one registry per family, listed without importing what it names.
+
+A name may stand for a place in the source (`module.path:attribute`) that is imported when it is asked for. So the
+command line can list every strategy, with its one-line summary, before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any, Generic, TypeVar, cast
+
+from quorate.core.errors import ConfigurationError, unknown
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Registry(Generic[T]):
+    """What is known under which name, in one family.
+
+    `kind` is the family's noun in messages ("strategy"). `places` maps names to `module.path:attribute`; these are
+    imported by `get`, one at a time. Iteration gives the names, sorted.
+    """
+
+    def __init__(self, kind: str, places: Mapping[str, str] | None = None) -> None:
+        self.kind = kind
+        self._places: dict[str, str] = dict(places or {})
+        self._loaded: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[U], U]:
+        """A decorator that makes a class or function known as `name` and returns it as it is.
+
+        Raises `ConfigurationError` if the name belongs to another definition. The *same* definition (module and
+        qualified name) may come again and replaces the earlier one: notebooks run a cell twice, and the virtual
+        world runs a user's script once per worker.
+        """
+
+        def enter(thing: U) -> U:
+            definition: Any = thing
+            place = f"{definition.__module__}:{definition.__qualname__}"
+            owner = self._places.setdefault(name, place)
+            if owner != place:
+                raise ConfigurationError(
+                    f'the {self.kind} name "{name}" already belongs to {owner}; give {place} another name'
+                )
+            self._loaded[name] = cast(T, thing)
+            return thing
+
+        return enter
+
+    def get(self, name: str) -> T:
+        """What `name` stands for, imported if need be. Raises `ConfigurationError` for a name nobody knows."""
+        if name not in self._places:
+            raise unknown(self.kind, name, self._places)
+        if name not in self._loaded:
+            module, attribute = _module_and_attribute(self._places[name])
+            self._loaded[name] = getattr(importlib.import_module(module), attribute)
+        return self._loaded[name]
+
+    def names(self) -> tuple[str, ...]:
+        """Every known name, sorted. Imports nothing."""
+        return tuple(sorted(self._places))
+
+    def summary(self, name: str) -> str:
+        """The first line of the documentation of what `name` stands for; "" where there is none.
+
+        Read from the source text where it is not loaded, so that nothing is imported; where there is no source
+        (only bytecode is installed), it is loaded. Raises `ConfigurationError` for a name nobody knows.
+        """
+        if name in self._places and name not in self._loaded:
+            written = _documentation_in_source(self._places[name])
+            if written is not None:
+                return _first_line(written)
+        return _first_line(self.get(name).__doc__ or "")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _module_and_attribute(place: str) -> tuple[str, str]:
+    module, colon, attribute = place.partition(":")
+    assert colon, f"{place!r} is not module.path:attribute"
+    return module, attribute
+
+
+def _first_line(documentation: str) -> str:
+    return documentation.strip().partition("\n")[0].rstrip()
+
+
+def _documentation_in_source(place: str) -> str | None:
+    """The docstring of the class or function at `place`, read without importing; None where it cannot be read."""
+    module, attribute = _module_and_attribute(place)
+    spec = _spec_without_importing(module)
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        return None
+    source = spec.loader.get_source(module)
+    if source is None:
+        return None
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+            return ast.get_docstring(node) or ""
+    return None
+
+
+def _spec_without_importing(module: str) -> ModuleSpec | None:
+    """Where a module lies. `find_spec` would import the packages around it; this walks down by their paths."""
+    top, *below = module.split(".")
+    spec = importlib.util.find_spec(top)
+    name = top
+    for part in below:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return spec

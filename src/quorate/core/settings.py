@@ -1,0 +1,57 @@
+"""Settings as a user writes them, held against the dataclass that declares them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from quorate.core.errors import ConfigurationError, unknown
+
+
+def settings_for(declared: type, raw: Mapping[str, object]) -> dict[str, Any]:
+    """`raw`, each value checked against the type of the field of `declared` (a dataclass) that it names.
+
+    Types are taken strictly: `True` and `"3"` are no integers, 3.5 is none either; 3 is a float. What JSON and TOML
+    cannot say is taken from what they can (a list for a tuple). Fields that `raw` leaves out are left out of the
+    result. Raises `ConfigurationError` for a field that is not there (the known ones are listed) and for a value of
+    another type.
+    """
+    hints = typing.get_type_hints(declared, include_extras=True)
+    known = [field.name for field in dataclasses.fields(declared) if field.init]
+    settings = {}
+    for name, value in raw.items():
+        if name not in known:
+            raise unknown(f"setting of {declared.__name__}", name, known)
+        settings[name] = _checked(f"{name} of {declared.__name__}", hints[name], value)
+    return settings
+
+
+def _checked(place: str, hint: Any, value: object) -> Any:
+    adapter = _adapter(hint)
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        if isinstance(value, str | list | dict):
+            try:
+                return adapter.validate_json(json.dumps(value), strict=True)
+            except (ValidationError, TypeError):
+                pass  # the first error says what is wrong with the value as it was given
+        wanted = " or ".join(dict.fromkeys(_wanted(line["msg"]) for line in error.errors()))
+        raise ConfigurationError(f"the setting {place} is {value!r}; it should be {wanted}") from None
+
+
+def _wanted(message: str) -> str:
+    return message.removeprefix("Input should be ").removeprefix("Value error, ")
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint)
+    except PydanticSchemaGenerationError:
+        # A class of ours, such as a codec: an instance of it is right, anything else is not.
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))

@@ -1,0 +1,96 @@
+"""What a workload is: data, model, loss and quality under one name, the same on every worker by its seed.
+
+Torch is needed for the types only, so that reading this costs nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor, device, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import Dataset
+
+
+class Batch(Protocol):
+    """What `collate` makes of examples; in practice a NamedTuple of tensors (which DataLoader can pin)."""
+
+    def to(self, device: str | device) -> Self:
+        """The same batch on `device`."""
+        ...
+
+
+B = TypeVar("B", bound=Batch)
+
+Counts = Mapping[str, float]
+"""Quantities summed over examples, and their number under "examples"; counts of batches and ranks add up."""
+
+
+class Workload(ABC, Generic[B]):
+    """Something to train. Its implementations are frozen keyword-only dataclasses: the fields are the settings.
+
+    Two objects with equal settings give equal data and, for equal seeds, equal models, in any process on the same
+    machine. No method touches a global random generator.
+    """
+
+    name: ClassVar[str]
+    """Its registered name."""
+    batch_size: ClassVar[int]
+    """The usual number of examples per worker and step."""
+    learning_rate: ClassVar[float]
+    """The usual learning rate for `batch_size` and `optimizer`, on one worker."""
+    headline: ClassVar[str]
+    """The key of `quality` that decides comparisons."""
+    higher_is_better: ClassVar[bool]
+    """Whether a greater `headline` is better."""
+
+    @abstractmethod
+    def dataset(self, *, train: bool) -> Dataset[Any]:
+        """The training or the test examples: map-style, with a length, for `collate`."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any]) -> B:
+        """Examples of `dataset` as one batch; a DataLoader's `collate_fn`."""
+
+    @abstractmethod
+    def model(self, seed: int = 0) -> nn.Module:
+        """A new model with parameters drawn from `seed`, on the CPU."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: B) -> Tensor:
+        """The mean loss over the batch, a scalar to call `backward` on. Model and batch are on one device."""
+
+    @abstractmethod
+    def quality(self, model: nn.Module, batch: B) -> dict[str, float]:
+        """How good the model is on the batch, as `Counts`. Needs no gradient; leaves the model's mode as it is."""
+
+    @abstractmethod
+    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
+        """The usual optimizer of the model's parameters; `learning_rate` None means the usual one."""
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Lines of text for a person: what the data is and how it is distributed."""
+
+    @property
+    def summary(self) -> str:
+        """One line: the first of the class's documentation, as `Registry.summary` gives it."""
+        return (type(self).__doc__ or "").strip().partition("\n")[0].rstrip()
+
+
+def total(counts: Iterable[Counts]) -> dict[str, float]:
+    """The sum, key by key, of the counts of several batches or ranks; all have the same keys."""
+    totals: dict[str, float] = {}
+    for each in counts:
+        for key, amount in each.items():
+            totals[key] = totals.get(key, 0.0) + amount
+    return totals
+
+
+def per_example(counts: Counts) -> dict[str, float]:
+    """The mean of every summed quantity: 12 hits at "top1" in 64 examples are 0.1875. Without examples, NaN."""
+    examples = counts["examples"]
+    return {key: amount / examples if examples else float("nan") for key, amount in counts.items() if key != "examples"}

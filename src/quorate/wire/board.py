@@ -1,0 +1,206 @@
+"""Boards without torch: in one process, and over a Unix socket to the launcher's (its other end is `board_server`).
+
+Boards over a c10d store, and the other way round, are in `store`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from weakref import WeakSet
+
+from quorate.core.contracts import DEFAULT_TIMEOUT, Board
+from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
+from quorate.wire.board_frames import BadFrame, read_frame, write_frame
+from quorate.wire.failure import FAILED, failure_in
+
+SLICE = 0.05
+"""Seconds a wait sleeps at most before it looks around."""
+
+
+def not_written(keys: Sequence[str], timeout: float) -> WireTimeout:
+    """The error of a wait for `keys`, which are missing after `timeout` seconds."""
+    shown = ", ".join(f'"{key}"' for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+    return WireTimeout(f"nothing was written under {shown} on the board within {timeout:g} s")
+
+
+class MemoryBoard(Board):
+    """A board inside one process: what the launcher serves, and what a worker alone uses."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._counters: dict[str, int] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = bytes(value)
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes | None:
+        with self._changed:
+            return self._values.get(key)
+
+    def add(self, key: str, amount: int = 1) -> int:
+        with self._changed:
+            self._counters[key] = self._counters.get(key, 0) + amount
+            return self._counters[key]
+
+    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        with self._changed:
+            if self._values.get(key) != expected:
+                return False
+            self._values[key] = bytes(value)
+            self._changed.notify_all()
+            return True
+
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        limit = DEFAULT_TIMEOUT if timeout is None else timeout
+        missing, failed = self.look(keys, limit)
+        if missing and failed is not None:
+            raise failure_in(failed)
+        if missing:
+            raise not_written(missing, limit)
+
+    def look(self, keys: Sequence[str], seconds: float) -> tuple[list[str], bytes | None]:
+        """Wait until every key is written, a worker has failed, or `seconds` have passed.
+
+        Returns the keys that are still missing, and what stands under the key `failed`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: FAILED in self._values or not self._missing(keys), seconds)
+            return self._missing(keys), self._values.get(FAILED)
+
+    def delete(self, prefix: str) -> None:
+        with self._changed:
+            for written in (self._values, self._counters):
+                for key in [key for key in written if key.startswith(prefix)]:
+                    del written[key]
+
+    def _missing(self, keys: Sequence[str]) -> list[str]:
+        return [key for key in keys if key not in self._values]
+
+
+class _Connection:
+    """One stream to the server; closed when nobody refers to it any more (its thread has ended)."""
+
+    def __init__(self, path: str) -> None:
+        self.process = os.getpid()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.socket.connect(path)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def __del__(self) -> None:
+        self.socket.close()
+
+
+class SocketBoard(Board):
+    """The board of the launcher on this machine, reached over the Unix socket file `path`.
+
+    Each thread (and each forked process) has a connection of its own, so a wait holds up nobody else. One request
+    and one reply per call, about 50 us. Raises `PeerFailed` when the launcher has ended.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._mine = threading.local()
+        self._all: WeakSet[_Connection] = WeakSet()
+        self._lock = threading.Lock()
+        self._connection()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._ask(b"set", key.encode(), value)
+
+    def get(self, key: str) -> bytes | None:
+        reply = self._ask(b"get", key.encode())
+        return reply[0] if reply else None
+
+    def add(self, key: str, amount: int = 1) -> int:
+        return int(self._ask(b"add", key.encode(), b"%d" % amount)[0])
+
+    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        known = () if expected is None else (expected,)
+        return self._ask(b"swap", key.encode(), value, *known)[0] == b"1"
+
+    def delete(self, prefix: str) -> None:
+        self._ask(b"delete", prefix.encode())
+
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        limit = DEFAULT_TIMEOUT if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        missing = list(keys)
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            slice_ms = b"%d" % (1000 * min(SLICE, left))
+            try:
+                # A launcher that was stopped does not answer, and then the timeout still holds.
+                reply = self._ask(b"look", slice_ms, *(key.encode() for key in missing), seconds=left + 1.0)
+            except _NoAnswer:
+                raise not_written(missing, limit) from None
+            count = int(reply[0])
+            missing = [key.decode() for key in reply[1 : 1 + count]]
+            if not missing:
+                return
+            if len(reply) > 1 + count:
+                raise failure_in(reply[-1])
+            if time.monotonic() >= deadline:
+                raise not_written(missing, limit)
+
+    def close(self) -> None:
+        """Close every thread's connection. A later call would open a new one."""
+        with self._lock:
+            for connection in list(self._all):
+                connection.socket.close()
+            self._all = WeakSet()
+            self._mine = threading.local()
+
+    def _connection(self) -> _Connection:
+        mine: _Connection | None = getattr(self._mine, "connection", None)
+        if mine is None or mine.process != os.getpid():
+            try:
+                mine = _Connection(self.path)
+            except OSError as error:
+                if "too long" in str(error):
+                    raise ConfigurationError(f'the board\'s path, "{self.path}", is too long for a socket') from None
+                raise PeerFailed(f"the launcher is gone (its board at {self.path} does not answer)") from error
+            self._mine.connection = mine
+            with self._lock:
+                self._all.add(mine)
+        return mine
+
+    def _ask(self, *parts: bytes, seconds: float = DEFAULT_TIMEOUT) -> list[bytes]:
+        connection = self._connection()
+        try:
+            connection.socket.settimeout(seconds)
+            write_frame(connection.socket, parts)
+            reply = read_frame(connection.socket)
+        except TimeoutError:
+            self._drop(connection)
+            raise _NoAnswer(f"the launcher has not answered for {seconds:g} s") from None
+        except BadFrame as error:
+            raise ConfigurationError(str(error)) from None
+        except OSError as error:
+            self._drop(connection)
+            raise PeerFailed("the launcher is gone") from error
+        except BaseException:
+            # Interrupted between request and reply: the next reply on this stream would be the wrong one.
+            self._drop(connection)
+            raise
+        if reply is None:
+            self._drop(connection)
+            raise PeerFailed("the launcher is gone")
+        return reply
+
+    def _drop(self, connection: _Connection) -> None:
+        connection.socket.close()
+        self._mine.connection = None
+
+
+class _NoAnswer(WireTimeout):
+    """The launcher is there and does not answer."""

@@ -1,0 +1,170 @@
+"""Boards and c10d stores: a board kept in a store, and a store kept on a board."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from quorate.core.contracts import DEFAULT_TIMEOUT, Board
+from quorate.core.errors import PeerFailed
+from quorate.wire.board import not_written
+from quorate.wire.failure import FAILED, failure_in
+
+T = TypeVar("T")
+
+_NONCE = 12
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
+
+
+class StoreBoard(Board):
+    """A board kept in a c10d store, such as the TCPStore that torchrun gives.
+
+    Values live under `v/`, counters under `n/`. Every stored value begins with 12 random bytes, so that of two
+    workers that propose equal values exactly one finds its own stored. Reading is a compare-and-set that cannot
+    succeed: unlike the store's `get` it never waits, also where the key has just been deleted.
+
+    `wait` polls, every 20 ms at most: the store's own wait would keep the client's other threads out. `delete` takes
+    every key with the prefix where the store can list its keys (torch 2.10 and later can); elsewhere only the keys
+    that were written through this object. Raises `PeerFailed` when the store's server has ended.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._written: set[str] = set()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._written.add(f"v/{key}")
+        self._call(self._store.set, f"v/{key}", _stamped(value))
+
+    def get(self, key: str) -> bytes | None:
+        raw = self._read(key)
+        return None if raw is None else raw[_NONCE:]
+
+    def add(self, key: str, amount: int = 1) -> int:
+        self._written.add(f"n/{key}")
+        return int(self._call(self._store.add, f"n/{key}", amount))
+
+    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        mine = _stamped(value)
+        while True:
+            raw = self._read(key)
+            if (None if raw is None else raw[_NONCE:]) != expected:
+                return False
+            self._written.add(f"v/{key}")
+            # An empty expectation means a missing key; on a missing key a non-empty one stores nothing, and the
+            # store answers with what was expected, which is not mine.
+            if bytes(self._call(self._store.compare_set, f"v/{key}", raw or b"", mine)) == mine:
+                return True
+
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        limit = DEFAULT_TIMEOUT if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        pause = _FIRST_PAUSE
+        while True:
+            missing = [key for key in keys if not self._call(self._store.check, [f"v/{key}"])]
+            if not missing:
+                return
+            failed = self.get(FAILED)
+            if failed is not None:
+                raise failure_in(failed)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise not_written(missing, limit)
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def delete(self, prefix: str) -> None:
+        starts = (f"v/{prefix}", f"n/{prefix}")
+        for key in [key for key in self._keys() if key.startswith(starts)]:
+            self._call(self._store.delete_key, key)
+            self._written.discard(key)
+
+    def _keys(self) -> list[str]:
+        if hasattr(self._store, "list_keys"):
+            try:
+                return list(self._store.list_keys())
+            except (NotImplementedError, RuntimeError):
+                # This kind of store cannot; a store whose server has ended fails in the deletions below.
+                return list(self._written)
+        return list(self._written)
+
+    def _read(self, key: str) -> bytes | None:
+        never = secrets.token_bytes(_NONCE)
+        raw = bytes(self._call(self._store.compare_set, f"v/{key}", never, never))
+        return None if raw == never else raw
+
+    def _call(self, operation: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return operation(*arguments)
+        except RuntimeError as error:
+            raise PeerFailed(f"the store of this run is gone: {str(error).splitlines()[0]}") from error
+
+
+def _stamped(value: bytes) -> bytes:
+    return secrets.token_bytes(_NONCE) + value
+
+
+class BoardStore(Store):
+    """A c10d store kept on a board under `prefix`; process groups meet in it.
+
+    `get` and `wait` raise the `PeerFailed` of the first failed worker as soon as it is on the board, which c10d's own
+    stores cannot. `wait` and `get` wait for `timeout` seconds at most where c10d names no time of its own.
+    """
+
+    def __init__(self, board: Board, prefix: str, timeout: float = DEFAULT_TIMEOUT) -> None:
+        super().__init__()
+        self._board = board
+        self._prefix = prefix
+        self._seconds = timeout
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._board.set(self._at(key), _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        while True:
+            self._board.wait([self._at(key)], self._seconds)
+            value = self._board.get(self._at(key))
+            if value is not None:
+                return value
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        seconds = self._seconds if timeout is None else timeout.total_seconds()
+        self._board.wait([self._at(key) for key in keys], seconds)
+
+    def add(self, key: str, value: int) -> int:
+        # Not the board's counters: c10d waits for, reads and counts its counters like any other key.
+        while True:
+            before = self._board.get(self._at(key))
+            after = int(before or b"0") + value
+            if self._board.swap(self._at(key), before, b"%d" % after):
+                return after
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(self._board.get(self._at(key)) is not None for key in keys)
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        old, new = _bytes(expected), _bytes(desired)
+        while True:
+            before = self._board.get(self._at(key))
+            if before != old and not (before is None and not old):
+                return old if before is None else before
+            if self._board.swap(self._at(key), before, new):
+                return new
+
+    def delete_key(self, key: str) -> bool:
+        there = self._board.get(self._at(key)) is not None
+        self._board.delete(self._at(key))
+        return there
+
+    def _at(self, key: str) -> str:
+        # The mark at the end keeps delete_key("a") from taking "ab" with it.
+        return f"{self._prefix}/{key}\0"
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

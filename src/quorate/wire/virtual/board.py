@@ -1,0 +1,98 @@
+"""The board of a virtual world: one dictionary for all, and waiting for its keys on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quorate.core.contracts import Board
+from quorate.core.errors import WireTimeout
+from quorate.wire.failure import FAILED
+from quorate.wire.virtual.waits import Pending
+
+if TYPE_CHECKING:
+    from quorate.wire.virtual.stage import Stage
+
+
+class Keys(Pending[None]):
+    """Keys that `rank` waits for."""
+
+    __slots__ = ("lacking",)
+
+    def __init__(self, stage: Stage, rank: int, keys: Sequence[str], timeout: float) -> None:
+        super().__init__(stage, rank, "board.wait", timeout)
+        self.lacking = dict.fromkeys(keys)
+
+    def timed_out(self, seconds: float) -> WireTimeout:
+        """The error that names the keys."""
+        keys = ", ".join(f'"{key}"' for key in self.lacking)
+        return WireTimeout(f"rank {self.rank} waited {seconds:g} s for {keys} in board.wait")
+
+
+class VirtualBoard(Board):
+    """See `Board`; reading and writing take no virtual time."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._values: dict[str, bytes] = {}
+        self._counters: dict[str, int] = {}
+        self._waits: dict[str, list[Keys]] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write, whatever was there."""
+        self._values[key] = bytes(value)
+        if self._stage.is_traced:
+            self._stage.note(None, f"board {key} = {len(value)} bytes")
+        for wait in self._waits.pop(key, ()):
+            del wait.lacking[key]
+            if not wait.lacking and not wait.is_finished:
+                wait.finish(None)
+        if key == FAILED:
+            self._stage.learn_of_failure(self._values[key])
+
+    def get(self, key: str) -> bytes | None:
+        """Read; None where nothing is written."""
+        return self._values.get(key)
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter and return the new value."""
+        self._counters[key] = self._counters.get(key, 0) + amount
+        return self._counters[key]
+
+    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        """Write `value` if the key holds `expected`; True for the one winner."""
+        if self._values.get(key) != expected:
+            return False
+        self.set(key, value)
+        return True
+
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        """Return when every key is written."""
+        stage = self._stage
+        wait = Keys(stage, stage.scheduler.running().rank, keys, stage.timeout)
+        for key in keys:
+            if key in self._values:
+                wait.lacking.pop(key, None)
+        if not wait.lacking:
+            return
+        for key in wait.lacking:
+            self._waits.setdefault(key, []).append(wait)
+        try:
+            wait.wait(timeout)
+        finally:
+            for key in wait.lacking:
+                self._forget(key, wait)
+
+    def delete(self, prefix: str) -> None:
+        """Delete every key that starts with `prefix`."""
+        for table in (self._values, self._counters):
+            for key in [key for key in table if key.startswith(prefix)]:
+                del table[key]
+        if FAILED.startswith(prefix):
+            self._stage.learn_of_failure(None)
+
+    def _forget(self, key: str, wait: Keys) -> None:
+        waits = self._waits[key]
+        waits.remove(wait)
+        if not waits:
+            del self._waits[key]

@@ -1,0 +1,129 @@
+"""Messages between virtual workers: links that are busy while they transmit, and boxes where messages wait."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quorate.core.contracts import Message
+from quorate.core.errors import ConfigurationError
+from quorate.wire.virtual.formation import copy, nbytes
+from quorate.wire.virtual.waits import Departure, Pending
+
+if TYPE_CHECKING:
+    from quorate.wire.virtual.stage import Stage
+
+Address = tuple[str, int, str]
+"""Channel, receiver, tag."""
+
+
+class Receipt(Pending[tuple[int, Message]]):
+    """A message that `rank` waits for, from `source` or (None) from anyone."""
+
+    __slots__ = ("_address", "source")
+
+    def __init__(self, stage: Stage, address: Address, source: int | None, timeout: float) -> None:
+        super().__init__(stage, address[1], "receive", timeout)
+        self._address = address
+        self.source = source
+
+    def missing(self) -> Sequence[int]:
+        """The sender, or all others."""
+        if self.source is not None:
+            return (self.source,)
+        return [rank for rank in range(self._stage.size) if rank != self.rank]
+
+    def can_come_from(self, rank: int) -> bool:
+        """Whether a message is on its way; a wait for anyone needs no particular worker."""
+        return self.source is None or self._stage.post.is_on_its_way(self._address, rank)
+
+
+class Box:
+    """What has come to one address and was not received yet, or who waits there; never both."""
+
+    __slots__ = ("messages", "receipts")
+
+    def __init__(self) -> None:
+        self.messages: deque[tuple[int, Message]] = deque()
+        self.receipts: deque[Receipt] = deque()
+
+
+class Post:
+    """All messages of a virtual world that were sent and not received."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._boxes: dict[Address, Box] = {}
+        self._busy_until: dict[tuple[int, int], float] = {}
+        self._on_their_way: dict[tuple[int, int], deque[tuple[Address, Message]]] = {}
+
+    def send(self, source: int, address: Address, message: Message) -> Departure:
+        """Copy `message` and let it travel; first in, first out on each link."""
+        stage, target = self._stage, address[1]
+        header, header_bytes = _as_json(message)
+        copied = Message(tuple(copy(x) for x in message.tensors), header)
+        size = nbytes(message.tensors) + header_bytes
+        now = stage.scheduler.own_now()
+        if stage.is_traced:
+            stage.note(source, f"send {size} bytes to {target} as {address[2]} on {address[0]}")
+        if source == target:
+            self._deliver(source, address, copied)
+            return Departure(stage, now, target)
+        link = stage.network.link(source, target)
+        way = (source, target)
+        gone = max(now, self._busy_until.get(way, 0.0)) + link.transmission(size)
+        self._busy_until[way] = gone
+        self._on_their_way.setdefault(way, deque()).append((address, copied))
+        stage.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
+        return Departure(stage, gone, target)
+
+    def receive(self, address: Address, source: int | None, timeout: float) -> Receipt:
+        """The next message at `address` that is not promised to an earlier receive."""
+        receipt = Receipt(self._stage, address, source, timeout)
+        box = self._boxes.setdefault(address, Box())
+        for place, (sender, message) in enumerate(box.messages):
+            if source is None or source == sender:
+                del box.messages[place]
+                self._tidy(address, box)
+                receipt.finish((sender, message))
+                return receipt
+        box.receipts.append(receipt)
+        return receipt
+
+    def is_on_its_way(self, address: Address, source: int) -> bool:
+        """Whether a message from `source` to `address` is on the link."""
+        return any(address == other for other, _ in self._on_their_way.get((source, address[1]), ()))
+
+    def _arrive(self, source: int, target: int) -> None:
+        address, message = self._on_their_way[source, target].popleft()
+        self._deliver(source, address, message)
+
+    def _deliver(self, source: int, address: Address, message: Message) -> None:
+        if self._stage.is_traced:
+            self._stage.note(address[1], f"got {address[2]} from {source} on {address[0]}")
+        box = self._boxes.setdefault(address, Box())
+        for place, receipt in enumerate(box.receipts):
+            if receipt.source is None or receipt.source == source:
+                del box.receipts[place]
+                self._tidy(address, box)
+                receipt.finish((source, message))
+                return
+        box.messages.append((source, message))
+
+    def _tidy(self, address: Address, box: Box) -> None:
+        if not box.messages and not box.receipts:
+            del self._boxes[address]
+
+
+def _as_json(message: Message) -> tuple[dict[str, object], int]:
+    """The header as the receiver will read it, and its bytes."""
+    if not message.header:
+        return {}, 0
+    try:
+        text = json.dumps(dict(message.header), separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the header of a message is plain JSON values: {error}") from None
+    return json.loads(text), len(text)

@@ -1,0 +1,130 @@
+"""Where the workers of a virtual world meet for a collective: it is formed when the last of them has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quorate.core.errors import Mismatch
+from quorate.wire.virtual.formation import Given, form, nbytes
+from quorate.wire.virtual.network import collective_seconds
+from quorate.wire.virtual.waits import Pending, in_words
+
+if TYPE_CHECKING:
+    from quorate.wire.virtual.stage import Stage
+
+Key = tuple[int, str, int]
+"""Generation, channel, place in the order of that channel's collectives."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What all workers must call alike: None where it may differ."""
+
+    operation: str
+    root: int | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        of = "" if self.dtypes is None else f" of {' and '.join(str(t).removeprefix('torch.') for t in self.dtypes)}"
+        shape = "" if self.shape is None else f" {self.shape}"
+        root = "" if self.root is None else f" with root {self.root}"
+        return f"{self.operation}{of}{shape}{root}"
+
+
+class Arrival(Pending[Any]):
+    """One worker's part in a meeting."""
+
+    __slots__ = ("_meeting",)
+
+    def __init__(self, stage: Stage, rank: int, operation: str, timeout: float, meeting: Meeting) -> None:
+        super().__init__(stage, rank, operation, timeout)
+        self._meeting: Meeting | None = meeting
+
+    def missing(self) -> Sequence[int]:
+        """The workers that have not come."""
+        return () if self._meeting is None else self._meeting.absent()
+
+    def _end(self) -> None:
+        self._meeting = None
+        super()._end()
+
+
+class Meeting:
+    """One collective under way."""
+
+    __slots__ = ("arrivals", "calls", "came", "first_call", "given", "is_at_odds", "latest")
+
+    def __init__(self, size: int) -> None:
+        self.arrivals: list[Arrival | None] = [None] * size
+        self.calls: list[Call | None] = [None] * size
+        self.given: list[Given] = [()] * size
+        self.first_call: Call | None = None
+        self.came = 0
+        self.is_at_odds = False
+        self.latest = 0.0
+        """When the last one came, by its own clock."""
+
+    def absent(self) -> list[int]:
+        """The workers that have not come."""
+        return [rank for rank, arrival in enumerate(self.arrivals) if arrival is None]
+
+
+class Rendezvous:
+    """All collectives of a virtual world that are under way."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._meetings: dict[Key, Meeting] = {}
+
+    def launch(self, rank: int, key: Key, call: Call, given: Given, timeout: float) -> Arrival:
+        """Worker `rank` comes to meeting `key`, and goes on."""
+        stage = self._stage
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = self._meetings[key] = Meeting(stage.size)
+        arrival = Arrival(stage, rank, call.operation, timeout, meeting)
+        meeting.is_at_odds |= call != (meeting.first_call or call)
+        meeting.first_call = meeting.first_call or call
+        meeting.arrivals[rank], meeting.calls[rank], meeting.given[rank] = arrival, call, given
+        meeting.latest = max(meeting.latest, stage.scheduler.own_now())
+        meeting.came += 1
+        if stage.is_traced:
+            stage.note(rank, f"{call} on {key[1]} #{key[2]}")
+        if meeting.came == stage.size:
+            del self._meetings[key]
+            self._hold(meeting, key, call)
+        return arrival
+
+    def _hold(self, meeting: Meeting, key: Key, call: Call) -> None:
+        scheduler = self._stage.scheduler
+        arrivals = [arrival for arrival in meeting.arrivals if arrival is not None]
+        if meeting.is_at_odds:
+            sentence = _disagreement(meeting, key)
+            for arrival in arrivals:
+                arrival.fail(Mismatch(sentence))
+            return
+        root = call.root or 0
+        sizes = tuple(map(nbytes, meeting.given))
+        results = form(call.operation, meeting.given, root)
+        seconds = collective_seconds(self._stage.network, call.operation, sizes, root)
+        scheduler.at(meeting.latest + seconds, partial(_finish, arrivals, results))
+
+
+def _finish(arrivals: Sequence[Arrival], results: Sequence[Any]) -> None:
+    for arrival, result in zip(arrivals, results, strict=True):
+        arrival.finish(result)
+
+
+def _disagreement(meeting: Meeting, key: Key) -> str:
+    ranks_of: dict[Call, list[int]] = {}
+    for rank, call in enumerate(meeting.calls):
+        assert call is not None
+        ranks_of.setdefault(call, []).append(rank)
+    sides = ", ".join(f"{in_words(ranks)} called {call}" for call, ranks in ranks_of.items())
+    return f"the workers called different things as collective {key[2]} of {key[1]}: {sides}"

@@ -1,0 +1,274 @@
+"""Which of the virtual workers' threads runs, and what time it is for them.
+
+Exactly one thread runs at a time: it holds the *baton*. A thread that waits pops events itself, which moves the
+virtual clock, until one of them wakes a thread; to that one it hands the baton directly (5 to 10 us), and sleeps on
+a lock of its own. Events are ordered by time, then by a number drawn from the world's seed, so that the same seed
+gives the same run, and another seed another order among what happens at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from quorate.wire.virtual.generators import Generators
+
+PAUSES_AT_ONE_INSTANT = 1_000
+"""A thread that paused so often, and did nothing else that takes time, is polling: time passes in its next pauses."""
+
+POLLING_SECONDS = 10e-6
+"""How long each of these lasts."""
+
+Action = Callable[[], None]
+
+
+class Awaited(Protocol):
+    """What a thread may wait for."""
+
+    def timed_out(self, seconds: float) -> BaseException:
+        """The error for a wait that lasted `seconds`."""
+        ...
+
+
+class Strand:
+    """One thread of one virtual worker."""
+
+    __slots__ = (
+        "ahead", "awaited", "deadline", "entry", "error", "fate", "generators", "ident", "is_patient", "lock", "name",
+        "on_resume", "patience", "pauses", "rank", "turn", "waits",
+    )  # fmt: skip
+
+    def __init__(self, rank: int, name: str, generators: Generators | None) -> None:
+        self.rank = rank
+        self.name = name
+        self.generators = generators
+        self.on_resume: Action | None = None
+        """Called whenever the baton has come back to it."""
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.ident = 0
+        self.turn = 0
+        """Counts its waits: an event that was to end an earlier one is stale."""
+        self.waits = False
+        """Whether it waits for `awaited` and nothing has woken it yet."""
+        self.awaited: Awaited | None = None
+        self.patience = math.inf
+        self.deadline = math.inf
+        self.is_patient = False
+        """Whether it waits as long as its wire allows, not as long as the caller said."""
+        self.entry = math.inf
+        """The earliest time at which the scheduler looks at its deadline."""
+        self.error: BaseException | None = None
+        self.fate: BaseException | None = None
+        """What every wait of this thread raises from now on."""
+        self.ahead = 0.0
+        """Seconds by which its own clock is ahead of the world's (it looked at the clock)."""
+        self.pauses = 0
+
+    def resume(self) -> None:
+        """Make what the process has one of this thread's own."""
+        if self.generators is not None:
+            self.generators.load()
+        if self.on_resume is not None:
+            self.on_resume()
+
+
+class Scheduler:
+    """The virtual clock, the events to come, and the baton."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.current: Strand | None = None
+        self.strands: dict[Strand, None] = {}
+        self.finished = threading.Event()
+        self._draw = random.Random(seed).random
+        self._next_number = count().__next__
+        self._events: list[tuple[float, float, int, Action | Strand, int]] = []
+        self._deadlines: list[tuple[float, int, Strand]] = []
+        self._interruption: Callable[[], BaseException] | None = None
+
+    # -- events
+
+    def at(self, when: float, action: Action) -> None:
+        """Call `action` at virtual time `when`, in whichever thread is waiting then; it must not wait."""
+        heappush(self._events, (when, self._draw(), self._next_number(), action, 0))
+
+    def wake(self, strand: Strand, error: BaseException | None = None) -> None:
+        """End the wait of `strand`, once: it returns, or raises `error`. Nothing if it does not wait."""
+        if strand.waits:
+            strand.waits = False
+            strand.deadline = math.inf
+            strand.error = error
+            self._resume_at(self.now, strand)
+
+    def doom(self, strand: Strand, fate: BaseException) -> None:
+        """Whatever `strand` waits for or will wait for raises `fate`."""
+        if strand.fate is None:
+            strand.fate = fate
+            strand.waits = False
+            self._resume_at(self.now, strand)
+
+    def add(self, strand: Strand) -> None:
+        """Let `strand`, whose thread waits for its lock, begin at this time."""
+        self.strands[strand] = None
+        self._resume_at(self.now, strand)
+
+    def interrupt(self, error: Callable[[], BaseException]) -> None:
+        """Every wait of every thread raises what `error` makes; may be called from any thread."""
+        self._interruption = error
+
+    # -- what the running thread calls
+
+    def here(self) -> Strand | None:
+        """The thread that asks, if it is one of the world's."""
+        strand = self.current
+        return strand if strand is not None and strand.ident == threading.get_ident() else None
+
+    def running(self) -> Strand:
+        """The thread that asks. Raises if that is not one of the world's."""
+        strand = self.here()
+        assert strand is not None, (
+            "a virtual worker's wire, board and clock belong to its own threads; use wire.spawn for another one"
+        )
+        return strand
+
+    def wait(self, awaited: Awaited, patience: float, *, is_patient: bool) -> None:
+        """Wait until woken, at most `patience` seconds; raises what the waking brought."""
+        strand = self.running()
+        strand.awaited, strand.patience, strand.is_patient = awaited, patience, is_patient
+        strand.deadline = self.now + patience
+        if strand.deadline < strand.entry:
+            strand.entry = strand.deadline
+            heappush(self._deadlines, (strand.deadline, self._next_number(), strand))
+        strand.pauses = 0
+        strand.waits = True
+        self._switch(strand)
+        strand.awaited = None
+        error, strand.error = strand.error, None
+        if error is not None:
+            raise error
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass for the running thread, and what it is ahead of the clock."""
+        strand = self.running()
+        strand.pauses = 0
+        self._nap(strand, seconds)
+
+    def own_now(self) -> float:
+        """The time by the running thread's own clock."""
+        return self.now + self.running().ahead
+
+    def settle(self) -> None:
+        """Let the world's clock catch up with the running thread's own."""
+        if self.running().ahead:
+            self.sleep(0.0)
+
+    def pause(self) -> None:
+        """Let others run that can run at this time."""
+        strand = self.running()
+        strand.pauses += 1
+        self._nap(strand, 0.0 if strand.pauses <= PAUSES_AT_ONE_INSTANT else POLLING_SECONDS)
+
+    def leave(self) -> None:
+        """The running thread ends: the baton goes to the next, or the world is over."""
+        strand = self.running()
+        del self.strands[strand]
+        following = self._next()
+        self.current = following
+        if following is None:
+            self.finished.set()
+        else:
+            following.lock.release()
+
+    def begin(self) -> None:
+        """Hand the baton to the first thread (from outside)."""
+        self.current = self._next()
+        if self.current is None:
+            self.finished.set()
+        else:
+            self.current.lock.release()
+
+    # -- inside
+
+    def _nap(self, strand: Strand, seconds: float) -> None:
+        seconds, strand.ahead = seconds + strand.ahead, 0.0
+        self._resume_at(self.now + seconds, strand)
+        self._switch(strand)
+
+    def _resume_at(self, when: float, strand: Strand) -> None:
+        heappush(self._events, (when, self._draw(), self._next_number(), strand, strand.turn))
+
+    def _switch(self, strand: Strand) -> None:
+        if strand.fate is None:
+            following = self._next()
+            if following is not strand:
+                if strand.generators is not None:
+                    strand.generators.save()
+                self.current = following
+                assert following is not None
+                following.lock.release()
+                strand.lock.acquire()
+                strand.resume()
+        if strand.fate is not None:
+            strand.turn += 1
+            strand.waits, strand.awaited, strand.deadline = False, None, math.inf
+            raise strand.fate
+
+    def _next(self) -> Strand | None:
+        """Let events happen until one of them wakes a thread; None when there is none left."""
+        events = self._events
+        while self.strands:
+            if self._interruption is not None:
+                self._interrupt_all(self._interruption)
+            if self._deadlines and (not events or self._deadlines[0][0] < events[0][0]):
+                self._look_at_deadline(nothing_else=not events)
+            elif events:
+                when, _, _, what, turn = heappop(events)
+                if isinstance(what, Strand):
+                    if what.turn == turn and what in self.strands:
+                        self.now = when
+                        what.turn += 1
+                        return what
+                else:
+                    self.now = when
+                    what()
+            else:
+                self._give_up_on_all()
+        return None
+
+    def _look_at_deadline(self, *, nothing_else: bool) -> None:
+        when, _, strand = heappop(self._deadlines)
+        if strand.entry == when:
+            strand.entry = math.inf
+        if not strand.waits or strand.deadline == math.inf:
+            return
+        if strand.deadline > when:
+            if strand.deadline < strand.entry:
+                strand.entry = strand.deadline
+                heappush(self._deadlines, (strand.deadline, self._next_number(), strand))
+            return
+        self.now = when
+        if nothing_else and strand.is_patient:
+            self._give_up_on_all()
+        else:
+            self._give_up(strand)
+
+    def _give_up_on_all(self) -> None:
+        """Nothing can happen any more: whoever waits as long as its wire allows waits in vain."""
+        for strand in list(self.strands):
+            if strand.waits and (strand.is_patient or strand.deadline == math.inf):
+                self._give_up(strand)
+
+    def _give_up(self, strand: Strand) -> None:
+        assert strand.awaited is not None
+        self.wake(strand, strand.awaited.timed_out(strand.patience))
+
+    def _interrupt_all(self, error: Callable[[], BaseException]) -> None:
+        self._interruption = None
+        for strand in list(self.strands):
+            self.doom(strand, error())

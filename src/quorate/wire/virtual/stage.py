@@ -1,0 +1,205 @@
+"""What one run of a virtual world is played on: its workers' lives, and all that they share."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
+from quorate.wire.failure import ended, failure_in, report_failure
+from quorate.wire.virtual.board import VirtualBoard
+from quorate.wire.virtual.generators import Generators
+from quorate.wire.virtual.mixing import mixed
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.post import Post
+from quorate.wire.virtual.rendezvous import Rendezvous
+from quorate.wire.virtual.scheduler import Scheduler, Strand
+from quorate.wire.virtual.waits import Pending
+
+HOST = "virtual"
+"""What stands for the name of a machine."""
+
+NOTICE_SECONDS = 0.05
+"""From a worker's death until the launcher has written it on the board."""
+
+GRACE_SECONDS = 1.0
+"""From a worker's normal end until waits that need it fail."""
+
+
+class Unwound(BaseException):
+    """Ends a virtual worker's thread: the worker crashed, or its task has ended. No code of a user's sees it matter."""
+
+
+@dataclass
+class Life:
+    """One virtual worker, from its birth to its end."""
+
+    rank: int
+    strands: list[Strand] = field(default_factory=list)
+    result: Any = None
+    error: BaseException | None = None
+    is_crashed: bool = False
+    is_over: bool = False
+    seconds: float = 0.0
+    """The virtual time at which it ended."""
+
+
+class Stage:
+    """The shared state of one run; its parts know each other through it."""
+
+    generation = 0
+
+    def __init__(
+        self, size: int, *, seed: int, network: Network, timeout: float, has_generators: bool, is_traced: bool
+    ) -> None:
+        self.size = size
+        self.seed = seed
+        self.network = network
+        self.timeout = timeout
+        self.is_traced = is_traced
+        self.trace: list[str] = []
+        self.scheduler = Scheduler(mixed(seed))
+        self.board = VirtualBoard(self)
+        self.post = Post(self)
+        self.rendezvous = Rendezvous(self)
+        self.lives = [Life(rank) for rank in range(size)]
+        self.failures: list[Life] = []
+        """The workers that raised or crashed, in the order of virtual time."""
+        self.ended: set[int] = set()
+        """The workers that ended normally, longer than the grace ago."""
+        self._failure: bytes | None = None
+        self._has_generators = has_generators
+
+    def note(self, rank: int | None, event: str) -> None:
+        """Write a line of the trace."""
+        who = "-" if rank is None else str(rank)
+        self.trace.append(f"{self.scheduler.now:.9f} {who} {event}")
+
+    # -- why a wait cannot be
+
+    def obstacle(self, pending: Pending[Any]) -> PeerFailed | Mismatch | None:
+        """What a wait for `pending`, which is not finished, would raise at once."""
+        if self._failure is not None:
+            return failure_in(self._failure)
+        if self.ended:
+            ranks = [rank for rank in pending.missing() if rank in self.ended and not pending.can_come_from(rank)]
+            if ranks:
+                return pending.ended(ranks)
+        return None
+
+    def learn_of_failure(self, value: bytes | None) -> None:
+        """What is written under `failed` has changed; now everyone knows."""
+        self._failure = value
+        self._stop_waits()
+
+    def _stop_waits(self) -> None:
+        for strand in list(self.scheduler.strands):
+            if strand.waits and isinstance(strand.awaited, Pending):
+                obstacle = self.obstacle(strand.awaited)
+                if obstacle is not None:
+                    self.scheduler.wake(strand, obstacle)
+
+    # -- lives
+
+    def start(self, rank: int, name: str, body: Callable[[], None]) -> None:
+        """A thread of worker `rank`, which runs `body` when the baton comes to it."""
+        life = self.lives[rank]
+        seed = mixed(self.seed, rank, zlib.crc32(name.encode()))
+        strand = Strand(rank, name, Generators(seed) if self._has_generators else None)
+        current = self.scheduler.current
+        if current is not None and current.rank == rank:
+            strand.on_resume = current.on_resume
+        thread = threading.Thread(target=self._live, args=(strand, body), name=f"rank {rank} {name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            message = f"the system refused a thread for rank {rank} of {self.size}; raise its limit or lower the size"
+            raise ConfigurationError(message) from None
+        life.strands.append(strand)
+        self.scheduler.add(strand)
+
+    def _live(self, strand: Strand, body: Callable[[], None]) -> None:
+        strand.lock.acquire()
+        strand.ident = threading.get_ident()
+        strand.resume()
+        try:
+            if strand.fate is None:
+                body()
+        finally:
+            self.lives[strand.rank].strands.remove(strand)
+            self.scheduler.leave()
+
+    def play(self, rank: int, task: Callable[[], Any]) -> None:
+        """The body of worker `rank`: its task, and what becomes of its end."""
+        life = self.lives[rank]
+        try:
+            life.result = task()
+        except Unwound:
+            pass
+        except BaseException as error:  # whatever ended it, as it would a process
+            life.error = error
+            self._die(life, f"raised {_in_words(error)}")
+        else:
+            self._end(life)
+
+    def spawn(self, rank: int, name: str, task: Callable[[], None]) -> Pending[None]:
+        """A further thread of worker `rank`; what it raises is raised by whoever waits for it."""
+        pending = Pending[None](self, rank, f"spawn of {name}", self.timeout)
+
+        def body() -> None:
+            try:
+                task()
+            except Unwound:
+                pass
+            except BaseException as error:  # it belongs to whoever waits
+                self.note(rank, f"{name} raised {_in_words(error)}") if self.is_traced else None
+                pending.fail(error)
+            else:
+                pending.finish(None)
+
+        self.start(rank, name, body)
+        return pending
+
+    def crash(self, rank: int) -> None:
+        """Worker `rank`, which asks, is no more."""
+        life = self.lives[rank]
+        life.is_crashed = True
+        life.error = PeerFailed(f"rank {rank} crashed", (rank,))
+        self._die(life, "crashed")
+        raise Unwound
+
+    def _die(self, life: Life, reason: str) -> None:
+        self.failures.append(life)
+        self._close(life, reason)
+        scheduler = self.scheduler
+        scheduler.at(scheduler.now + NOTICE_SECONDS, partial(self._announce, life.rank, reason))
+
+    def _announce(self, rank: int, reason: str) -> None:
+        report_failure(self.board, rank, reason, host=HOST)
+
+    def _end(self, life: Life) -> None:
+        self._close(life, "ended")
+        self.board.set(ended(life.rank), b"0")
+        self.scheduler.at(self.scheduler.now + GRACE_SECONDS, partial(self._miss, life.rank))
+
+    def _miss(self, rank: int) -> None:
+        self.ended.add(rank)
+        self._stop_waits()
+
+    def _close(self, life: Life, how: str) -> None:
+        life.is_over = True
+        life.seconds = self.scheduler.now
+        if self.is_traced:
+            self.note(life.rank, how)
+        for strand in life.strands:
+            if strand is not self.scheduler.current:
+                self.scheduler.doom(strand, Unwound())
+
+
+def _in_words(error: BaseException) -> str:
+    first_line, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

@@ -1,0 +1,140 @@
+"""Things under way in the virtual world, and waiting for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
+
+if TYPE_CHECKING:
+    from quorate.wire.virtual.scheduler import Strand
+    from quorate.wire.virtual.stage import Stage
+
+T = TypeVar("T")
+
+RANKS_NAMED = 16
+"""A sentence names at most this many ranks."""
+
+
+class Pending(Generic[T]):
+    """Something that worker `rank` started, or waits for; `finish` and `fail` end it, once."""
+
+    __slots__ = ("_error", "_result", "_stage", "_waiting", "is_finished", "operation", "rank", "timeout")
+
+    def __init__(self, stage: Stage, rank: int, operation: str, timeout: float) -> None:
+        self.rank = rank
+        self.operation = operation
+        self.timeout = timeout
+        self.is_finished = False
+        self._stage = stage
+        self._waiting: list[Strand] = []
+        self._result: T
+        self._error: BaseException | None = None
+
+    # -- the contract of Work
+
+    def done(self) -> bool:
+        """Whether `wait` would return (or raise) at once."""
+        return self.is_finished or self._stage.obstacle(self) is not None
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The result, once it is there. Raises `PeerFailed`, `WireTimeout`, and what it failed with."""
+        if not self.is_finished:
+            self._await(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    # -- for those who bring the result
+
+    def finish(self, result: T) -> None:
+        """It is done; whoever waits goes on."""
+        self._result = result
+        self._end()
+
+    def fail(self, error: BaseException) -> None:
+        """It cannot be done; whoever waits raises `error`."""
+        self._error = error
+        self._end()
+
+    def missing(self) -> Sequence[int]:
+        """The workers that this waits for, as far as known."""
+        return ()
+
+    def can_come_from(self, rank: int) -> bool:
+        """Whether what is needed of `rank`, which has ended, is still on its way."""
+        return False
+
+    # -- for errors
+
+    def timed_out(self, seconds: float) -> WireTimeout:
+        """The error for a wait that lasted `seconds`."""
+        return WireTimeout(f"rank {self.rank} waited {seconds:g} s {self._for_what()}", self.missing())
+
+    def ended(self, ranks: Sequence[int]) -> PeerFailed:
+        """The error for a wait for workers that have ended."""
+        them = "it" if len(ranks) == 1 else "them"
+        message = f"{in_words(ranks)} ended while rank {self.rank} waited for {them} in {self.operation}"
+        return PeerFailed(message, ranks)
+
+    def _for_what(self) -> str:
+        missing = self.missing()
+        return f"for {in_words(missing)} in {self.operation}" if missing else f"in {self.operation}"
+
+    # -- inside
+
+    def _end(self) -> None:
+        self.is_finished = True
+        for strand in self._waiting:
+            self._stage.scheduler.wake(strand)
+        self._waiting.clear()
+
+    def _await(self, timeout: float | None) -> None:
+        scheduler = self._stage.scheduler
+        scheduler.settle()
+        if self.is_finished:
+            return
+        obstacle = self._stage.obstacle(self)
+        if obstacle is not None:
+            raise obstacle
+        strand = scheduler.running()
+        self._waiting.append(strand)
+        try:
+            scheduler.wait(self, self.timeout if timeout is None else timeout, is_patient=timeout is None)
+        finally:
+            if strand in self._waiting:
+                self._waiting.remove(strand)
+
+
+class Departure:
+    """A message that leaves: done at the virtual time `at`, when its last byte is on the link."""
+
+    __slots__ = ("_at", "_stage", "_target")
+
+    def __init__(self, stage: Stage, at: float, target: int) -> None:
+        self._stage = stage
+        self._at = at
+        self._target = target
+
+    def done(self) -> bool:
+        """Whether the link has taken the message."""
+        return self._stage.scheduler.now >= self._at
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when the link has taken the message."""
+        scheduler = self._stage.scheduler
+        remaining = self._at - scheduler.now
+        if timeout is not None and remaining > timeout:
+            scheduler.sleep(timeout)
+            raise WireTimeout(f"a send to rank {self._target} was not on its way after {timeout:g} s", (self._target,))
+        if remaining > 0:
+            scheduler.sleep(remaining)
+
+
+def in_words(ranks: Sequence[int]) -> str:
+    """Ranks as a user reads them, the first few of them where they are many."""
+    if len(ranks) <= RANKS_NAMED:
+        return ranks_in_words(ranks)
+    first = sorted(ranks)[:RANKS_NAMED]
+    return f"ranks {', '.join(map(str, first))} and {len(ranks) - RANKS_NAMED} more"

@@ -1,0 +1,156 @@
+"""The wire of one virtual worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from torch import Tensor
+
+from quorate.core.contracts import Board, Clock, Message, Wire, Work
+from quorate.core.errors import ConfigurationError
+from quorate.wire.virtual.formation import Given
+from quorate.wire.virtual.rendezvous import Call
+from quorate.wire.virtual.scheduler import Strand
+from quorate.wire.virtual.stage import Stage
+
+ROOT_NAME = "world"
+
+
+@dataclass
+class Channels:
+    """The channels of one worker, by name, and how many collectives it has launched on each."""
+
+    wires: dict[str, VirtualWire] = field(default_factory=dict)
+    launched: dict[str, int] = field(default_factory=dict)
+
+
+class VirtualWire(Wire):
+    """See `Wire`. Collectives are formed centrally, when the last worker has come, at the cost the network says."""
+
+    def __init__(self, stage: Stage, rank: int, clock: Clock, name: str = ROOT_NAME, channels: Channels | None = None):
+        self.rank = rank
+        self.size = stage.size
+        self.generation = stage.generation
+        self.board: Board = stage.board
+        self.clock = clock
+        self.timeout = stage.timeout
+        self.name = name
+        self._stage = stage
+        self._owner: Strand | None = None
+        self._channels = Channels() if channels is None else channels
+        self._channels.wires[name] = self
+
+    def channel(self, name: str) -> Wire:
+        """An ordering domain of its own; asked for again, the same one."""
+        whole_name = f"{self.name}/{name}"
+        known = self._channels.wires.get(whole_name)
+        return known or VirtualWire(self._stage, self.rank, self.clock, whole_name, self._channels)
+
+    def group(self, members: Sequence[int]) -> Wire:
+        """A wire among `members`, over send and receive."""
+        from quorate.wire.group import GroupWire
+
+        return cast(Wire, GroupWire(self, members))
+
+    def all_reduce(self, x: Tensor) -> Work[Tensor]:
+        """The sum over all workers, written into `x`."""
+        return self._launch(_alike("all_reduce", x), (x,))
+
+    def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
+        """Piece `rank` of the sum over all workers."""
+        return self._launch(_alike("reduce_scatter", x), (x,))
+
+    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
+        """Every worker's tensor, by rank."""
+        return self._launch(Call("all_gather", dtypes=(x.dtype,)), (x,))
+
+    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
+        """What each rank sent here, by rank."""
+        self._check_pieces("all_to_all", pieces)
+        dtypes = tuple(dict.fromkeys(piece.dtype for piece in pieces))
+        return self._launch(Call("all_to_all", dtypes=dtypes), tuple(pieces))
+
+    def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        """`x` of `root`, written into everyone's `x`."""
+        return self._launch(_alike("broadcast", x, self._checked(root, "root")), (x,))
+
+    def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        """The sum, written into `x` at `root`."""
+        return self._launch(_alike("reduce", x, self._checked(root, "root")), (x,))
+
+    def gather(self, x: Tensor, root: int = 0) -> Work[list[Tensor] | None]:
+        """At `root`: every worker's tensor, by rank."""
+        return self._launch(Call("gather", self._checked(root, "root"), (x.dtype,)), (x,))
+
+    def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
+        """Piece `rank` of what `root` gave."""
+        self._checked(root, "root")
+        if self.rank != root:
+            return self._launch(Call("scatter", root), ())
+        if pieces is None:
+            raise ConfigurationError("scatter needs the pieces at its root, one for each rank")
+        self._check_pieces("scatter", pieces)
+        return self._launch(Call("scatter", root), tuple(pieces))
+
+    def barrier(self) -> Work[None]:
+        """Done when every worker has called it."""
+        return self._launch(Call("barrier"), ())
+
+    def send(self, message: Message, to: int, tag: str) -> Work[None]:
+        """Never waits for the receiver."""
+        self._own()
+        return self._stage.post.send(self.rank, (self.name, self._checked(to, "receiver"), tag), message)
+
+    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+        """The next message from `source` (None: from anyone) under `tag`."""
+        self._own()
+        if source is not None:
+            self._checked(source, "sender")
+        return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout)
+
+    def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
+        """Run `task` beside this worker, on `channel(name)`."""
+        return self._stage.spawn(self.rank, name, partial(task, self.channel(name)))
+
+    def crash(self) -> None:
+        """End this worker here and now."""
+        self._stage.crash(self.rank)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # -- inside
+
+    def _launch(self, call: Call, given: Given) -> Work[Any]:
+        self._own()
+        launched = self._channels.launched
+        number = launched.get(self.name, 0)
+        launched[self.name] = number + 1
+        key = (self.generation, self.name, number)
+        return self._stage.rendezvous.launch(self.rank, key, call, given, self.timeout)
+
+    def _own(self) -> None:
+        """A wire belongs to the thread that first uses it, while that lives."""
+        strand = self._stage.scheduler.running()
+        if self._owner is not strand:
+            assert self._owner is None or self._owner not in self._stage.scheduler.strands, (
+                f"the wire {self.name} of rank {self.rank} belongs to another thread; take a channel"
+            )
+            self._owner = strand
+
+    def _checked(self, rank: int, role: str) -> int:
+        if not 0 <= rank < self.size:
+            raise ConfigurationError(f"the {role} is a rank from 0 to {self.size - 1}, not {rank!r}")
+        return rank
+
+    def _check_pieces(self, operation: str, pieces: Sequence[Tensor]) -> None:
+        if len(pieces) != self.size:
+            raise ConfigurationError(f"{operation} takes one piece for each of {self.size} ranks, not {len(pieces)}")
+
+
+def _alike(operation: str, x: Tensor, root: int | None = None) -> Call:
+    """A call that every worker makes with equal shape and dtype."""
+    return Call(operation, root, (x.dtype,), tuple(x.shape))

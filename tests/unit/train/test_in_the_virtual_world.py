@@ -1,0 +1,182 @@
+"""`distribute` among virtual workers: the laws that hold at every size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.core.strategy import Strategy, Worker
+from quorate.launch.join import join
+from quorate.strategies import strategies
+from quorate.train.backward import FORWARD_SHARE
+from quorate.train.distributed import distribute
+from quorate.wire import current
+from quorate.wire.metered import Metered
+from quorate.wire.virtual.compute import Constant
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.world import VirtualWorld
+
+SIZES = [1, 2, 3, 5, 8]
+
+
+def net(seed: int) -> nn.Module:
+    first, last = nn.Linear(4, 7), nn.Linear(7, 2)
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(first, nn.Tanh(), last)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    return model
+
+
+def data(rank: int, step: int) -> torch.Tensor:
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(1000 * step + rank))
+
+
+def trained(
+    wire: Wire, *, steps: int = 4, uneven: bool = False, alone: str = "algorithm", **choice: object
+) -> list[torch.Tensor]:
+    current.enter(wire, thread_only=True)
+    world = join()
+    model = net(world.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    distribute(optimizer, model, alone=alone, **choice)  # type: ignore[arg-type]
+    for step in range(steps + uneven * world.rank):
+        optimizer.zero_grad()
+        model(data(world.rank, step)).square().mean().backward()
+        optimizer.step()
+    current.here().leave()
+    return [p.detach() for p in model.parameters()]
+
+
+def reference(size: int, steps: int = 4) -> list[torch.Tensor]:
+    """One process on the joined batches."""
+    model = net(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.cat([data(rank, step) for rank in range(size)])).square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_reduce_is_one_process_on_the_joined_batch(size: int) -> None:
+    ends = VirtualWorld(size).run(trained)
+    for end in ends:
+        for mine, first, whole in zip(end, ends[0], reference(size), strict=True):
+            assert torch.equal(mine, first)
+            torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alone", ["bypass", "algorithm"])
+def test_a_world_of_one_is_the_plain_optimizer_bit_for_bit(alone: str) -> None:
+    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, alone=alone))
+    assert all(torch.equal(mine, plain) for mine, plain in zip(end, reference(1), strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_workers_that_end_at_different_steps_end_equal(size: int) -> None:
+    ends = VirtualWorld(size).run(lambda wire: trained(wire, uneven=True))
+    assert all(torch.equal(mine, first) for end in ends for mine, first in zip(end, ends[0], strict=True))
+    assert not torch.equal(ends[0][0], reference(size)[0])
+
+
+def test_the_same_seed_gives_the_same_trace_of_a_training() -> None:
+    traces = []
+    for seed in (1, 1, 2):
+        world = VirtualWorld(5, seed=seed, is_traced=True)
+        world.run(trained)
+        traces.append("\n".join(world.trace))
+    assert traces[0] == traces[1] != traces[2]
+    assert traces[0]
+
+
+def test_a_step_takes_its_modelled_time_and_communication_hides_behind_backward() -> None:
+    def times(wire: Wire) -> float:
+        trained(wire, steps=10)
+        return wire.clock.now()
+
+    free = Network(latency=0.0, bandwidth=1e15)
+    alone = VirtualWorld(3, compute=Constant(0.1), network=free).run(times)
+    assert alone == pytest.approx([1.0] * 3, abs=1e-3)
+    slow = VirtualWorld(3, compute=Constant(0.1), network=Network(latency=0.005, bandwidth=1e15)).run(times)
+    exposed = max(slow) - 1.0  # at most the exchange of every step's last part, and the few at start and end
+    assert 0.1 < exposed < 0.9
+    assert 0 < FORWARD_SHARE < 1
+
+
+def test_bytes_counted_on_the_wire_are_the_reducers_own_formula() -> None:
+    def counted(wire: Wire) -> tuple[int, int]:
+        metered = Metered(wire)
+        current.enter(metered, thread_only=True)
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        distribute(optimizer, model)
+        metered.meter.bytes_out.clear()
+        for step in range(3):
+            model(data(wire.rank, step)).sum().backward()
+            optimizer.step()
+        worker = optimizer.__dict__["_quorate_worker"]
+        return metered.meter.bytes_out["all_reduce"], 3 * worker.peers.reducer.wire_bytes(wire.size)
+
+    for size in (2, 3, 5):
+        for counts, formula in VirtualWorld(size).run(counted):
+            assert counts == formula > 0
+
+
+def test_a_worker_that_dies_ends_the_training_of_the_others_with_its_name() -> None:
+    def dies(wire: Wire) -> None:
+        current.enter(wire, thread_only=True)
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        distribute(optimizer, model)
+        for step in range(5):
+            if wire.rank == 1 and step == 3:
+                wire.crash()
+            model(data(wire.rank, step)).sum().backward()
+            optimizer.step()
+
+    for rank, outcome in enumerate(VirtualWorld(3).outcomes(dies)):
+        if rank != 1:
+            assert isinstance(outcome.error, PeerFailed)
+            assert outcome.error.ranks == (1,)
+
+
+def test_a_strategy_of_ones_own_needs_one_file_outside_the_package() -> None:
+    @strategies.register("every-other")
+    @dataclass(frozen=True, kw_only=True)
+    class EveryOther(Strategy):
+        """Local steps, parameters averaged every `period` (Stich, ICLR 2019, Algorithm 1)."""
+
+        period: int = 2
+
+        def step(self, worker: Worker) -> None:
+            worker.update(worker.gradient)
+            if worker.step % self.period == 0:
+                worker.parameters = worker.peers.mean(worker.parameters).wait()
+
+    ends = VirtualWorld(3).run(lambda wire: trained(wire, strategy="every-other"))
+    assert all(torch.equal(mine, first) for end in ends for mine, first in zip(end, ends[0], strict=True))
+    each_step = VirtualWorld(3).run(lambda wire: trained(wire, strategy="every-other", period=1))
+    assert not torch.equal(ends[0][0], each_step[0][0])
+    with pytest.raises(ConfigurationError, match="period"):
+        VirtualWorld(2).run(lambda wire: trained(wire, strategy="every-other", perod=1))
+    with pytest.raises(ConfigurationError, match='did you mean "every-other"'):
+        VirtualWorld(2).run(lambda wire: trained(wire, strategy="evry-other"))
+
+
+def test_what_was_chosen_on_the_command_line_goes_before_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_STRATEGY", "every-third")
+    with pytest.raises(ConfigurationError, match='unknown strategy "every-third"'):
+        VirtualWorld(2).run(trained)
+
+
+def test_distribute_before_join_says_so() -> None:
+    with pytest.raises(ConfigurationError, match=r"call quorate.join\(\) first"):
+        distribute(torch.optim.SGD(net(0).parameters()), net(0))
