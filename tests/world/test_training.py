@@ -252,7 +252,9 @@ class TestTraining:
         said = [result["refused"] for result in results(size)]
         assert all(one == said[0] for one in said)
         models, name, setting, kind, sparse = said[0]
-        assert "parameter 0 is weight torch.float32 (3, 5) on rank 0 and weight torch.float32 (3, 6) on rank 1" in models
+        assert (
+            "parameter 0 is weight torch.float32 (3, 5) on rank 0 and weight torch.float32 (3, 6) on rank 1" in models
+        )
         assert 'did you mean "all-reduce"' in name
         assert "wait_for" in setting
         assert "torch.optim.Optimizer" in kind

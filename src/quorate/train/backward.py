@@ -1,8 +1,8 @@
 """The end of the outermost backward pass.
 
 Autograd's own end-of-backward callback fires once per segment under re-entrant checkpointing. So
-`torch.autograd.backward` is wrapped, once per process: a call inside a running backward goes straight through, the outermost one tells whoever
-listens in this worker's place that it has ended.
+`torch.autograd.backward` is wrapped, once per process: a call inside a running backward goes straight through, the
+outermost one tells whoever listens in this worker's place that it has ended.
 """
 
 from __future__ import annotations

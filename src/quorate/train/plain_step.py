@@ -19,7 +19,7 @@ def plain_step(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[
     own: dict[str, Any] = optimizer.__dict__
     if own.get("_step_supports_amp_scaling", False) or "found_inf" not in own:
         return _call(optimizer, plain, closure)
-    hidden = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
+    hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
         if scale is not None:

@@ -34,7 +34,7 @@ def compare_layouts(layout: Layout, wire: Wire) -> None:
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
-    """Write `root`'s numbers into everyone's `tensors` (equal shapes and dtypes), one broadcast per device and dtype."""
+    """Write `root`'s numbers into everyone's `tensors` (of equal kinds), one broadcast per device and dtype."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for x in tensors:
         kinds.setdefault((x.device, x.dtype), []).append(x.detach())

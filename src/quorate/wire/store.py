@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import Store
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import PeerFailed
@@ -40,6 +40,9 @@ class StoreBoard(Board):
     def set(self, key: str, value: bytes) -> None:
         self._written.add(f"v/{key}")
         self._call(self._store.set, f"v/{key}", _stamped(value))
+        # A TCPStore sends its writes and does not wait: others could still read the old value. The answer to a
+        # question asked on the same connection says that the write is done.
+        self._call(self._store.check, [f"v/{key}"])
 
     def get(self, key: str) -> bytes | None:
         raw = self._read(key)

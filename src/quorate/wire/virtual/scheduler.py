@@ -40,7 +40,7 @@ class Strand:
 
     __slots__ = (
         "ahead", "awaited", "deadline", "entry", "error", "fate", "generators", "ident", "is_patient", "lock", "name",
-        "on_resume", "patience", "pauses", "rank", "turn", "waits",
+        "on_resume", "patience", "pauses", "rank", "waits",
     )  # fmt: skip
 
     def __init__(self, rank: int, name: str, generators: Generators | None) -> None:
@@ -52,8 +52,6 @@ class Strand:
         self.lock = threading.Lock()
         self.lock.acquire()
         self.ident = 0
-        self.turn = 0
-        """Counts its waits: an event that was to end an earlier one is stale."""
         self.waits = False
         """Whether it waits for `awaited` and nothing has woken it yet."""
         self.awaited: Awaited | None = None
@@ -88,7 +86,7 @@ class Scheduler:
         self.finished = threading.Event()
         self._draw = random.Random(seed).random
         self._next_number = count().__next__
-        self._events: list[tuple[float, float, int, Action | Strand, int]] = []
+        self._events: list[tuple[float, float, int, Action | Strand]] = []
         self._deadlines: list[tuple[float, int, Strand]] = []
         self._interruption: Callable[[], BaseException] | None = None
 
@@ -96,7 +94,7 @@ class Scheduler:
 
     def at(self, when: float, action: Action) -> None:
         """Call `action` at virtual time `when`, in whichever thread is waiting then; it must not wait."""
-        heappush(self._events, (when, self._draw(), self._next_number(), action, 0))
+        heappush(self._events, (when, self._draw(), self._next_number(), action))
 
     def wake(self, strand: Strand, error: BaseException | None = None) -> None:
         """End the wait of `strand`, once: it returns, or raises `error`. Nothing if it does not wait."""
@@ -201,7 +199,7 @@ class Scheduler:
         self._switch(strand)
 
     def _resume_at(self, when: float, strand: Strand) -> None:
-        heappush(self._events, (when, self._draw(), self._next_number(), strand, strand.turn))
+        heappush(self._events, (when, self._draw(), self._next_number(), strand))
 
     def _switch(self, strand: Strand) -> None:
         if strand.fate is None:
@@ -215,7 +213,6 @@ class Scheduler:
                 strand.lock.acquire()
                 strand.resume()
         if strand.fate is not None:
-            strand.turn += 1
             strand.waits, strand.awaited, strand.deadline = False, None, math.inf
             raise strand.fate
 
@@ -228,11 +225,10 @@ class Scheduler:
             if self._deadlines and (not events or self._deadlines[0][0] < events[0][0]):
                 self._look_at_deadline(nothing_else=not events)
             elif events:
-                when, _, _, what, turn = heappop(events)
+                when, _, _, what = heappop(events)
                 if isinstance(what, Strand):
-                    if what.turn == turn and what in self.strands:
+                    if what in self.strands:  # a doomed one may have been resumed by another event, and have ended
                         self.now = when
-                        what.turn += 1
                         return what
                 else:
                     self.now = when

@@ -1,0 +1,46 @@
+# Works with GNU make 3.81 (macOS) and later.
+#
+#   make venv         a virtual environment in .venv with everything below in it
+#   make demo         the same training under torch DDP and under all-reduce, on four workers
+#   make test         the whole test suite
+#   make check        format, lint, types, layers and the quick tests: run it before every commit
+#   make clean        remove what the commands above have made, .venv too
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: venv demo test check clean
+.DEFAULT_GOAL := venv
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  command -v $(PYTHON) >/dev/null 2>&1 || { \
+	    echo "make venv: there is no $(PYTHON); install Python 3.11 or later, or name one: make venv PYTHON=python3.12" >&2; exit 3; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "make venv: $(PYTHON) is `$(PYTHON) --version 2>&1`, but Quorate needs 3.11 or later; name another: make venv PYTHON=python3.12" >&2; exit 3; }; \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "make venv: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 3; }; \
+	  $(PYTHON) -m venv $(VENV); }
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: venv
+	@$(BIN)/python examples/demo.py
+
+test: venv
+	@$(BIN)/python -m pytest
+
+check: venv
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/contract tests/architecture
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

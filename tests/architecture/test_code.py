@@ -1,0 +1,80 @@
+"""No placeholders, and no error swallowed without a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.architecture.tree import Module, dotted, modules
+
+MAY_CATCH_ANYTHING: dict[str, str] = {
+    "src/quorate/wire/real/wire.py _TaskWork._run": "what a spawned task raises is raised by whoever waits for it",
+    "src/quorate/wire/virtual/stage.py Stage.play": "a virtual worker ends as a process would, whatever ended it",
+    "src/quorate/wire/virtual/stage.py Stage.spawn.body": "as above: whoever waits for the task gets it",
+}
+"""`path function`: why whatever was raised there goes on by another way than `raise`."""
+
+
+def _functions(module: Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
+    """Every node with the functions and classes around it, the outermost first."""
+    pending: list[tuple[ast.AST, list[ast.AST]]] = [(module.tree, [])]
+    while pending:
+        node, around = pending.pop()
+        yield node, around
+        inside = [*around, node] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else around
+        pending.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def _is_abstract(node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any(dotted(decorator).rpartition(".")[2] == "abstractmethod" for decorator in decorators)
+
+
+def _place(module: Module, around: list[ast.AST]) -> str:
+    return f"{module.place} {'.'.join(getattr(node, 'name', '') for node in around) or '(module)'}"
+
+
+def _catches_anything(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(dotted(kind).rpartition(".")[2] in {"Exception", "BaseException"} for kind in types)
+
+
+def test_nothing_is_left_for_later() -> None:
+    raised = [
+        f"{_place(module, around)} line {node.lineno}"
+        for module in modules()
+        for node, around in _functions(module)
+        if isinstance(node, ast.Raise)
+        and node.exc is not None
+        and dotted(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) == "NotImplementedError"
+        and not any(_is_abstract(outer) for outer in around)
+    ]
+    written = [
+        f"{module.place}:{line}"
+        for module in modules()
+        for line, text in enumerate(module.text.splitlines(), start=1)
+        if re.search(r"\b(TODO|FIXME|XXX)\b", text)
+    ]
+    assert not raised + written
+
+
+def test_no_bare_except() -> None:
+    assert not [
+        f"{module.place}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+
+
+def test_who_catches_anything_raises_it_again_or_says_why() -> None:
+    caught = {
+        _place(module, around)
+        for module in modules()
+        for node, around in _functions(module)
+        if isinstance(node, ast.ExceptHandler) and _catches_anything(node) and not isinstance(node.body[-1], ast.Raise)
+    }
+    assert caught == set(MAY_CATCH_ANYTHING), "keep the table beside this test in step with the code"

@@ -1,0 +1,95 @@
+"""What the documents tell a reader to type exists, and so does what they link to."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+import quorate
+from quorate.cli.main import app
+from tests.architecture.tree import ROOT
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+THE_READERS_OWN = {"train.py"}
+CODE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+HOMES = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 1]
+MACHINE = re.compile(rf"(?<![\w.])(?:/(?:work|root)|{'|'.join(map(re.escape, HOMES))})/\w+")
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+def blocks(document: Path, *languages: str) -> list[str]:
+    return [text for language, text in CODE.findall(document.read_text(encoding="utf-8")) if language in languages]
+
+
+def commands(document: Path) -> list[list[str]]:
+    """Every command line of the document's shell blocks, cut into words, comments and settings before it left out."""
+    lines = [
+        line for block in blocks(document, "bash", "sh", "console") for line in block.replace("\\\n", " ").splitlines()
+    ]
+    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    return [[word for i, word in enumerate(line) if i or not re.match(r"\w+=", word)] for line in words if line]
+
+
+def verbs() -> set[str]:
+    return set(getattr(typer.main.get_command(app), "commands", {}))
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@each_document
+def test_commands_exist(document: Path) -> None:
+    for words in commands(document):
+        if words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= targets(), words
+        if words[0] == "quorate" and words[1:] and not words[1].startswith("-"):
+            assert words[1] in verbs(), words
+
+
+@each_document
+def test_files_in_commands_exist(document: Path) -> None:
+    named = [word for words in commands(document) for word in words if re.search(r"\w\.(py|txt|toml|sh)$", word)]
+    assert not [name for name in named if name not in THE_READERS_OWN and not (ROOT / name).exists()]
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    links = [link for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
+    assert not [link for link in links if not (document.parent / link).exists()]
+
+
+@each_document
+def test_python_blocks_are_python(document: Path) -> None:
+    for block in blocks(document, "python"):
+        compile(block, str(document), "exec")
+
+
+def test_the_readme_shows_how_to_begin() -> None:
+    typed = {" ".join(words) for words in commands(ROOT / "README.md")}
+    assert {"make demo", "make test"} <= typed
+
+
+@pytest.mark.parametrize("name", ["join", "distribute", "shard"])
+def test_the_reference_names_every_argument(name: str) -> None:
+    text = (ROOT / "docs" / "reference" / "public-face.md").read_text(encoding="utf-8")
+    section = text.partition(f"## `quorate.{name}()`")[2].partition("\n## ")[0]
+    explained = {
+        word for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for word in re.findall(r"\w+", row)
+    }
+    assert set(inspect.signature(getattr(quorate, name)).parameters) <= explained
+
+
+def test_no_file_names_a_machine() -> None:
+    folders = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
+    files = [path for path in [*ROOT.iterdir(), *inside] if path.is_file()]
+    texts = {path: path.read_bytes().decode("utf-8", errors="replace") for path in files}
+    assert not {path: found.group() for path, text in texts.items() if (found := MACHINE.search(text))}

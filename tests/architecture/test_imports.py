@@ -1,0 +1,50 @@
+"""Who may know what: layers, torch.distributed, pickle, the environment, threads and clocks."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+from tests.architecture.tree import ROOT, modules, uses
+
+KNOW_TORCH_DISTRIBUTED = {"wire", "shard", "launch"}
+READ_THE_ENVIRONMENT = {"launch", "cli", "wire"}
+READ_ONE_VARIABLE = {"src/quorate/workloads/stdlib_functions/cache.py": "XDG_CACHE_HOME: where this user's caches lie"}
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+
+def test_layers_and_families() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", LINT_IMPORTS, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_torch_distributed_is_known_to_few() -> None:
+    rest = [module for module in modules() if module.room not in KNOW_TORCH_DISTRIBUTED]
+    assert not [use for module in rest for use in uses(module, "torch.distributed")]
+
+
+def test_nothing_is_pickled() -> None:
+    ways = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "torch.load", "torch.save")
+    used = [use for module in modules() for use in uses(module, *ways)]
+    allowed = [
+        f"{module.place}:{node.value.lineno} gives allow_pickle"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle"
+    ]
+    assert not used + allowed, "control messages are JSON, tensors are raw bytes, files are safetensors"
+
+
+def test_the_environment_is_read_at_the_edge() -> None:
+    ways = ("os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv")
+    rest = [module for module in modules() if module.room not in READ_THE_ENVIRONMENT]
+    assert {module.place for module in rest if uses(module, *ways)} == set(READ_ONE_VARIABLE)
+
+
+def test_strategies_know_no_thread_and_no_wall_clock() -> None:
+    world = ("threading", "multiprocessing", "concurrent", "asyncio", "subprocess", "socket", "time", "datetime")
+    own = [module for module in modules() if module.room == "strategies"]
+    assert not [use for module in own for use in uses(module, *world)], "else they cannot run in the virtual world"

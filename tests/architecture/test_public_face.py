@@ -1,0 +1,33 @@
+"""`import quorate` is light, and gives the names that users write."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import quorate
+from tests.architecture.tree import ROOT
+
+NAMES = ("join", "distribute", "shard")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_users_find(name: str) -> None:
+    assert callable(getattr(quorate, name))
+    assert name in dir(quorate)
+    assert name in quorate.__all__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'jion'"):
+        _ = quorate.jion
+
+
+def test_importing_it_does_not_import_torch() -> None:
+    program = (
+        "import sys, quorate; print([name for name in ('torch', 'numpy', 'typer', 'rich') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

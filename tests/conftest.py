@@ -1,0 +1,23 @@
+"""What every test runs under: this checkout's sources, no launcher's environment, one thread, fixed examples."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hypothesis import settings
+
+SOURCES = Path(__file__).parents[1] / "src"
+LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER_PREFIXES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "QUORATE_")
+
+# Before torch is imported: here, and in every process that a test starts.
+for name in list(os.environ):
+    if name in LAUNCHER_NAMES or name.startswith(LAUNCHER_PREFIXES):
+        del os.environ[name]
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH", ""))))
+
+# The same examples on every run, and no limit on how long a first one takes (it may import torch).
+settings.register_profile("quorate", deadline=None, derandomize=True, database=None)
+settings.load_profile("quorate")

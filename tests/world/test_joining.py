@@ -1,0 +1,108 @@
+"""However a process was started, `join` finds its place."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import quorate
+from quorate.core.contracts import Board
+from quorate.launch.world import World
+from tests.support.processes import run_real_board, run_real_world
+
+
+def with_a_group_of_ones_own(folder: str, board: Board, rank: int, size: int) -> tuple[bool, float, float]:
+    for name in ("QUORATE_BOARD", "RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    mine = dist.group.WORLD
+    world = quorate.join()
+    assert (world.rank, world.size) == (rank, size)
+    mean = world.mean(float(rank))
+    x = torch.ones(3) * rank
+    dist.all_reduce(x)
+    world.barrier()
+    return dist.group.WORLD is mine, mean, float(x[0])
+
+
+def test_a_default_group_that_is_there_is_used_and_stays(tmp_path: Path) -> None:
+    found = run_real_board(2, functools.partial(with_a_group_of_ones_own, str(tmp_path)), timeout=40)
+    assert found == [(True, 0.5, 1.0)] * 2
+
+
+def calls_of_a_world(world: World) -> dict[str, object]:
+    rank = world.rank
+    return {
+        "same": quorate.join() is world,
+        "first": world.is_first,
+        "mean": world.mean(float(rank)),
+        "weighted": world.mean(float(rank), weight=float(rank)),
+        "tensor": world.mean(torch.tensor([[rank, 2 * rank]])).tolist(),
+        "half": str(world.mean(torch.ones(2, dtype=torch.bfloat16)).dtype),
+        "gathered": world.gather({"rank": rank, "words": ["a"] * rank}),
+        "ragged": [x.tolist() for x in world.gather(torch.arange(rank))],
+        "group": dist.is_initialized() and dist.get_world_size() == world.size,
+    }
+
+
+def test_the_calls_of_a_world() -> None:
+    size = 3
+    for rank, said in enumerate(run_real_world(size, calls_of_a_world, timeout=40)):
+        assert said == {
+            "same": True,
+            "first": rank == 0,
+            "mean": 1.0,
+            "weighted": pytest.approx(5 / 3),
+            "tensor": [[1.0, 2.0]],
+            "half": "torch.bfloat16",
+            "gathered": [{"rank": r, "words": ["a"] * r} for r in range(size)],
+            "ragged": [list(range(r)) for r in range(size)],
+            "group": True,
+        }
+
+
+SCRIPT = """
+    import torch, quorate
+    world = quorate.join()
+    model = torch.nn.Linear(3, 1)
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(3):
+        model(torch.full((2, 3), float(world.rank))).sum().backward()
+        optimizer.step()
+    print("end", world.rank, world.size, world.mean(float(world.rank)))
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "torchrun", "run", "virtual"])
+def test_one_script_runs_unchanged_however_it_is_started(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    quorate_run = [sys.executable, "-m", "quorate.cli.main", "run"]
+    words = {
+        "alone": [sys.executable, str(script)],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+        + ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", str(script)],
+        "run": [*quorate_run, "-n", "2", str(script)],
+        "virtual": [*quorate_run, "--virtual", "5", str(script)],
+    }[how]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+    size = {"alone": 1, "torchrun": 2, "run": 2, "virtual": 5}[how]
+    assert f"end 0 {size} {(size - 1) / 2}" in ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
