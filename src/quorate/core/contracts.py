@@ -10,9 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -104,6 +105,7 @@ class Wire(ABC):
     Every worker of a wire calls the same collectives in the same order. A wire belongs to one thread (asserted):
     another thread takes a `channel` of its own. Tensors given to a collective or a send are not touched by the
     caller until its work is done. Nothing is launched late: a collective called is under way, whoever waits first.
+    Wrong arguments (a rank that does not exist, too few pieces) raise `ConfigurationError`.
     """
 
     rank: int
@@ -167,7 +169,11 @@ class Wire(ABC):
 
     @abstractmethod
     def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
-        """The next message from `source` (None: from anyone) under `tag`, and who sent it."""
+        """The next message from `source` (None: from anyone) under `tag`, and who sent it.
+
+        A receive whose wait timed out stays asked for, and may be waited for again. A receive from anyone needs no
+        worker in particular, so it is not ended by one that has ended.
+        """
 
     @abstractmethod
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
@@ -180,6 +186,3 @@ class Wire(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release what this wire holds; the other workers are not waited for."""
-
-
-WireTask = Callable[[Wire], Any]

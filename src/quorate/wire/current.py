@@ -43,6 +43,11 @@ def enter(wire: Wire, *, thread_only: bool = False) -> Place:
     return place
 
 
+def adopt(place: Place | None) -> None:
+    """Let this thread share `place`: a task beside a worker has its worker's place."""
+    _thread.place = place
+
+
 def forget(*, thread_only: bool = False) -> None:
     """Undo `enter`; what was to be done before leaving is not done."""
     global _process

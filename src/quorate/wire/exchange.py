@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import Mismatch
-from quorate.wire.work import Together
+from quorate.core.errors import ConfigurationError, Mismatch, WireTimeout, ranks_in_words
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ _SMALL_FLOATS = (torch.bfloat16, torch.float16)
 def sum_in_order(tensors: Sequence[Tensor]) -> Tensor:
     """The sum, added in the order given; bf16 and fp16 are added in float32 and rounded once. Shares no memory."""
     first = tensors[0]
-    total = first.float() if first.dtype in _SMALL_FLOATS else first.clone()
+    total = first.detach().float() if first.dtype in _SMALL_FLOATS else first.detach().clone()
     for x in tensors[1:]:
         total = total + x if total.dim() == 0 else total.add_(x)
     return total.to(first.dtype)
@@ -35,6 +34,63 @@ def sum_in_order(tensors: Sequence[Tensor]) -> Tensor:
 def describe(x: Tensor) -> str:
     """Shape and dtype in words: `float32 (3, 4)`."""
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+
+
+class Swap(Generic[T]):
+    """A collective under way: everyone's messages, and what is made of them once they are all here."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        operation: str,
+        others: Sequence[int],
+        receives: Sequence[Work[tuple[int, Message]]],
+        sends: Sequence[Work[None]],
+        own: Message,
+        combine: Callable[[list[Message]], T],
+    ) -> None:
+        self._wire, self._operation, self._others = wire, operation, others
+        self._receives, self._sends = list(receives), list(sends)
+        self._own, self._combine = own, combine
+        self._is_combined = False
+        self._result: T
+
+    def done(self) -> bool:
+        return self._is_combined or all(work.done() for work in (*self._receives, *self._sends))
+
+    def wait(self, timeout: float | None = None) -> T:
+        if not self._is_combined:
+            clock = self._wire.clock
+            limit = self._wire.timeout if timeout is None else timeout
+            deadline = clock.now() + limit
+            try:
+                messages = [work.wait(max(0.0, deadline - clock.now()))[1] for work in self._receives]
+                for send in self._sends:
+                    send.wait(max(0.0, deadline - clock.now()))
+            except WireTimeout:
+                late = [peer for peer, work in zip(self._others, self._receives, strict=True) if not work.done()]
+                late = late or [peer for peer, work in zip(self._others, self._sends, strict=True) if not work.done()]
+                raise WireTimeout(
+                    f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in {self._operation}", late
+                ) from None
+            self._result = self._combine(self._compared(messages))
+            self._is_combined = True
+            self._receives, self._sends = [], []
+        return self._result
+
+    def _compared(self, messages: Sequence[Message]) -> list[Message]:
+        """All messages by rank, if all workers mean the same operation."""
+        arrived = [self._own] * self._wire.size
+        for peer, message in zip(self._others, messages, strict=True):
+            theirs = message.header["operation"]
+            if theirs != self._operation:
+                (first, a), (second, b) = sorted([(self._wire.rank, self._operation), (peer, theirs)])
+                raise Mismatch(
+                    f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every "
+                    "worker must call the same collectives in the same order"
+                )
+            arrived[peer] = message
+        return arrived
 
 
 class Exchange(Wire):
@@ -56,19 +112,7 @@ class Exchange(Wire):
         ]
         receives = [self.receive(peer, tag) for peer in others]
 
-        def finish(results: list[tuple[int, Message]]) -> T:
-            arrived: list[Message] = [outgoing[self.rank]] * self.size
-            for peer, message in results[: len(others)]:
-                theirs = message.header["operation"]
-                if theirs != operation:
-                    raise Mismatch(
-                        f"workers called different things at the same place: rank {self.rank} {operation}, "
-                        f"rank {peer} {theirs}; every worker must call the same collectives in the same order"
-                    )
-                arrived[peer] = message
-            return combine(arrived)
-
-        return Together([*receives, *sends], finish, self.clock)
+        return Swap(self, operation, others, receives, sends, outgoing[self.rank], combine)
 
     def _to_all(self, message: Message) -> list[Message]:
         return [message] * self.size
@@ -79,7 +123,8 @@ class Exchange(Wire):
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:
-            return x.copy_(sum_in_order([m.tensors[0] for m in messages]))
+            x.detach().copy_(sum_in_order([m.tensors[0] for m in messages]))
+            return x
 
         return self._swap(f"all_reduce {describe(x)}", self._to_all(Message((x,))), combine)
 
@@ -93,7 +138,7 @@ class Exchange(Wire):
 
     def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
         def combine(messages: list[Message]) -> list[Tensor]:
-            return [m.tensors[0] if r != self.rank else x.clone() for r, m in enumerate(messages)]
+            return [m.tensors[0] if r != self.rank else x.detach().clone() for r, m in enumerate(messages)]
 
         return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,))), combine)
 
@@ -101,13 +146,15 @@ class Exchange(Wire):
         _one_each(pieces, self.size)
 
         def combine(messages: list[Message]) -> list[Tensor]:
-            return [m.tensors[0] if r != self.rank else m.tensors[0].clone() for r, m in enumerate(messages)]
+            return [m.tensors[0] if r != self.rank else m.tensors[0].detach().clone() for r, m in enumerate(messages)]
 
         return self._swap(f"all_to_all {pieces[0].dtype}", [Message((piece,)) for piece in pieces], combine)
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:
-            return x if self.rank == root else x.copy_(messages[root].tensors[0])
+            if self.rank != root:
+                x.detach().copy_(messages[root].tensors[0])
+            return x
 
         return self._swap(f"broadcast from {root} {describe(x)}", self._from_root(Message((x,)), root), combine)
 
@@ -116,7 +163,7 @@ class Exchange(Wire):
 
         def combine(messages: list[Message]) -> Tensor:
             if self.rank == root:
-                x.copy_(sum_in_order([m.tensors[0] for m in messages]))
+                x.detach().copy_(sum_in_order([m.tensors[0] for m in messages]))
             return x
 
         return self._swap(f"reduce to {root} {describe(x)}", outgoing, combine)
@@ -127,7 +174,7 @@ class Exchange(Wire):
         def combine(messages: list[Message]) -> list[Tensor] | None:
             if self.rank != root:
                 return None
-            return [m.tensors[0] if r != self.rank else x.clone() for r, m in enumerate(messages)]
+            return [m.tensors[0] if r != self.rank else x.detach().clone() for r, m in enumerate(messages)]
 
         return self._swap(f"gather to {root} {x.dtype}", outgoing, combine)
 
@@ -141,7 +188,7 @@ class Exchange(Wire):
 
         def combine(messages: list[Message]) -> Tensor:
             mine = messages[root].tensors[0]
-            return mine.clone() if self.rank == root else mine
+            return mine.detach().clone() if self.rank == root else mine
 
         return self._swap(f"scatter from {root}", outgoing, combine)
 
@@ -151,4 +198,4 @@ class Exchange(Wire):
 
 def _one_each(pieces: Sequence[Tensor], size: int) -> None:
     if len(pieces) != size:
-        raise ValueError(f"{len(pieces)} pieces for {size} workers; give one for each")
+        raise ConfigurationError(f"{len(pieces)} pieces for {size} workers; give one for each")

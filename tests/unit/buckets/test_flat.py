@@ -21,7 +21,9 @@ def made(kinds: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]
 @given(tensors, st.integers(1, 400), st.integers(1, 100), st.integers(0, 5))
 def test_every_element_lies_in_exactly_one_place(kinds, part_bytes, first, header):
     xs = made(kinds)
-    layout = layout_of([(str(i), x) for i, x in enumerate(xs)], header=header, part_bytes=part_bytes, first_part_bytes=first)
+    layout = layout_of(
+        [(str(i), x) for i, x in enumerate(xs)], header=header, part_bytes=part_bytes, first_part_bytes=first
+    )
     taken = [torch.zeros(part.numel, dtype=torch.int) for part in layout.parts]
     for segment, x in zip(layout.segments, xs, strict=True):
         assert segment.shape == tuple(x.shape)
@@ -44,7 +46,9 @@ def test_pack_then_unpack_gives_the_same_bits(kinds, part_bytes):
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(4, 120))
 def test_only_a_tensor_larger_than_a_part_exceeds_it(sizes, part_bytes):
-    layout = layout_of([(str(i), torch.zeros(n)) for i, n in enumerate(sizes)], part_bytes=part_bytes, first_part_bytes=part_bytes)
+    layout = layout_of(
+        [(str(i), torch.zeros(n)) for i, n in enumerate(sizes)], part_bytes=part_bytes, first_part_bytes=part_bytes
+    )
     for part, indices in zip(layout.parts, layout.by_part, strict=True):
         full = [i for i in indices if sizes[i]]
         assert part.numel * 4 <= part_bytes or len(full) == 1

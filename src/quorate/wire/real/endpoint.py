@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
-from quorate.wire.failure import read_failure
+from quorate.wire.failure import ended, read_failure
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
 
@@ -21,6 +21,10 @@ SLICE = 0.05
 """Seconds between two looks at the board while waiting."""
 PATIENCE = 1.0
 """Seconds a wait lasts before it asks who has ended, and leaves word of what it waits for."""
+
+
+def _nothing() -> None:
+    """Nothing."""
 
 
 class WallClock:
@@ -55,7 +59,7 @@ class Endpoint:
         self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
         self.clock = WallClock()
         self.host = socket.gethostname()
-        self.answers: list[Callable[[], None]] = []
+        self._thread = threading.local()
         self._keys = f"generation/{generation}"
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._addresses: dict[int, str] = {}
@@ -92,6 +96,16 @@ class Endpoint:
                 self._addresses[peer] = (self.board.get(key) or b"").decode()
             return self._addresses[peer]
 
+    @property
+    def when_stuck(self) -> Callable[[], None]:
+        """What this thread does whenever a wait has lasted `PATIENCE`, besides looking for who has ended."""
+        found: Callable[[], None] = getattr(self._thread, "when_stuck", _nothing)
+        return found
+
+    @when_stuck.setter
+    def when_stuck(self, action: Callable[[], None]) -> None:
+        self._thread.when_stuck = action
+
     def until(
         self,
         ready: Callable[[float], bool],
@@ -100,26 +114,21 @@ class Endpoint:
         needed: Collection[int],
         timeout: float | None,
         missing: Callable[[], Collection[int]] | None = None,
-        started: Callable[[], None] | None = None,
     ) -> None:
         """Wait until `ready(seconds)`, which itself waits for at most `seconds`, is true.
 
         `needed` are the ranks without which it cannot come true; `missing` says, at the end, which of them were not
-        there. `started` is called once when the wait has lasted `PATIENCE`. Raises as `Work.wait` does.
+        there. Raises as `Work.wait` does.
         """
         limit = self.timeout if timeout is None else timeout
         begin = time.monotonic()
         if ready(min(SLICE, limit)):
             return
-        patient = True
         while True:
             self.look()
             waited = time.monotonic() - begin
-            if patient and waited > PATIENCE:
-                patient = False
-                if started is not None:
-                    started()
-            if not patient:
+            if waited > PATIENCE:
+                self.when_stuck()
                 self._look_for_ended(waits_for, needed)
             if waited >= limit:
                 late = sorted(needed if missing is None else missing())
@@ -130,12 +139,10 @@ class Endpoint:
                 return
 
     def look(self) -> None:
-        """Raise what went wrong elsewhere, and answer questions that others asked."""
+        """Raise what went wrong elsewhere."""
         failure = read_failure(self.board)
         if failure is not None:
             raise failure
-        for answer in self.answers:
-            answer()
 
     def connection_lost(self, waits_for: str, detail: str) -> PeerFailed:
         """The error for a broken connection: what the board says of it, as soon as it does."""
@@ -149,7 +156,7 @@ class Endpoint:
     def _look_for_ended(self, waits_for: str, needed: Collection[int]) -> None:
         for peer in needed:
             gone = self.mailbox is not None and peer in self.mailbox.lost
-            if gone or self.board.get(f"ended/{peer}") is not None:
+            if gone or self.board.get(ended(peer)) is not None or self.board.get(f"left/{peer}") is not None:
                 raise PeerFailed(f"rank {peer} ended while rank {self.rank} waited for it in {waits_for}", [peer])
 
     def note(self, key: str, value: object) -> None:

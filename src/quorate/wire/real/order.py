@@ -1,21 +1,22 @@
-"""Whether all workers call the same collectives in the same order, checked before anything is launched.
+"""Whether all workers call the same collectives in the same order.
 
 The backends do not check: other shapes abort the process, other dtypes of the same width give wrong numbers, another
-order hangs. So each step from one collective to the next is compared through the board the first time it is taken;
-steps known to be common are free. A worker that takes a new step waits for all others; those that are waiting for
-something else answer from their poll.
+order hangs. So the step from one collective to the next is taken over messages the first time, which say what they
+are part of; only steps that all workers have taken together before go to a backend. Where histories part later, all
+workers end up waiting, say what they wait for on the board, and compare.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from weakref import WeakMethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from quorate.core.errors import Mismatch
 from quorate.wire.failure import report_failure
-from quorate.wire.real.endpoint import Endpoint
 
-_KEPT = 4096
+if TYPE_CHECKING:
+    from quorate.wire.real.endpoint import Endpoint
 
 
 class Order:
@@ -26,84 +27,64 @@ class Order:
         self.count = 0
         self._last = ""
         self._known: set[tuple[str, str]] = set()
-        self._calls: deque[tuple[int, str]] = deque(maxlen=_KEPT)
-        self._told: deque[int] = deque()
-        answer = WeakMethod(self._answer)
-        endpoint.answers.append(lambda: (method := answer()) and method())
 
-    def check(self, operation: str) -> None:
-        """This worker is about to call `operation`. Raises `Mismatch`, on every worker, if another does not."""
-        self.count += 1
-        self._calls.append((self.count, operation))
-        step = (self._last, operation)
+    def is_new(self, operation: str) -> bool:
+        """Whether `operation` never followed the latest one before."""
+        return (self._last, operation) not in self._known
+
+    def called(self, operation: str) -> int:
+        """Note that `operation` is called; its number on this channel, from 1."""
+        self._known.add((self._last, operation))
         self._last = operation
-        if step in self._known or self._endpoint.size == 1:
-            return
-        self._tell(self.count, operation)
-        self._compare(self.count, operation)
-        self._known.add(step)
+        self.count += 1
+        return self.count
 
-    def _key(self, count: int, rank: int) -> str:
-        return f"order/{self._name}/{count}/{rank}"
+    @contextmanager
+    def waiting(self, count: int, operation: str, way: str) -> Iterator[None]:
+        """Inside, a wait that lasts is said on the board and compared with what the others wait for.
 
-    def _tell(self, count: int, operation: str) -> None:
+        `way` tells how it travels: two workers that take the same operation different ways have parted earlier.
+        """
         endpoint = self._endpoint
-        if count in self._told:
-            return
-        endpoint.note(self._key(count, endpoint.rank), operation)
-        self._told.append(count)
+        before = endpoint.when_stuck
+        endpoint.when_stuck = self._compare(count, f"{operation} ({way})")
+        try:
+            yield
+        finally:
+            endpoint.when_stuck = before
 
-    def _compare(self, count: int, operation: str) -> None:
+    def missing(self, count: int) -> list[int]:
+        """The ranks that did not say that they wait for collective number `count`; if all did, all others."""
+        others = [peer for peer in range(self._endpoint.size) if peer != self._endpoint.rank]
+        late = [peer for peer in others if (said := self._said(peer)) is None or said[0] < count]
+        return late or others
+
+    def _said(self, peer: int) -> tuple[int, str] | None:
+        said = self._endpoint.noted(f"waiting/{self._name}/{peer}")
+        return (int(said[0]), str(said[1])) if isinstance(said, list) else None
+
+    def _compare(self, count: int, operation: str) -> Callable[[], None]:
         endpoint = self._endpoint
-        others = [peer for peer in range(endpoint.size) if peer != endpoint.rank]
-        theirs: dict[int, object] = {}
+        is_said = False
 
-        def ready(seconds: float) -> bool:
-            deadline = endpoint.clock.now() + seconds
-            while True:
-                for peer in others:
-                    if peer not in theirs and (said := endpoint.noted(self._key(count, peer))) is not None:
-                        theirs[peer] = said
-                if len(theirs) == len(others):
-                    return True
-                if endpoint.clock.now() >= deadline:
-                    return False
-                endpoint.clock.sleep(0.0005)
+        def compare() -> None:
+            nonlocal is_said
+            if not is_said:
+                endpoint.note(f"waiting/{self._name}/{endpoint.rank}", [count, operation])
+                is_said = True
+            for peer in range(endpoint.size):
+                said = self._said(peer) if peer != endpoint.rank else None
+                if said is not None and said[0] == count and said[1] != operation:
+                    raise self._mismatch(operation, peer, said[1])
 
-        def absent() -> list[int]:
-            return [peer for peer in others if peer not in theirs]
+        return compare
 
-        def ask() -> None:
-            endpoint.note(f"asked/{self._name}", count)
-
-        if not ready(0.1):
-            ask()
-            endpoint.until(
-                ready,
-                waits_for=operation,
-                needed=others,
-                timeout=None,
-                missing=absent,
-            )
-        for peer, said in theirs.items():
-            if said != operation:
-                raise self._mismatch(operation, peer, str(said))
-        while len(self._told) > 1:  # all others are here, so they have read what was told before
-            endpoint.board.delete(f"generation/{endpoint.generation}/{self._key(self._told.popleft(), endpoint.rank)}")
-
-    def _mismatch(self, operation: str, peer: int, said: str) -> Mismatch:
+    def _mismatch(self, operation: str, peer: int, theirs: str) -> Mismatch:
         rank = self._endpoint.rank
-        first, second = sorted([(rank, operation), (peer, said)])
+        (first, a), (second, b) = sorted([(rank, operation), (peer, theirs)])
         reason = (
-            f"workers called different things at the same place: rank {first[0]} {first[1]}, rank {second[0]} "
-            f"{second[1]}; every worker must call the same collectives in the same order"
+            f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every worker "
+            "must call the same collectives in the same order"
         )
         report_failure(self._endpoint.board, rank, reason, kind="mismatch")
         return Mismatch(reason)
-
-    def _answer(self) -> None:
-        asked = self._endpoint.noted(f"asked/{self._name}")
-        if isinstance(asked, int) and asked <= self.count and asked not in self._told:
-            for count, operation in self._calls:
-                if count == asked:
-                    self._tell(count, operation)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
+from quorate.wire import current
 from quorate.wire.failure import ended, failure_in, report_failure
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
@@ -149,8 +150,10 @@ class Stage:
     def spawn(self, rank: int, name: str, task: Callable[[], None]) -> Pending[None]:
         """A further thread of worker `rank`; what it raises is raised by whoever waits for it."""
         pending = Pending[None](self, rank, f"spawn of {name}", self.timeout)
+        place = current.place()
 
         def body() -> None:
+            current.adopt(place)
             try:
                 task()
             except Unwound:

@@ -1,0 +1,47 @@
+"""`quorate list`: what can be chosen by name, with one line each. Imports none of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Annotated, Any
+
+import typer
+
+from quorate.core.errors import unknown
+from quorate.core.registry import Registry
+
+FAMILIES = {
+    "strategies": "quorate.strategies:strategies",
+    "workloads": "quorate.workloads:workloads",
+}
+"""The families of names, in the order they are shown, and where their registries lie."""
+
+
+def list_names(
+    family: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(FAMILIES)}.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """List what can be chosen by name: strategies and workloads."""
+    if family is not None and family not in FAMILIES:
+        raise unknown("family", family, FAMILIES)
+    shown = {name: _summaries(registry(name)) for name in FAMILIES if family in (None, name)}
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    width = max((len(name) for names in shown.values() for name in names), default=0)
+    for kind, names in shown.items():
+        typer.echo(kind)
+        for name, summary in names.items():
+            typer.echo(f"  {name:<{width}}  {summary}".rstrip())
+
+
+def registry(family: str) -> Registry[Any]:
+    """The names of one family."""
+    module, _, attribute = FAMILIES[family].partition(":")
+    names: Registry[Any] = getattr(importlib.import_module(module), attribute)
+    return names
+
+
+def _summaries(names: Registry[Any]) -> dict[str, str]:
+    return {name: names.summary(name) for name in names}

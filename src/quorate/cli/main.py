@@ -1,0 +1,84 @@
+"""`quorate`: the verbs, and what they have in common: one sentence for wrong input, and the exit statuses.
+
+0 ok, 1 a run failed, 2 wrong input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from quorate.cli.listing import list_names
+from quorate.cli.run import run
+from quorate.core.errors import ConfigurationError, QuorateError
+
+FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+
+# The root of what typer raises about an argument; its own name has moved between versions.
+_ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("run", context_settings={"allow_interspersed_args": False})(run)
+app.command("list")(list_names)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"quorate {_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def quorate(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Distributed training in PyTorch in which how workers agree is one argument."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; leaves with its exit status."""
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = app(args=given or ["--help"], prog_name="quorate", standalone_mode=False)
+    except typer.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except ConfigurationError as error:
+        return _say(str(error), WRONG_INPUT)
+    except (QuorateError, OSError) as error:
+        return _say(str(error), FAILED)
+    except _ArgumentError as error:
+        return _say(_sentence_of(error), WRONG_INPUT)
+    return status if isinstance(status, int) else 0
+
+
+def _sentence_of(error: BaseException) -> str:
+    told = str(getattr(error, "format_message", error.__str__)())
+    return f"{told[:1].lower()}{told[1:].rstrip('.')}; see quorate --help"
+
+
+def _say(sentence: str, status: int) -> int:
+    sys.stderr.write(f"quorate: {sentence}\n")
+    return status
+
+
+def _version() -> str:
+    try:
+        return metadata.version("quorate")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`quorate run`: start the workers of a training script on this machine, as processes or virtual ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorate.cli.listing import registry
+from quorate.cli.plan import Plan
+from quorate.cli.values import Value, bytes_per_second_from, seconds_from, settings_from
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.launch.overrides import override
+from quorate.launch.run_folder import run_folder, usual_name, write_run
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="What the script is given, untouched.", metavar="[ARGS]...")
+    ] = None,
+    workers: Annotated[int | None, typer.Option("-n", help="Worker processes (1 unless told).")] = None,
+    virtual: Annotated[int | None, typer.Option(help="Virtual workers in this one process, instead of -n.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Overrides the script's own strategy.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the strategy, key=value; may be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Keep the records in runs/NAME.")] = None,
+    is_module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as after python -m.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the virtual world (0 unless told).")] = None,
+    compute: Annotated[
+        str | None, typer.Option(help="Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="Of the virtual network, such as 50us.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="Of the virtual network, such as 10Gbit.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would start, and start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: as one JSON object.")] = False,
+) -> int:
+    """Run a training script with several workers on this machine.
+
+    Options go before SCRIPT; everything after it is the script's.
+    """
+    options = {"--seed": seed, "--compute": compute, "--latency": latency, "--bandwidth": bandwidth}
+    _check(script, workers, virtual, is_module, options)
+    if as_json and not dry_run:
+        raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
+    raw = settings_from(settings or ())
+    _check_strategy(strategy, raw)
+    plan = Plan(
+        script=script,
+        arguments=arguments or [],
+        is_module=is_module,
+        workers=virtual or workers or 1,
+        is_virtual=virtual is not None,
+        strategy=strategy,
+        settings=raw,
+        folder=run_folder(name or usual_name(script)),
+        seed=seed,
+        compute=compute,
+        latency=None if latency is None else seconds_from(latency),
+        bandwidth=None if bandwidth is None else bytes_per_second_from(bandwidth),
+    )
+    if dry_run:
+        typer.echo(json.dumps(plan.as_json, indent=2) if as_json else f"would start {plan.in_words}")
+        return 0
+    return _start(plan)
+
+
+def _check(
+    script: str, workers: int | None, virtual: int | None, is_module: bool, for_virtual: Mapping[str, object]
+) -> None:
+    if workers is not None and virtual is not None:
+        raise ConfigurationError("-n and --virtual exclude each other: workers are processes, or virtual")
+    for option, count in (("-n", workers), ("--virtual", virtual)):
+        if count is not None and count < 1:
+            raise ConfigurationError(f"{option} {count}: a run has at least one worker")
+    if virtual is not None and is_module:
+        raise ConfigurationError("virtual workers run a script, not a module; give its file instead of -m")
+    given = [option for option, value in for_virtual.items() if value is not None]
+    if virtual is None and given:
+        raise ConfigurationError(
+            f"{' and '.join(given)} can be chosen for a virtual world only; give --virtual N as well"
+        )
+    if not is_module and not Path(script).is_file():
+        raise ConfigurationError(f'there is no script "{script}" (looked in {Path.cwd()})')
+
+
+def _check_strategy(strategy: str | None, raw: dict[str, Value]) -> None:
+    """Raises for a name nobody knows at once; for wrong settings after importing the strategy, which takes seconds."""
+    if strategy is None:
+        return
+    strategies = registry("strategies")
+    if strategy not in strategies:
+        raise unknown("strategy", strategy, strategies)
+    if raw:
+        from quorate.core.settings import settings_for
+
+        settings_for(strategies.get(strategy), raw)
+
+
+def _start(plan: Plan) -> int:
+    go = _virtual(plan) if plan.is_virtual else _processes(plan)
+    script = None if plan.is_module else Path(plan.script)
+    write_run(plan.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
+    sys.stderr.write(f"quorate: {plan.in_words}\n")
+    sys.stderr.flush()
+    return go()
+
+
+def _processes(plan: Plan) -> Callable[[], int]:
+    from quorate.launch.processes import Command, run_processes
+
+    command = Command(
+        script=plan.script,
+        arguments=plan.arguments,
+        is_module=plan.is_module,
+        strategy=plan.strategy,
+        settings=plan.settings,
+    )
+    return partial(run_processes, command, plan.workers, plan.folder)
+
+
+def _virtual(plan: Plan) -> Callable[[], int]:
+    from quorate.launch.virtual import run_script
+    from quorate.wire.virtual import Network, parse_compute
+
+    seed = plan.seed or 0
+    usual = Network()
+    network = Network(
+        latency=usual.latency if plan.latency is None else plan.latency,
+        bandwidth=usual.bandwidth if plan.bandwidth is None else plan.bandwidth,
+    )
+    compute = None if plan.compute is None else parse_compute(plan.compute, seed=seed)
+    # All virtual workers are in this process, and its environment is theirs.
+    os.environ["QUORATE_RUN"] = str(plan.folder.resolve())
+    os.environ.update(override(plan.strategy, plan.settings))
+    return partial(
+        run_script,
+        plan.script,
+        plan.arguments,
+        plan.workers,
+        seed=seed,
+        compute=compute,
+        network=network,
+        run_dir=plan.folder,
+    )

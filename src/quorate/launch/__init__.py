@@ -1,0 +1,1 @@
+"""Starting workers and joining them, real and virtual."""

@@ -1,0 +1,147 @@
+"""What workers print: kept in a log file for each rank, and of rank 0 shown as well, byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import termios
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+_CHUNK = 2**16
+
+
+class QuietConsole:
+    """A worker's output goes to its log alone."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = open(log, "wb", buffering=0)  # noqa: SIM115 - closed by `started`
+
+    def streams(self) -> tuple[int, int]:
+        """Descriptors for the stdout and the stderr of the process to start."""
+        return self._log.fileno(), self._log.fileno()
+
+    def started(self) -> None:
+        """The process has them now."""
+        self._log.close()
+
+    def finish(self) -> None:
+        """The process has ended."""
+
+
+class ShownConsole:
+    """A worker's output goes to its log and, as it comes, to our own stdout and stderr.
+
+    Where ours is a terminal, the worker's is one too (of the same size), so that progress bars and colours work; else
+    it is a pipe, and stdout and stderr stay apart. A reader of ours that goes away (`| head`) stops the showing only.
+    """
+
+    def __init__(self, log: Path, out: BinaryIO, err: BinaryIO) -> None:
+        self._log = open(log, "wb", buffering=0)  # noqa: SIM115 - closed by `finish`
+        self._theirs: list[int] = []
+        self._terminals: list[tuple[int, int]] = []
+        self._pumps: list[threading.Thread] = []
+        self._out = self._connect(out)
+        self._err = self._out if self._terminals and _is_terminal(err) else self._connect(err)
+
+    def streams(self) -> tuple[int, int]:
+        """Descriptors for the stdout and the stderr of the process to start."""
+        return self._out, self._err
+
+    def started(self) -> None:
+        """The process has them now, and what it writes is passed on."""
+        for theirs in self._theirs:
+            os.close(theirs)
+        for pump in self._pumps:
+            pump.start()
+
+    def finish(self, seconds: float = 1.0) -> None:
+        """The process has ended: pass on what is still under way, for at most `seconds`."""
+        for pump in self._pumps:
+            pump.join(seconds)
+        if not any(pump.is_alive() for pump in self._pumps):
+            self._log.close()
+
+    def resize(self) -> None:
+        """Our terminal has another size now."""
+        for shown, ours in self._terminals:
+            _copy_size(shown, ours)
+
+    def _connect(self, shown: BinaryIO) -> int:
+        if _is_terminal(shown):
+            ours, theirs = pty.openpty()
+            _leave_bytes_alone(theirs)
+            _copy_size(shown.fileno(), ours)
+            self._terminals.append((shown.fileno(), ours))
+        else:
+            ours, theirs = os.pipe()
+        self._theirs.append(theirs)
+        self._pumps.append(threading.Thread(target=self._pump, args=(ours, shown), name="quorate console", daemon=True))
+        return theirs
+
+    def _pump(self, ours: int, shown: BinaryIO) -> None:
+        is_shown = True
+        with contextlib.closing(_Descriptor(ours)) as source:
+            while piece := source.read():
+                self._log.write(piece)
+                if is_shown:
+                    try:
+                        shown.write(piece)
+                        shown.flush()
+                    except (OSError, ValueError):
+                        is_shown = False
+
+
+class _Descriptor:
+    """The end of a pipe or terminal that is read here."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def read(self) -> bytes:
+        """The next bytes; none at the end (which a terminal tells by an error)."""
+        try:
+            return os.read(self._number, _CHUNK)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+class FollowSize:
+    """While in force, the worker's terminal has the size of ours. For the main thread only."""
+
+    def __init__(self, console: ShownConsole) -> None:
+        self._console = console
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGWINCH, lambda signum, frame: self._console.resize())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal.signal(signal.SIGWINCH, self._before)
+
+
+def _is_terminal(stream: BinaryIO) -> bool:
+    try:
+        return os.isatty(stream.fileno())
+    except (OSError, ValueError):  # replaced by something without a descriptor, or closed
+        return False
+
+
+def _leave_bytes_alone(terminal: int) -> None:
+    """No `\\n` becomes `\\r\\n`: our own terminal does that once more."""
+    attributes = termios.tcgetattr(terminal)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+
+
+def _copy_size(source: int, target: int) -> None:
+    with contextlib.suppress(OSError):
+        size = fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8)
+        fcntl.ioctl(target, termios.TIOCSWINSZ, size)

@@ -1,0 +1,203 @@
+"""The workers of one run on this machine, watched from the first to the last; none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from quorate.core.contracts import Board
+from quorate.wire.failure import ended, report_failure
+
+LOOK_EVERY = 0.02
+"""Seconds between two looks at who is still alive."""
+GRACE = 10.0
+"""Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
+LAST_CALL = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+class Child(Protocol):
+    """A process that was started; the leader of a process group of its own."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def poll(self) -> int | None:
+        """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended. `stopped_with` is the signal by which the crew ended it, if it did."""
+
+    rank: int
+    status: int
+    stopped_with: signal.Signals | None = None
+
+    @property
+    def in_words(self) -> str:
+        """What goes on where "rank 2" ends: `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
+        if self.status < 0 and self.stopped_with == -self.status:
+            return f"was stopped with {self.stopped_with.name}"
+        return status_in_words(self.status)
+
+
+def status_in_words(status: int) -> str:
+    """An exit status as a sentence goes on after the name of the process."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        return f"was killed by signal {-status}"
+    return f"was killed by signal {-status} ({name})"
+
+
+class Crew:
+    """`children`, by rank, and the board on which they read who has failed; more may `join` before `watch` is called.
+
+    A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death, and the
+    others have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
+    started ends with it: its process group gets SIGTERM at its end, and SIGKILL `LAST_CALL` later. Leaving the `with`
+    block kills whatever is still there.
+    """
+
+    def __init__(self, children: Sequence[Child], board: Board, *, grace: float = GRACE) -> None:
+        self.endings: dict[int, Ending] = {}
+        self.first_failure: Ending | None = None
+        self._alive = dict(enumerate(children))
+        self._board = board
+        self._grace = grace
+        self._asked: list[signal.Signals] = []
+        self._handled = 0
+        self._plan: list[tuple[float, signal.Signals]] = []
+        self._sent: dict[int, signal.Signals] = {}
+        self._left_behind: dict[int, float] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+
+    def join(self, child: Child) -> None:
+        """Take in the next rank."""
+        self._alive[len(self._alive)] = child
+
+    @property
+    def alive(self) -> list[int]:
+        """The ranks that have not ended."""
+        return sorted(self._alive)
+
+    @property
+    def interrupted_by(self) -> signal.Signals | None:
+        """The first signal that was passed on to the workers."""
+        return self._asked[0] if self._asked else None
+
+    def pass_on(self, signum: int) -> None:
+        """Send `signum` to every worker and give them `grace` seconds to leave; asked a second time, kill them at once.
+
+        Only noted here, done by `watch`: a signal handler may call this.
+        """
+        self._asked.append(signal.Signals(signum))
+
+    def watch(self, limit: float | None = None) -> bool:
+        """Return True when all have ended, with all they started; False if that takes more than `limit` seconds."""
+        deadline = None if limit is None else time.monotonic() + limit
+        while self._alive or self._left_behind:
+            self._pass_on_what_was_asked()
+            self._look()
+            self._press()
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            if self._alive or self._left_behind:
+                time.sleep(LOOK_EVERY)
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL for every worker that is left and for all they started; returns when they are gone."""
+        for group in self._left_behind:
+            _signal_group(group, signal.SIGKILL)
+        self._left_behind.clear()
+        self._send(signal.SIGKILL)
+        deadline = time.monotonic() + LAST_CALL
+        while self._alive and time.monotonic() < deadline:
+            self._look()
+            time.sleep(LOOK_EVERY / 10)
+        for group in self._left_behind:
+            _signal_group(group, signal.SIGKILL)
+        self._left_behind.clear()
+
+    def _look(self) -> None:
+        polled = [(child.poll(), rank) for rank, child in self._alive.items()]
+        now_ended = [(status, rank) for status, rank in polled if status is not None]
+        # Of two deaths between two looks, the one by a signal is the cause: the other saw its connection break.
+        for status, rank in sorted(now_ended, key=lambda one: one[0] >= 0):
+            self._has_ended(rank, status)
+        now = time.monotonic()
+        for group, until in list(self._left_behind.items()):
+            if now > until:
+                _signal_group(group, signal.SIGKILL)
+                del self._left_behind[group]
+            elif not _signal_group(group, 0):
+                del self._left_behind[group]
+
+    def _has_ended(self, rank: int, status: int) -> None:
+        child = self._alive.pop(rank)
+        ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank))
+        now = time.monotonic()
+        if status == 0:
+            self._board.set(ended(rank), b"0")
+        else:
+            report_failure(self._board, rank, ending.in_words)
+            if self.first_failure is None:
+                self.first_failure = ending
+            if not self._plan and self._alive:
+                self._plan = [
+                    (now + self._grace, signal.SIGTERM),
+                    (now + self._grace + LAST_CALL, signal.SIGKILL),
+                ]
+        if child.pid is not None and _signal_group(child.pid, signal.SIGTERM):
+            self._left_behind[child.pid] = now + LAST_CALL
+
+    def _pass_on_what_was_asked(self) -> None:
+        while self._handled < len(self._asked):
+            signum = self._asked[self._handled]
+            self._handled += 1
+            if self._handled == 1:
+                self._signal_alive(signum)
+                self._plan = [(time.monotonic() + self._grace, signal.SIGKILL)]
+            else:
+                self._send(signal.SIGKILL)
+
+    def _press(self) -> None:
+        while self._plan and self._plan[0][0] <= time.monotonic():
+            self._send(self._plan.pop(0)[1])
+
+    def _send(self, signum: signal.Signals) -> None:
+        """Send a signal that is the crew's own decision."""
+        self._sent.update(dict.fromkeys(self._alive, signum))
+        self._signal_alive(signum)
+
+    def _signal_alive(self, signum: signal.Signals) -> None:
+        for child in self._alive.values():
+            if child.pid is not None and not _signal_group(child.pid, signum):
+                # It has not made its process group yet, or has just ended and is not collected.
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signum)
+
+
+def _signal_group(group: int, signum: int) -> bool:
+    """Whether there was a process in `group` to take the signal (0: only ask)."""
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):  # the latter where all that is left has ended (macOS)
+        return False
+    return True

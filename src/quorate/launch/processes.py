@@ -1,0 +1,185 @@
+"""`run_processes`: the workers of one script as processes on this machine, from their start to the last sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
+from quorate.launch.crew import GRACE, Crew
+from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
+from quorate.launch.overrides import override
+from quorate.launch.verdict import cause_of, log_of, verdict
+from quorate.wire.board_server import LONGEST_PATH, BoardServer
+from quorate.wire.failure import read_failure
+
+WRONG_INPUT = 2
+_OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What each worker executes: a script, or with `is_module` a module as after `python -m`, and its arguments."""
+
+    script: str
+    arguments: Sequence[str] = ()
+    is_module: bool = False
+    strategy: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def words(self) -> list[str]:
+        """As given to the operating system."""
+        return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
+
+
+def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE) -> int:
+    """Run `size` workers of `command`; returns the exit status of the run.
+
+    Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
+    stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
+    passed on to the workers, which had `grace` seconds to leave. No worker, and nothing that a worker started in its
+    process group, outlives this call; workers do not outlive this process either.
+    """
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(_board())
+        consoles = _consoles(folder, size)
+        leash = stack.enter_context(_Leash())
+        crew = stack.enter_context(Crew([], server.board, grace=grace))
+        stack.enter_context(_signals_to(crew, consoles[0]))
+        shared = environment(size, server.path, folder, command)
+        for rank, console in enumerate(consoles):
+            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            crew.join(_start(command, own, console, leash, is_first=rank == 0))
+            console.started()
+        crew.watch()
+        for console in consoles:
+            console.finish()
+        return _status(crew, server, folder)
+
+
+def environment(size: int, board: str, folder: Path, command: Command) -> dict[str, str]:
+    """What all workers find in their environment; RANK and LOCAL_RANK are each one's own.
+
+    What other launchers have left is taken out. MASTER_PORT is free, for scripts that start the default process group
+    themselves; nothing of ours listens there.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_OTHER_LAUNCHERS)}
+    ours = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "OMP_NUM_THREADS": kept.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a run after a crash meets the addresses of the dead
+        "QUORATE_BOARD": f"unix:{board}",
+        "QUORATE_RUN": str(folder.resolve()),
+    }
+    return {**kept, **ours, **override(command.strategy, command.settings)}
+
+
+class _Leash:
+    """How a worker learns that the launcher has ended: from the kernel on Linux, elsewhere by a pipe it inherits."""
+
+    def __init__(self) -> None:
+        self.before_exec = death_with_parent()
+        self.inherited: int | None = None
+        self._held: int | None = None
+        if self.before_exec is None:
+            self.inherited, self._held = os.pipe()
+
+    def __enter__(self) -> _Leash:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in (self.inherited, self._held):
+            if end is not None:
+                os.close(end)
+
+
+def _start(
+    command: Command, own: dict[str, str], console: QuietConsole | ShownConsole, leash: _Leash, *, is_first: bool
+) -> subprocess.Popen[bytes]:
+    out, err = console.streams()
+    inherited = () if leash.inherited is None else (leash.inherited,)
+    if leash.inherited is not None:
+        own = {**own, LAUNCHER_FD: str(leash.inherited)}
+    return subprocess.Popen(
+        command.words,
+        env=own,
+        stdin=None if is_first else subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+        pass_fds=inherited,
+        preexec_fn=leash.before_exec,
+    )
+
+
+def _consoles(folder: Path, size: int) -> list[QuietConsole | ShownConsole]:
+    first = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
+    return [first, *(QuietConsole(log_of(folder, rank)) for rank in range(1, size))]
+
+
+@contextlib.contextmanager
+def _board() -> Iterator[BoardServer]:
+    """A board in a folder of its own whose path is short enough for a socket."""
+    place = tempfile.gettempdir()
+    if len(os.fsencode(place)) > LONGEST_PATH - len("/quorate-12345678/mail-100-100000"):
+        place = "/tmp"
+    folder = tempfile.mkdtemp(prefix="quorate-", dir=place)
+    server = BoardServer(os.path.join(folder, "board"))
+    try:
+        yield server
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _signals_to(crew: Crew, shown: QuietConsole | ShownConsole) -> Iterator[None]:
+    """While in force, what asks this process to end is passed on to the workers. In the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        for signum in _PASSED_ON:
+            if signal.getsignal(signum) is signal.SIG_IGN:  # as after nohup
+                continue
+            before = signal.signal(signum, lambda number, frame: crew.pass_on(number))
+            stack.callback(signal.signal, signum, before)
+        if isinstance(shown, ShownConsole):
+            stack.enter_context(FollowSize(shown))
+        yield
+
+
+def _status(crew: Crew, server: BoardServer, folder: Path) -> int:
+    if crew.interrupted_by is not None:
+        sys.stderr.write(f"quorate: ended by {crew.interrupted_by.name}; every worker has ended\n")
+        return 128 + crew.interrupted_by
+    if crew.first_failure is None:
+        return 0
+    reported = read_failure(server.board)
+    sys.stderr.write(f"quorate: {verdict(crew.endings, crew.first_failure, reported, folder)}\n")
+    cause = cause_of(crew.endings, crew.first_failure, reported)
+    begun_by = crew.first_failure if cause is None else crew.endings[cause]
+    return WRONG_INPUT if begun_by.status == WRONG_INPUT else 1
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

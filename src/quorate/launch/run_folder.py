@@ -1,0 +1,90 @@
+"""The folder a run leaves behind, `runs/<name>/`, and what stands in its `run.json` before the run begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from quorate.core.errors import ConfigurationError
+
+RUNS = Path("runs")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_GIT_SECONDS = 5.0
+
+
+def usual_name(script: str) -> str:
+    """A name for a run of `script` that no other run has: `train-20260131-142501-3fa2`."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).lstrip("._-") or "run"
+    return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def run_folder(name: str, runs: Path = RUNS) -> Path:
+    """Where the run `name` is kept; nothing is made. Raises `ConfigurationError` for no name and a folder in use."""
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f'"{name}" is no name for a run; use letters, digits, dots, dashes and underscores, a letter or digit first'
+        )
+    folder = runs / name
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"there is a run in {folder} already; give this one another --name")
+    return folder
+
+
+def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -> None:
+    """Make the folder, with a `run.json` of what was `chosen` and of the machine, the versions and the commit.
+
+    The commit is that of the repository the script (None: the current folder) lies in, null outside of one.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the folder {folder} for the records of this run: {error}") from None
+    about = {
+        **chosen,
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "host": socket.gethostname(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {package: _version(package) for package in ("quorate", "torch", "numpy")},
+        "interpreter": sys.executable,
+        "folder": os.getcwd(),
+        "git": _commit(Path.cwd() if script is None else script.resolve().parent),
+    }
+    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit(folder: Path) -> dict[str, object] | None:
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says; None where it is not installed, finds no repository, or takes too long."""
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip()

@@ -1,0 +1,150 @@
+"""What is under way on a real wire: each work waits in the endpoint's loop, where failures and time-outs are seen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire, Work
+from quorate.wire.real.mailbox import Outgoing
+
+if TYPE_CHECKING:
+    from quorate.wire.real.wire import RealWire
+
+T = TypeVar("T")
+
+
+class GroupWork:
+    """A collective under way in a process group."""
+
+    def __init__(self, wire: RealWire, work: Any, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
+        self._wire, self._work, self._operation, self._count = wire, work, operation, count
+        self._x, self._moved = x, moved
+
+    def done(self) -> bool:
+        return self._work is None or bool(self._work.is_completed())
+
+    def _ready(self, seconds: float) -> bool:
+        if self._x.is_cuda:
+            return self._poll(seconds)
+        try:
+            self._work.wait(timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError:
+            if not self._work.is_completed():
+                return False  # only this slice of the wait is over
+            self._end()
+        return True
+
+    def _end(self) -> None:
+        """Take note of a completed work: raise what ended it, if it did not end well."""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise self._wire.endpoint.connection_lost(self._operation, str(error).splitlines()[0]) from error
+
+    def _poll(self, seconds: float) -> bool:
+        clock = self._wire.clock
+        deadline = clock.now() + seconds
+        while not self._work.is_completed():
+            if clock.now() >= deadline:
+                return False
+            clock.sleep(0.0001)
+        self._end()
+        return True
+
+    def wait(self, timeout: float | None = None) -> Tensor:
+        if self._work is not None:
+            order, count = self._wire.order, self._count
+            with order.waiting(count, self._operation, "by backend"):
+                self._wire.endpoint.until(
+                    self._ready,
+                    waits_for=self._operation,
+                    needed=self._wire.others,
+                    timeout=timeout,
+                    missing=lambda: order.missing(count),
+                )
+            self._work = None
+            if self._moved is not self._x:
+                self._x.detach().copy_(self._moved)
+        return self._x
+
+
+class MessagesWork(Generic[T]):
+    """A collective under way as messages."""
+
+    def __init__(self, wire: RealWire, work: Work[T], operation: str, count: int) -> None:
+        self._wire, self._work, self._operation, self._count = wire, work, operation, count
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        with self._wire.order.waiting(self._count, self._operation, "by messages"):
+            return self._work.wait(timeout)
+
+
+class SendWork:
+    """A message on its way."""
+
+    def __init__(self, wire: RealWire, outgoing: Outgoing, to: int) -> None:
+        self._wire, self._outgoing, self._to = wire, outgoing, to
+
+    def done(self) -> bool:
+        return self._outgoing.sent.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        endpoint = self._wire.endpoint
+        what = f"send to rank {self._to}"
+        endpoint.until(self._outgoing.sent.wait, waits_for=what, needed=[self._to], timeout=timeout)
+        if self._outgoing.lost:
+            raise endpoint.connection_lost(what, "closed by the other side")
+
+
+class ReceiveWork:
+    """A message that was asked for."""
+
+    def __init__(self, wire: RealWire, source: int | None, tag: str) -> None:
+        self._wire, self._source = wire, source
+        self._waiting = wire.endpoint.inbox.ask(source, tag)
+
+    def done(self) -> bool:
+        return self._waiting.filled.is_set()
+
+    def wait(self, timeout: float | None = None) -> tuple[int, Message]:
+        wire = self._wire
+        if not self._waiting.filled.is_set():
+            needed = [self._source] if self._source is not None else []
+            what = "receive from anyone" if self._source is None else f"receive from rank {self._source}"
+            wire.endpoint.until(self._waiting.filled.wait, waits_for=what, needed=needed, timeout=timeout)
+        assert self._waiting.result is not None
+        return self._waiting.result
+
+
+class TaskWork:
+    """A task in a thread of its own; ends the process's wait with what it raised."""
+
+    def __init__(self, wire: RealWire, task: Callable[[Wire], None], channel: Wire) -> None:
+        self._wire, self._name = wire, channel.name
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(task, channel), name=channel.name, daemon=True)
+        self._thread.start()
+
+    def _run(self, task: Callable[[Wire], None], channel: Wire) -> None:
+        try:
+            task(channel)
+        except BaseException as error:
+            self._error = error
+        self._ended.set()
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        self._wire.endpoint.until(self._ended.wait, waits_for=f"the task {self._name}", needed=[], timeout=timeout)
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,1 @@
+"""Every function of Python's own standard library: which module does it come from?"""

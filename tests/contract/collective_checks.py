@@ -1,0 +1,235 @@
+"""What every collective must do, on any wire of any size. A check returns bytes that must be equal on all ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quorate.core.contracts import Wire
+
+SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+MOVED = (*SUMMED, torch.bool, torch.uint8, torch.int16, torch.complex64)
+
+
+def bits(*tensors: Tensor) -> bytes:
+    """The bytes of tensors, and their shapes and types."""
+    parts = []
+    for x in tensors:
+        parts.append(f"{x.dtype} {tuple(x.shape)} ".encode())
+        parts.append(bytes(x.detach().contiguous().flatten().view(torch.uint8).tolist()) if x.numel() else b"")
+    return b"".join(parts)
+
+
+def ramp(rank: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A different small tensor for each rank, exact in every type."""
+    count = int(torch.Size(shape).numel())
+    return ((torch.arange(count) + rank) % 7).reshape(shape).to(dtype)
+
+
+def check_all_reduce(wire: Wire) -> bytes:
+    results = []
+    for dtype in SUMMED:
+        for shape in ((), (0,), (0, 3), (1,), (5,), (3, 4)):
+            x = ramp(wire.rank, dtype, shape)
+            found = wire.all_reduce(x).wait()
+            assert found is x
+            expected = sum(
+                (ramp(r, torch.int64, shape) for r in range(wire.size)), torch.zeros(shape, dtype=torch.int64)
+            )
+            torch.testing.assert_close(x, expected.to(dtype), rtol=0, atol=0)
+            results.append(x)
+    return bits(*results)
+
+
+def check_all_reduce_has_equal_bits(wire: Wire) -> bytes:
+    noise = torch.randn(1001, generator=torch.Generator().manual_seed(wire.rank))
+    return bits(wire.all_reduce(noise).wait())
+
+
+def check_small_floats_are_summed_wide(wire: Wire) -> bytes:
+    for dtype, large in ((torch.bfloat16, 256.0), (torch.float16, 2048.0)):
+        x = torch.tensor([large if wire.rank == 0 else 1.0], dtype=dtype)
+        wire.all_reduce(x).wait()
+        assert x == torch.tensor([large + wire.size - 1]).to(dtype), "added in the small type, each 1 is lost"
+    return b""
+
+
+def check_all_reduce_of_strided(wire: Wire) -> bytes:
+    whole = torch.zeros(4, 6)
+    columns = whole[:, ::2]
+    turned = torch.arange(6.0).reshape(2, 3).t()
+    columns += wire.rank + 1
+    wire.all_reduce(columns).wait()
+    wire.all_reduce(turned).wait()
+    total = wire.size * (wire.size + 1) / 2
+    assert whole[:, ::2].eq(total).all()
+    assert whole[:, 1::2].eq(0).all()
+    assert turned.equal(torch.arange(6.0).reshape(2, 3).t() * wire.size)
+    return bits(whole, turned)
+
+
+def check_reduce_scatter(wire: Wire) -> bytes:
+    for dtype in SUMMED:
+        for shape in ((0,), (1,), (7,), (5, 13)):
+            mine = wire.reduce_scatter(ramp(wire.rank, dtype, shape)).wait()
+            total = sum((ramp(r, torch.int64, shape) for r in range(wire.size)), torch.zeros(shape, dtype=torch.int64))
+            expected = total.to(dtype).flatten().tensor_split(wire.size)[wire.rank]
+            torch.testing.assert_close(mine, expected, rtol=0, atol=0)
+    return b""
+
+
+def check_reduce_scatter_adds_in_order(wire: Wire) -> bytes:
+    values = torch.tensor([1e8 if r % 3 == 0 else (3.0 if r % 3 == 1 else -1e8) for r in range(wire.size)])
+    mine = wire.reduce_scatter(values[wire.rank].repeat(wire.size)).wait()
+    total = values[0].clone()
+    for value in values[1:]:
+        total += value
+    assert mine.tolist() == [total.item()]
+    return bits(mine)
+
+
+def check_all_gather(wire: Wire) -> bytes:
+    for dtype in MOVED:
+        for shape in ((), (3,), (2, 2)):
+            found = wire.all_gather(ramp(wire.rank, dtype, shape)).wait()
+            assert [x.tolist() for x in found] == [ramp(r, dtype, shape).tolist() for r in range(wire.size)]
+            assert all(x.dtype == dtype and x.shape == shape for x in found)
+    return b""
+
+
+def check_ragged_all_gather(wire: Wire) -> bytes:
+    shapes = [(), (0,), (2, 3), (4,), (0, 5)]
+    mine = ramp(wire.rank, torch.float32, shapes[wire.rank % 5])
+    found = wire.all_gather(mine).wait()
+    for rank, x in enumerate(found):
+        assert x.equal(ramp(rank, torch.float32, shapes[rank % 5]))
+        assert x.shape == shapes[rank % 5]
+    before = bits(*found)
+    mine.fill_(99)
+    found[0].add_(1)
+    assert bits(*found[1:]) == bits(*(ramp(r, torch.float32, shapes[r % 5]) for r in range(1, wire.size)))
+    return before
+
+
+def check_all_to_all(wire: Wire) -> bytes:
+    def piece(sender: int, receiver: int) -> Tensor:
+        return torch.full(((sender + receiver) % 3,), float(sender * 100 + receiver))
+
+    found = wire.all_to_all([piece(wire.rank, r) for r in range(wire.size)]).wait()
+    assert [x.tolist() for x in found] == [piece(r, wire.rank).tolist() for r in range(wire.size)]
+    return b""
+
+
+def _roots(wire: Wire) -> list[int]:
+    return sorted({0, wire.size // 2, wire.size - 1})
+
+
+def check_broadcast(wire: Wire) -> bytes:
+    for root in _roots(wire):
+        for dtype in MOVED:
+            for shape in ((), (0,), (3, 2)):
+                x = ramp(wire.rank, dtype, shape)
+                assert wire.broadcast(x, root).wait() is x
+                assert x.equal(ramp(root, dtype, shape))
+        strided = torch.full((2, 4), float(wire.rank))
+        wire.broadcast(strided[:, ::2], root).wait()
+        assert strided.tolist() == [[root, wire.rank, root, wire.rank]] * 2
+    return b""
+
+
+def check_reduce(wire: Wire) -> bytes:
+    for root in _roots(wire):
+        for dtype in SUMMED:
+            x = ramp(wire.rank, dtype, (3,))
+            wire.reduce(x, root).wait()
+            if wire.rank == root:
+                total = sum((ramp(r, torch.int64, (3,)) for r in range(wire.size)), torch.zeros(3, dtype=torch.int64))
+                torch.testing.assert_close(x, total.to(dtype), rtol=0, atol=0)
+    return b""
+
+
+def check_gather(wire: Wire) -> bytes:
+    for root in _roots(wire):
+        found = wire.gather(torch.full((wire.rank % 3,), wire.rank), root).wait()
+        if wire.rank == root:
+            assert found is not None
+            assert [x.tolist() for x in found] == [[r] * (r % 3) for r in range(wire.size)]
+        else:
+            assert found is None
+    return b""
+
+
+def check_scatter(wire: Wire) -> bytes:
+    for root in _roots(wire):
+        for dtype in (torch.float32, torch.int64, torch.bfloat16):
+            pieces = [torch.full((r % 3, 2), r + root, dtype=dtype) for r in range(wire.size)]
+            mine = wire.scatter(pieces if wire.rank == root else None, root).wait()
+            assert mine.equal(pieces[wire.rank])
+            assert mine.dtype == dtype
+    return b""
+
+
+def check_barrier(wire: Wire) -> bytes:
+    for turn in range(3):
+        wire.board.add(f"barrier/{turn}")
+        wire.barrier().wait()
+        assert wire.board.add(f"barrier/{turn}", 0) == wire.size
+    return b""
+
+
+def check_many_in_flight(wire: Wire) -> bytes:
+    works = [wire.all_reduce(torch.full((4,), float(k))) for k in range(10)]
+    gathered = wire.all_gather(torch.tensor([wire.rank]))
+    shared = wire.broadcast(torch.tensor([wire.rank]), wire.size - 1)
+    assert shared.wait().item() == wire.size - 1
+    assert [x.item() for x in gathered.wait()] == list(range(wire.size))
+    for k in reversed(range(10)):
+        assert works[k].wait().eq(k * wire.size).all()
+        assert works[k].done()
+        assert works[k].wait() is works[k].wait()
+    return b""
+
+
+def check_channels_have_orders_of_their_own(wire: Wire) -> bytes:
+    one, other = wire.channel("one"), wire.channel("other")
+    assert (one.rank, one.size) == (wire.rank, wire.size)
+    channels = [one, other] if wire.rank % 2 else [other, one]
+    works = {c.name: c.all_reduce(torch.tensor([1.0 if c is one else 10.0])) for c in channels}
+    third = wire.all_reduce(torch.tensor([100.0]))
+    assert works[one.name].wait().item() == wire.size
+    assert works[other.name].wait().item() == 10 * wire.size
+    assert third.wait().item() == 100 * wire.size
+    again = wire.channel("one").all_reduce(torch.tensor([2.0]))
+    assert again.wait().item() == 2 * wire.size
+    return b""
+
+
+def check_groups(wire: Wire) -> bytes:
+    alone = wire.group([wire.rank])
+    assert (alone.rank, alone.size) == (0, 1)
+    assert alone.all_reduce(torch.tensor([3.0])).wait().item() == 3.0
+    everyone = wire.group(list(reversed(range(wire.size))))
+    assert everyone.rank == wire.size - 1 - wire.rank
+    total = everyone.all_reduce(torch.tensor([float(wire.rank)])).wait()
+    assert total.item() == wire.size * (wire.size - 1) / 2
+    assert everyone.broadcast(torch.tensor([wire.rank]), 0).wait().item() == wire.size - 1
+    assert [x.item() for x in everyone.all_gather(torch.tensor(wire.rank)).wait()] == list(reversed(range(wire.size)))
+    everyone.barrier().wait()
+    pairs = [(low, low + 1) for low in (wire.rank - 1, wire.rank) if low >= 0 and low + 1 < wire.size]
+    works = [(pair, wire.group(pair).all_reduce(torch.tensor([wire.rank]))) for pair in pairs]
+    for (low, high), work in reversed(works):
+        assert work.wait().item() == low + high, "groups that overlap do not disturb each other"
+    return bits(total)
+
+
+def check_a_leaf_that_requires_gradients(wire: Wire) -> bytes:
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        wire.all_reduce(x).wait()
+        wire.broadcast(x).wait()
+    gathered = wire.all_gather(x).wait()
+    assert x.requires_grad
+    assert x.grad_fn is None
+    assert x.tolist() == [wire.size] * 3
+    assert not any(y.requires_grad for y in gathered)
+    return bits(x)

@@ -1,0 +1,80 @@
+"""A launcher in a process of its own, and what can be seen of the processes it has started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LIMIT = 20.0
+
+_RUN = """
+import sys
+from pathlib import Path
+from quorate.launch.processes import Command, run_processes
+script, size, folder, grace = sys.argv[1:]
+sys.exit(run_processes(Command(script=script), int(size), Path(folder), grace=float(grace)))
+"""
+
+
+class Launch:
+    """`run_processes` of a script in a process of its own."""
+
+    def __init__(self, script: str, size: int, folder: Path, grace: float) -> None:
+        self._process = subprocess.Popen(
+            self.words(script, size, folder, grace), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self._said: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @staticmethod
+    def words(script: str, size: int, folder: Path, grace: float) -> list[str]:
+        """The command that does so."""
+        return [sys.executable, "-c", _RUN, script, str(size), str(folder), str(grace)]
+
+    @property
+    def said(self) -> str:
+        """Its stderr, once it has ended."""
+        self._reader.join(LIMIT)
+        return "".join(self._said)
+
+    def send(self, signum: int) -> None:
+        self._process.send_signal(signum)
+
+    def wait(self) -> int:
+        """Its exit status."""
+        return self._process.wait(LIMIT)
+
+    def end(self) -> None:
+        """Kill it if it is still there; its workers die with it."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join(LIMIT)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stderr:
+            self._said.extend(stderr)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process `pid` that has not ended; one that nobody has collected has ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+def until(is_so: Callable[[], bool], what: str, seconds: float = LIMIT) -> None:
+    """Return as soon as `is_so()`; raises if that takes more than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.005)

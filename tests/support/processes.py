@@ -1,0 +1,272 @@
+"""Tasks in real processes: `run_real` gives their results, `outcomes_real` what became of each.
+
+The processes are forked from one server that has imported torch once, so a world of three starts in some 50 ms.
+Nothing here waits past its limit; what is left then is killed, and the error shows where each process hung. Tasks are
+functions of a module, or partials of them; what they return must be picklable.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from pickle import PicklingError
+from typing import Any, Generic, TypeVar
+
+from quorate.core.contracts import Board, Wire
+from quorate.core.errors import PeerFailed
+from quorate.launch.crew import Crew, status_in_words
+from quorate.wire.board import SocketBoard
+from quorate.wire.board_server import BoardServer
+from quorate.wire.failure import report_failure
+
+T = TypeVar("T")
+
+STACK_SECONDS = 1.0
+"""How long hung processes are given to write their stacks."""
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed", "quorate.launch.join", "pytest", "hypothesis"])
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What became of one process."""
+
+    rank: int
+    result: T | None = None
+    error: BaseException | None = None
+    """What its task raised, if it lived to say so."""
+    exit_code: int | None = None
+    """Minus the signal's number if one ended it; None if it had to be killed at the limit."""
+    seconds: float = 0.0
+    """From its task's beginning to its end; 0 if it did not live to say so."""
+    trace: str = field(default="", repr=False)
+    """The traceback of its error, or of every thread where it hung."""
+
+    @property
+    def error_type(self) -> type[BaseException] | None:
+        return None if self.error is None else type(self.error)
+
+    @property
+    def error_message(self) -> str:
+        return "" if self.error is None else str(self.error)
+
+    @property
+    def is_hung(self) -> bool:
+        return self.exit_code is None
+
+
+class WorkersFailed(AssertionError):
+    """A real process hung, was killed, or raised; the message names the rank and shows its traceback."""
+
+
+def run_real(size: int, task: Callable[[Wire], T], timeout: float = 60.0, **settings: Any) -> list[T]:
+    """The results of `task(wire)` in `size` real processes, by rank. Raises `WorkersFailed`."""
+    return _results(_outcomes(size, partial(_with_wire, task), timeout, **settings), timeout)
+
+
+def run_real_world(size: int, task: Callable[[Any], T], timeout: float = 60.0, **settings: Any) -> list[T]:
+    """As `run_real`; the task gets the `World` that `quorate.join()` returns."""
+    return _results(_outcomes(size, partial(_with_world, task), timeout, **settings), timeout)
+
+
+def run_real_board(size: int, task: Callable[[Board, int, int], T], timeout: float = 60.0, **settings: Any) -> list[T]:
+    """As `run_real`; the task gets a board, its rank and the size, and joins nothing."""
+    return _results(_outcomes(size, task, timeout, **settings), timeout)
+
+
+def outcomes_real(size: int, task: Callable[[Wire], T], timeout: float = 60.0, **settings: Any) -> list[Outcome[T]]:
+    """What became of each of `size` real processes that ran `task(wire)`, by rank; raises nothing of theirs."""
+    return _outcomes(size, partial(_with_wire, task), timeout, **settings)
+
+
+def outcomes_real_world(
+    size: int, task: Callable[[Any], T], timeout: float = 60.0, **settings: Any
+) -> list[Outcome[T]]:
+    """As `outcomes_real`; the task gets the `World`."""
+    return _outcomes(size, partial(_with_world, task), timeout, **settings)
+
+
+def outcomes_real_board(
+    size: int, task: Callable[[Board, int, int], T], timeout: float = 60.0, **settings: Any
+) -> list[Outcome[T]]:
+    """As `outcomes_real`; the task gets a board, its rank and the size, and joins nothing."""
+    return _outcomes(size, task, timeout, **settings)
+
+
+def _with_wire(task: Callable[[Wire], T], board: Board, rank: int, size: int) -> T:
+    import quorate
+
+    return task(quorate.join().wire)
+
+
+def _with_world(task: Callable[[Any], T], board: Board, rank: int, size: int) -> T:
+    import quorate
+
+    return task(quorate.join())
+
+
+class _Forked:
+    """A process of the fork server, as a `Crew` watches it."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+
+def _outcomes(
+    size: int,
+    task: Callable[[Board, int, int], T],
+    timeout: float,
+    *,
+    environment: Mapping[str, str] | None = None,
+    grace: float | None = None,
+) -> list[Outcome[T]]:
+    """`environment` is added to each process's; `grace` is the crew's (None: nobody is stopped before the limit)."""
+    with tempfile.TemporaryDirectory(prefix="quorate-test-") as folder:
+        server = BoardServer(f"{folder}/board")
+        said: dict[int, dict[str, Any]] = {}
+        processes, readers = [], []
+        try:
+            for rank in range(size):
+                ours, theirs = _context.Pipe(duplex=False)
+                own = {**_environment(rank, size, server.path), **(environment or {})}
+                process = _context.Process(target=_child, args=(task, rank, size, own, theirs, folder))
+                process.start()
+                theirs.close()
+                processes.append(process)
+                reader = threading.Thread(target=_listen, args=(ours, rank, said), daemon=True)
+                reader.start()
+                readers.append(reader)
+            with Crew([_Forked(process) for process in processes], server.board, grace=grace or timeout) as crew:
+                hung = [] if crew.watch(timeout) else crew.alive
+                _write_stacks([processes[rank].pid for rank in hung])
+                stacks = {rank: _stacks(folder, rank) for rank in hung}
+            for reader in readers:
+                reader.join(STACK_SECONDS)
+        finally:
+            server.close()
+    return [
+        Outcome(rank, **said.get(rank, {}), exit_code=None, trace=stacks[rank])
+        if rank in hung
+        else Outcome(rank, **said.get(rank, {}), exit_code=crew.endings[rank].status)
+        for rank in range(size)
+    ]
+
+
+def _environment(rank: int, size: int, board: str) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "QUORATE_BOARD": f"unix:{board}",
+    }
+
+
+def _child(
+    task: Callable[[Board, int, int], T],
+    rank: int,
+    size: int,
+    environment: Mapping[str, str],
+    answer: Connection,
+    folder: str,
+) -> None:
+    os.setsid()
+    os.environ.update(environment)
+    stacks = open(_stack_file(folder, rank), "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
+    faulthandler.register(signal.SIGUSR1, file=stacks)
+    board = SocketBoard(environment["QUORATE_BOARD"].removeprefix("unix:"))
+    began = time.monotonic()
+    try:
+        result = task(board, rank, size)
+    except BaseException as error:
+        seconds = time.monotonic() - began
+        with suppress(PeerFailed):  # the board is gone: nobody is left to be told
+            report_failure(board, rank, f"raised {type(error).__name__}: {error}")
+        trace = traceback.format_exc()
+        _answer(answer, {"error": error, "seconds": seconds, "trace": trace})
+        sys.stdout.flush()
+        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+    _answer(answer, {"result": result, "seconds": time.monotonic() - began})
+    atexit._run_exitfuncs()  # multiprocessing leaves them out, and `join` has work there
+
+
+def _answer(answer: Connection, what: dict[str, Any]) -> None:
+    try:
+        answer.send(what)
+    except (AttributeError, TypeError, ValueError, PicklingError) as error:
+        # What cannot be pickled is told as what it looks like.
+        about = repr(what.get("error", what.get("result")))
+        answer.send({**what, "result": None, "error": TypeError(f"{about} cannot be sent to the test: {error}")})
+
+
+def _listen(answers: Connection, rank: int, said: dict[int, dict[str, Any]]) -> None:
+    with answers, suppress(EOFError, OSError):
+        try:
+            said[rank] = answers.recv()
+        except (AttributeError, ImportError, TypeError, ValueError) as error:
+            said[rank] = {"error": TypeError(f"what rank {rank} answered cannot be read: {error}")}
+
+
+def _write_stacks(pids: list[int | None]) -> None:
+    for pid in pids:
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+
+
+def _stack_file(folder: str, rank: int) -> Path:
+    return Path(folder) / f"stacks-{rank}"
+
+
+def _stacks(folder: str, rank: int) -> str:
+    """What the process has written about where it is; asked for until it is there."""
+    deadline = time.monotonic() + STACK_SECONDS
+    written = ""
+    while not written.strip() and time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            written = _stack_file(folder, rank).read_text(encoding="utf-8")
+        time.sleep(0.01)
+    return written or "(it did not say where it was)"
+
+
+def _results(outcomes: list[Outcome[T]], timeout: float) -> list[T]:
+    bad = [one for one in outcomes if one.error is not None or one.exit_code != 0]
+    if bad:
+        # The cause first: who was killed or raised, then who hung in its task, then who was left alone by these.
+        bad.sort(key=lambda one: (isinstance(one.error, PeerFailed), one.is_hung, one.is_hung and one.seconds > 0))
+        raise WorkersFailed("\n".join(_sentence(one, timeout) for one in bad))
+    return [one.result for one in outcomes]  # type: ignore[misc]
+
+
+def _sentence(one: Outcome[Any], timeout: float) -> str:
+    if one.is_hung and one.seconds > 0:
+        return f"rank {one.rank} had done its task, but could not leave within the {timeout:g} s"
+    if one.is_hung:
+        return f"rank {one.rank} hung: it had not ended after {timeout:g} s. It was here:\n{one.trace}"
+    if one.error is not None:
+        trace = "" if isinstance(one.error, PeerFailed) and one.error.ranks else f"\n{one.trace}"
+        return f"rank {one.rank} raised {type(one.error).__name__}: {one.error}{trace}"
+    return f"rank {one.rank} {status_in_words(one.exit_code or 0)}"

@@ -1,0 +1,136 @@
+"""The command line from outside: wrong input is one sentence and status 2, help needs nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT = 30.0
+
+
+def quorate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quorate.cli.main", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("import os, sys; print(os.environ['RANK'], sys.argv[1:], flush=True)\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "missing.py"], 'there is no script "missing.py"'),
+        (["run", "."], 'there is no script "."'),
+        (["run", "-n", "0", "train.py"], "-n 0: a run has at least one worker"),
+        (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run has at least one worker"),
+        (["run", "-n", "2", "--virtual", "2", "train.py"], "-n and --virtual exclude each other"),
+        (["run", "--strategy", "al-reduce", "train.py"], 'unknown strategy "al-reduce"; did you mean "all-reduce"?'),
+        (["run", "--strategy", "all-reduce", "--set", "a=1", "train.py"], 'unknown setting of AllReduce "a"'),
+        (["run", "--set", "a", "train.py"], '--set takes key=value, not "a"'),
+        (["run", "--seed", "1", "train.py"], "--seed can be chosen for a virtual world only"),
+        (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
+        (["run", "--virtual", "2", "-m", "train"], "virtual workers run a script"),
+        (["run", "--name", "../x", "train.py"], '"../x" is no name for a run'),
+        (["run", "--json", "train.py"], "--json goes with --dry-run"),
+        (["run", "--bogus", "train.py"], "no such option: --bogus"),
+        (["run", "-n", "two", "train.py"], "invalid value for '-n'"),
+        (["run"], "missing argument 'SCRIPT'"),
+        (["list", "people"], 'unknown family "people". Known: strategies, workloads'),
+        (["bogus"], "no such command 'bogus'"),
+    ],
+)
+def test_wrong_input_is_one_sentence(folder: Path, arguments: list[str], sentence: str) -> None:
+    finished = quorate(folder, *arguments)
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    assert finished.stderr.startswith(f"quorate: {sentence}")
+    assert finished.stderr.count("\n") == 1
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["list", "--help"], ["--version"], ["list"]])
+def test_what_only_tells_imports_nothing_heavy(folder: Path, arguments: list[str]) -> None:
+    heavy = ("torch", "numpy", "safetensors")
+    code = f"""
+import sys
+from quorate.cli.main import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    print('status', end.code, [name for name in {heavy!r} if name in sys.modules])
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert finished.stdout.splitlines()[-1] == "status 0 []"
+
+
+def test_help_names_the_verbs(folder: Path) -> None:
+    finished = quorate(folder)
+    assert finished.returncode == 0
+    assert "run" in finished.stdout
+    assert "list" in finished.stdout
+
+
+def test_every_name_is_listed_with_its_line(folder: Path) -> None:
+    listed = json.loads(quorate(folder, "list", "--json").stdout)
+    assert set(listed) == {"strategies", "workloads"}
+    assert "all-reduce" in listed["strategies"]
+    assert all(summary for names in listed.values() for summary in names.values())
+    told = quorate(folder, "list", "strategies").stdout
+    assert listed["strategies"]["all-reduce"] in told
+    assert "workloads" not in told
+
+
+def test_a_dry_run_starts_nothing(folder: Path) -> None:
+    arguments = ["--dry-run", "-n", "3", "--set", "wait_for=2", "--name", "here", "train.py", "--lr", "3"]
+    told = quorate(folder, "run", *arguments)
+    assert told.returncode == 0
+    assert told.stdout.startswith("would start 3 workers of train.py")
+    assert "wait_for=2" in told.stdout
+    plan = json.loads(quorate(folder, "run", "--json", *arguments).stdout)
+    assert (plan["workers"], plan["settings"], plan["arguments"]) == (3, {"wait_for": 2}, ["--lr", "3"])
+    assert not (folder / "runs").exists()
+
+
+def test_a_run_leaves_its_records(folder: Path) -> None:
+    arguments = ["train.py", "-n", "7", "--help", "--", "--name", "x"]
+    finished = quorate(folder, "run", "-n", "2", "--name", "here", *arguments)
+    assert finished.returncode == 0
+    assert finished.stdout == f"0 {arguments[1:]}\n"
+    assert finished.stderr.count("\n") == 1
+    assert "2 workers of train.py" in finished.stderr
+    assert "OMP_NUM_THREADS=1; records in runs/here" in finished.stderr
+    kept = folder / "runs" / "here"
+    assert {path.name for path in kept.iterdir()} == {"run.json", "rank-0.log", "rank-1.log"}
+    assert (kept / "rank-1.log").read_text() == f"1 {arguments[1:]}\n"
+    about = json.loads((kept / "run.json").read_text())
+    assert about["workers"] == 2
+    assert about["arguments"] == arguments[1:]
+    assert about["command"] == ["quorate", "run", "-n", "2", "--name", "here", *arguments]
+    again = quorate(folder, "run", "--name", "here", "train.py")
+    assert again.returncode == 2
+    assert "there is a run in runs/here already" in again.stderr
+
+
+def test_a_run_that_fails_has_status_1_and_no_traceback_of_ours(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import os, sys\nif os.environ['RANK'] == '1': raise ValueError('of the script')\n"
+    )
+    finished = quorate(folder, "run", "-n", "2", "train.py")
+    assert finished.returncode == 1
+    assert "rank 1 (host " in finished.stderr
+    assert "  | ValueError: of the script" in finished.stderr
+    assert "src/quorate" not in finished.stderr
+
+
+def test_a_module_runs_like_a_script(folder: Path) -> None:
+    finished = quorate(folder, "run", "-m", "train", "--lr", "3")
+    assert (finished.returncode, finished.stdout) == (0, "0 ['--lr', '3']\n")

@@ -1,0 +1,63 @@
+"""What is written after options, as values."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
+from quorate.core.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("majority", "majority"),
+        ("'3'", "3"),
+        ('"a b"', "a b"),
+        ("[1, 2]", [1, 2]),
+        ("", ""),
+        ("a=b", "a=b"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("2026-01-31", "2026-01-31"),
+        ("{a = 1}", "{a = 1}"),
+        ("True", "True"),
+    ],
+)
+def test_a_setting_is_what_toml_makes_of_it_or_text(text: str, value: object) -> None:
+    parsed = settings_from([f"key={text}"])["key"]
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_names_may_be_written_with_dashes_and_the_last_one_counts() -> None:
+    assert settings_from(["wait-for=1", "b=2", "wait_for=3"]) == {"wait_for": 3, "b": 2}
+
+
+@pytest.mark.parametrize("written", ["key", "=3", " =3"])
+def test_what_is_no_setting_is_refused(written: str) -> None:
+    with pytest.raises(ConfigurationError, match="--set takes key=value"):
+        settings_from([written])
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("50us", 50e-6), ("1.5ms", 1.5e-3), ("2s", 2.0), ("1e-3", 1e-3)])
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_from(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("10Gbit", 1.25e9), ("10Gbit/s", 1.25e9), ("1.25GB", 1.25e9), ("100Mbit", 12.5e6), ("5", 5.0)]
+)
+def test_bandwidths(text: str, rate: float) -> None:
+    assert bytes_per_second_from(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "3 minutes", "-1s", "1.2.3s", "10Gb"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a duration"):
+        seconds_from(text)
+    with pytest.raises(ConfigurationError, match="is not a bandwidth"):
+        bytes_per_second_from(text)

@@ -1,0 +1,327 @@
+"""A user's script, unchanged, in virtual workers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.virtual import INTERRUPTED, run_script
+
+PREAMBLE = "from quorate.wire import current\nwire = current.here().wire\n"
+
+Run = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a script of this text; returns its status and what each rank wrote."""
+
+    def go(text: str, size: int = 3, *args: str, preamble: str = PREAMBLE, **settings: Any) -> tuple[int, list[str]]:
+        script = tmp_path / "script.py"
+        script.write_text(preamble + textwrap.dedent(text))
+        status = run_script(script, args, size, run_dir=tmp_path / "run", **settings)
+        logs = [tmp_path / "run" / f"rank-{rank}.log" for rank in range(size)]
+        return status, [log.read_text() if log.exists() else "" for log in logs]
+
+    return go
+
+
+def test_a_script_finds_what_it_expects(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    status, logs = run(
+        """
+        import os, pickle, sys
+        from dataclasses import dataclass
+        import beside
+
+        @dataclass
+        class Point:
+            x: "int"
+
+        wire.barrier().wait()
+        assert __name__ == "__main__" and sys.modules["__main__"].Point is Point
+        assert pickle.loads(pickle.dumps(Point(wire.rank))) == Point(wire.rank)
+        assert "RANK" not in os.environ
+        print(sys.argv[1:], os.path.basename(__file__), beside.VALUE, wire.rank, wire.size)
+        """,
+        3,
+        "--lr",
+        "0.1",
+    )
+    assert status == 0
+    assert logs == [f"['--lr', '0.1'] script.py 7 {rank} 3\n" for rank in range(3)]
+
+
+def test_spawned_tasks_run_in_their_workers_main_module(run: Run) -> None:
+    status, logs = run(
+        """
+        import sys
+
+        class Own:
+            pass
+
+        def beside(own):
+            for _ in range(3):
+                own.barrier().wait()
+                assert sys.modules["__main__"].Own is Own
+            print("beside", own.rank)
+
+        wire.spawn(beside, "beside").wait()
+        assert sys.modules["__main__"].Own is Own
+        """
+    )
+    assert (status, logs) == (0, [f"beside {rank}\n" for rank in range(3)])
+
+
+def test_the_process_is_as_it_was_afterwards(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+
+    def state() -> list[Any]:
+        loader = torch.utils.data.DataLoader.__init__
+        return [
+            sys.argv, list(sys.path), sys.modules["__main__"], sys.stdout, sys.stderr, time.time, time.sleep, loader,
+            torch.compile, torch.distributed.all_reduce, logging.getLogRecordFactory(), logging.root.handlers[:],
+            signal.signal, dict(os.environ),
+        ]  # fmt: skip
+
+    before = state()
+    status, logs = run("import os, logging; print('RANK' in os.environ); logging.basicConfig(); x = 1 / wire.rank")
+    assert status == 1
+    assert logs[2].startswith("False\n")
+    assert state() == before
+
+
+def test_the_output_of_rank_0_is_shown_and_all_is_kept(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import sys; print('out', wire.rank); print('err', wire.rank, file=sys.stderr)"
+    status, logs = run(text)
+    shown = capsys.readouterr()
+    assert (status, shown.out, shown.err) == (0, "out 0\n", "err 0\n")
+    assert logs == [f"out {rank}\nerr {rank}\n" for rank in range(3)]
+    told: list[tuple[int, str]] = []
+    run(text, on_output=lambda rank, written: told.append((rank, written)))
+    assert capsys.readouterr().out == ""
+    assert sorted({rank for rank, _ in told}) == [0, 1, 2]
+    assert "".join(written for rank, written in told if rank == 1) == "out 1\nerr 1\n"
+
+
+def test_time_is_virtual_in_workers_and_real_elsewhere(run: Run) -> None:
+    begin = time.perf_counter()
+    status, logs = run(
+        """
+        import threading, time
+        a, b, c = time.time(), time.monotonic(), time.perf_counter_ns()
+        time.sleep(1000.0 + wire.rank)
+        print(round(time.time() - a), round(time.monotonic() - b), round((time.perf_counter_ns() - c) / 1e9))
+        assert time.time() > a, "no interval is empty"
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+        seen = []
+        helper = threading.Thread(target=lambda: seen.append(time.time()))
+        helper.start(); helper.join()
+        assert seen[0] > 1.7e9 > a
+        try:
+            time.sleep(-1)
+        except ValueError:
+            print("as ever")
+        wire.barrier().wait()
+        print(round(time.time_ns() / 1e9 - a, 2))
+        """
+    )
+    assert status == 0
+    assert logs == [f"{1000 + r} {1000 + r} {1000 + r}\nas ever\n1002.01\n" for r in range(3)]
+    assert time.perf_counter() - begin < 100
+
+
+def test_data_loaders_and_compile_work(run: Run) -> None:
+    status, logs = run(
+        """
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        data = TensorDataset(torch.arange(6.0).reshape(6, 1))
+        loader = DataLoader(data, 2, False, num_workers=2, pin_memory=True, persistent_workers=True, timeout=5,
+                            prefetch_factor=4, multiprocessing_context="spawn")
+        model = torch.compile(torch.nn.Linear(1, 1), mode="max-autotune")
+        assert type(model) is torch.nn.Linear
+
+        @torch.compile(dynamic=True)
+        def double(x):
+            return 2 * x
+
+        for (x,) in loader:
+            double(model(x)).sum().backward()
+            wire.all_reduce(model.weight.grad).wait()
+        torch.set_num_threads(8)
+        torch.set_num_interop_threads(2)
+        assert torch.get_num_threads() == 1
+        import multiprocessing, signal
+        multiprocessing.set_start_method("spawn")
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        print(loader.num_workers, len(loader), model.weight.grad.item())
+        """
+    )
+    assert status == 0
+    assert len(set(logs)) == 1
+    assert logs[0].startswith("0 3 ")
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        ("dist.init_process_group('gloo')", "quorate.join()"),
+        ("dist.get_rank()", "world.rank"),
+        ("dist.get_world_size()", "world.size"),
+        ("dist.all_reduce(x)", "world.mean(x)"),
+        ("dist.broadcast(x, 0)", "world.gather(x)[0]"),
+        ("dist.barrier()", "world.barrier()"),
+        ("dist.all_gather([x], x)", "world.gather(x)"),
+        ("dist.new_group([0])", "world.wire.group(members)"),
+        ("torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))", "quorate.distribute(optimizer, model)"),
+        ("torch.utils.data.DistributedSampler(x)", "world.size"),
+    ],
+)
+def test_torch_distributed_names_what_to_use_instead(run: Run, call: str, instead: str) -> None:
+    status, logs = run(
+        f"""
+        import torch
+        import torch.distributed as dist
+        x = torch.ones(2)
+        assert not dist.is_initialized() and dist.is_available()
+        try:
+            {call}
+        except ValueError as error:
+            print(error)
+        """,
+        2,
+    )
+    assert status == 0
+    for log in logs:
+        assert log.endswith(f"use {instead} instead\n")
+
+
+def test_logging_knows_the_rank_and_writes_each_line_once(run: Run) -> None:
+    status, logs = run(
+        """
+        import logging, sys
+        logging.basicConfig(stream=sys.stdout, format="%(rank)s %(message)s", level=logging.INFO)
+        logging.info("root")
+        own = logging.getLogger("own of a script")
+        own.propagate = False
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("own %(rank)s %(message)s"))
+        own.addHandler(handler)
+        wire.barrier().wait()
+        own.warning("line")
+        careful = logging.getLogger("careful script")
+        careful.propagate = False
+        if not careful.handlers:
+            careful.addHandler(logging.StreamHandler(sys.stdout))
+        wire.barrier().wait()
+        careful.warning("careful %d", wire.rank)
+        """
+    )
+    assert status == 0
+    assert [log.replace(f"{rank} root\n", "") for rank, log in enumerate(logs)] == [
+        f"own {rank} line\ncareful {rank}\n" for rank in range(3)
+    ]
+
+
+def test_an_exception_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    status, logs = run(
+        """
+        if wire.rank == 1:
+            raise KeyError("by hand")
+        wire.barrier().wait()
+        """
+    )
+    shown = capsys.readouterr().err
+    assert status == 1
+    assert "[rank 1] KeyError: 'by hand'" in shown
+    assert "launch/virtual.py" not in shown, "the traceback begins in the script"
+    assert shown.count("Traceback") == 1
+    assert shown.endswith("quorate: ranks 0 and 2 stopped because rank 1 had failed\n")
+    assert "KeyError: 'by hand'" in logs[1]
+    assert logs[0] == logs[2] == "quorate: rank 1 (host virtual) raised KeyError: 'by hand'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("import sys; sys.exit()", 0),
+        ("import sys; wire.barrier().wait(); sys.exit(0)", 0),
+        ("import sys\nif wire.rank == 2: sys.exit(5)\nwire.barrier().wait()", 5),
+        ("import sys; sys.exit('in words')", 1),
+        ("from quorate.core.errors import ConfigurationError\nraise ConfigurationError('so not')", 2),
+        ("this is no python", 1),
+    ],
+)
+def test_exit_statuses(run: Run, text: str, status: int) -> None:
+    found, logs = run(text, preamble=PREAMBLE + "\n")
+    assert found == status
+    if "words" in text:
+        assert logs[0] == "in words\n"
+
+
+def test_what_was_to_be_done_before_leaving_is_done_after_a_good_end_only(run: Run) -> None:
+    text = """
+        current.here().leaving.append(lambda: (wire.barrier().wait(), print("left", wire.rank)))
+        if wire.rank in {ranks}:
+            raise ValueError
+        """
+    assert run(text.format(ranks="()")) == (0, [f"left {rank}\n" for rank in range(3)])
+    status, logs = run(text.format(ranks="(0,)"))
+    assert status == 1
+    assert not any("left" in log for log in logs)
+
+
+def test_each_worker_draws_for_itself_whatever_the_schedule(run: Run) -> None:
+    text = """
+        import random, time
+        import numpy, torch
+        for k in range(3):
+            print(torch.rand(1).item(), numpy.random.rand(), random.random())
+            time.sleep(WAIT)
+        torch.manual_seed(1)
+        wire.barrier().wait()
+        print(torch.rand(1).item())
+        """
+    one = run(text.replace("WAIT", "0.0"))[1]
+    other = run(text.replace("WAIT", "float(3 - wire.rank)"))[1]
+    assert one == other
+    assert len(set(one)) == 3
+    assert len({log.splitlines()[-1] for log in one}) == 1
+    assert run(text.replace("WAIT", "0.0"), seed=1)[1] != one
+
+
+def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        run_script(tmp_path / "missing.py", (), 2)
+
+
+def test_ctrl_c_ends_every_wait(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        PREAMBLE + "import sys\nprint('ready', flush=True)\n"
+        "try:\n    while True:\n        wire.barrier().wait()\n"
+        "except KeyboardInterrupt:\n    print('told', flush=True)\n    raise\n"
+    )
+    start = f"import sys; from quorate.launch.virtual import run_script; sys.exit(run_script({str(script)!r}, (), 3))"
+    process = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (INTERRUPTED, "told\n")
+    assert err == "quorate: interrupted\n"

@@ -1,0 +1,105 @@
+"""What every registered workload promises (small settings where the full ones take long)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from quorate.core.workload import Workload, per_example, total
+from quorate.workloads import workloads
+
+SMALL: dict[str, dict[str, Any]] = {"stdlib-functions": {"limit": 150, "smallest_class": 5}}
+
+Make = Callable[[], Workload[Any]]
+
+
+@pytest.fixture(params=workloads.names())
+def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return lambda: workloads.get(request.param)(**SMALL.get(request.param, {}))
+
+
+def batch_of(workload: Workload[Any], first: int, count: int) -> Any:
+    data: Any = workload.dataset(train=True)
+    return workload.collate([data[index] for index in range(first, first + count)])
+
+
+def equal(ours: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(ours.parameters(), other.parameters(), strict=True))
+
+
+def test_names_and_summaries_agree(make: Make) -> None:
+    workload = make()
+    assert workloads.get(workload.name) is type(workload)
+    assert workload.summary == workloads.summary(workload.name) != ""
+    assert all(isinstance(line, str) and "\n" not in line for line in workload.describe())
+
+
+def test_the_same_settings_give_the_same_data_and_models(make: Make) -> None:
+    one, other = make(), make()
+    for ours, theirs in zip(batch_of(one, 3, 9), batch_of(other, 3, 9), strict=True):
+        assert torch.equal(ours, theirs)
+    assert equal(one.model(4), other.model(4))
+    assert not equal(one.model(4), one.model(5))
+
+
+def test_no_global_generator_is_touched(make: Make) -> None:
+    before = torch.get_rng_state()
+    workload = make()
+    workload.loss(workload.model(1), batch_of(workload, 0, 4)).backward()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_few_steps_lower_the_loss(make: Make) -> None:
+    workload = make()
+    model, batch = workload.model(), batch_of(workload, 0, workload.batch_size)
+    optimizer = workload.optimizer(model)
+    losses = []
+    for _ in range(10):
+        loss = workload.loss(model, batch)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.shape == ()
+    assert losses[-1] < 0.9 * losses[0]
+    assert optimizer.param_groups[0]["lr"] == workload.learning_rate
+    assert workload.optimizer(model, 0.25).param_groups[0]["lr"] == 0.25
+
+
+def test_quality_adds_up_over_batches(make: Make) -> None:
+    workload = make()
+    model = workload.model()
+    parts = total(workload.quality(model, batch_of(workload, first, 8)) for first in (0, 8))
+    whole = workload.quality(model, batch_of(workload, 0, 16))
+    assert parts == pytest.approx(whole, rel=1e-4)
+    assert whole["examples"] == 16
+    assert workload.headline in per_example(whole)
+    assert "examples" not in per_example(whole)
+
+
+def test_shares_are_means() -> None:
+    assert per_example({"top1": 12.0, "examples": 64.0}) == {"top1": 0.1875}
+    assert total([{"top1": 1.0, "examples": 2.0}, {"top1": 3.0, "examples": 4.0}]) == {"top1": 4.0, "examples": 6.0}
+    assert per_example({"top1": 0.0, "examples": 0.0})["top1"] != 0.0
+
+
+def test_settings_are_typed_and_closed(make: Make) -> None:
+    with pytest.raises(TypeError):
+        type(make())(no_such_setting=1)
+
+
+def test_listing_imports_no_torch() -> None:
+    code = (
+        "import sys; from quorate.workloads import workloads\n"
+        "assert all(workloads.summary(name) for name in workloads)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
