@@ -2,8 +2,9 @@
 
     python examples/demo.py
 
-Both ways start from the same parameters and see the same batches in the same order, so they end at the same model but
-for rounding. What you see live is rank 0; the table at the end is over all workers.
+Both ways start from the same parameters and see the same batches in the same order; what differs is the order in which
+four numbers are added, which AdamW makes visible after some hundred steps. What you see live is rank 0; the table at
+the end is over all workers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-def train(arm: str, options: argparse.Namespace) -> list[float]:
-    """Train one way; rank 0 says how it goes. Returns the parameters at the end."""
+def train(arm: str, options: argparse.Namespace) -> None:
+    """Train one way; rank 0 says how it goes."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -76,13 +77,12 @@ def train(arm: str, options: argparse.Namespace) -> list[float]:
             examples=rounds * options.batch * world.size,
             **means,
         )
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
 
 
 def work(options: argparse.Namespace) -> None:
     """One of the workers."""
-    ends = [train(arm, options) for arm in ARMS]
-    say(difference=max(abs(a - b) for a, b in zip(*ends, strict=True)))
+    for arm in ARMS:
+        train(arm, options)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -107,7 +107,6 @@ def show(options: argparse.Namespace) -> int:
     )
     for column in ("", "rounds/s", "examples/s", "seconds", "loss", "top-1", "top-5"):
         table.add_column(column, justify="left" if not column else "right")
-    difference = None
     console.print(f"Starting {options.workers} workers; each reads the functions of Python's own standard library.")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run, Progress(*columns, console=console) as bars:
         tasks = {}
@@ -141,12 +140,9 @@ def show(options: argparse.Namespace) -> int:
                     f"{said['top1']:.3f}",
                     f"{said['top5']:.3f}",
                 )
-            else:
-                difference = said["difference"]
     if run.returncode:
         return run.returncode
     console.print(table)
-    console.print(f"The two models differ by {difference:.1e} in their most different parameter.")
     return 0
 
 

@@ -78,7 +78,7 @@ SCRIPT = """
     for step in range(3):
         model(torch.full((2, 3), float(world.rank))).sum().backward()
         optimizer.step()
-    print("end", world.rank, world.size, world.mean(float(world.rank)))
+    print(f"end {world.rank} {world.size} {world.mean(float(world.rank))}\\n", end="")
 """
 
 
@@ -87,10 +87,10 @@ def test_one_script_runs_unchanged_however_it_is_started(how: str, tmp_path: Pat
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     quorate_run = [sys.executable, "-m", "quorate.cli.main", "run"]
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     words = {
         "alone": [sys.executable, str(script)],
-        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
-        + ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", str(script)],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting, str(script)],
         "run": [*quorate_run, "-n", "2", str(script)],
         "virtual": [*quorate_run, "--virtual", "5", str(script)],
     }[how]

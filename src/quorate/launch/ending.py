@@ -9,7 +9,7 @@ from types import TracebackType
 
 import torch.distributed as dist
 
-from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.errors import ConfigurationError, Mismatch, QuorateError
 from quorate.wire import current
 from quorate.wire.failure import report_failure
 
@@ -30,7 +30,11 @@ class _Ending:
         if issubclass(kind, KeyboardInterrupt):
             self.fail(130, "was interrupted")
         else:
-            self.fail(2 if issubclass(kind, ConfigurationError) else 1, f"raised {kind.__name__}: {error}")
+            status = 2 if issubclass(kind, ConfigurationError) else 1
+            if issubclass(kind, Mismatch):
+                self.fail(status, str(error), kind="mismatch")
+            else:
+                self.fail(status, f"raised {kind.__name__}: {error}")
         if issubclass(kind, QuorateError) and not issubclass(kind, ConfigurationError):
             print(f"quorate: {error}", file=sys.stderr)
         elif issubclass(kind, KeyboardInterrupt):
@@ -38,13 +42,13 @@ class _Ending:
         else:
             self._shown(kind, error, trace)
 
-    def fail(self, status: int, reason: str) -> None:
+    def fail(self, status: int, reason: str, kind: str = "died") -> None:
         if self.status is not None:
             return
         self.status = status
         wire = self.place.wire
         try:
-            report_failure(wire.board, wire.rank, reason)
+            report_failure(wire.board, wire.rank, reason, kind=kind)
         except (QuorateError, OSError, RuntimeError):
             pass  # the board is gone with its launcher: there is nobody left to tell
 

@@ -93,6 +93,7 @@ def test_iterators_keep_the_epoch_in_which_they_began() -> None:
 def test_worker_processes_give_the_same_batches() -> None:
     loader = loader_of(1, 3, num_workers=1, persistent_workers=True, multiprocessing_context="fork")
     here = loader_of(1, 3)
+    assert loader.torch_loader.persistent_workers
     assert [batches(loader), batches(loader)] == [batches(here), batches(here)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,13 @@ def test_shares_are_means() -> None:
     assert per_example({"top1": 0.0, "examples": 0.0})["top1"] != 0.0
 
 
-def test_settings_are_typed_and_closed(make: Make) -> None:
+def test_settings_are_frozen_and_closed(make: Make) -> None:
+    workload = make()
+    assert is_dataclass(workload)
+    settings = fields(workload)
+    assert all(setting.kw_only for setting in settings)
+    with pytest.raises(FrozenInstanceError):
+        setattr(workload, settings[0].name, 1)
     with pytest.raises(TypeError):
         type(make())(no_such_setting=1)
 

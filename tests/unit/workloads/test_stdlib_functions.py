@@ -164,9 +164,25 @@ def test_real_functions_come_with_their_module() -> None:
     batch = workload.collate([train[0], train[5]])
     assert batch.words.shape == (2, int(batch.lengths.max()))
     assert (batch.words > 0).sum(1).tolist() == batch.lengths.tolist() == [len(train[0][0]), len(train[5][0])]
-    assert train.lengths[5] == batch.lengths[1]
-    words = [workload.corpus.vocabulary[number] for number in batch.words[0]]
-    assert words[0] == "def"
+
+
+def test_every_example_is_the_text_of_its_function() -> None:
+    workload = StdlibFunctions(modules=("json", "colorsys"), smallest_class=1, use_cache=False)
+    folder = functions.library_folder()
+    written = [
+        function
+        for path in functions.source_paths(folder, workload.modules)
+        for function in functions.functions_in(path, (folder / path).read_bytes())
+    ]
+    numbers = vocabulary.inverse(workload.corpus.vocabulary)
+    for train in (True, False):
+        data = workload.dataset(train=train)
+        expected = [function for function in written if function.is_test != train]
+        assert len(data) == len(expected) > 0
+        assert data.lengths.tolist() == [len(function.words) for function in expected]
+        for (words, label), function in zip((data[i] for i in range(len(data))), expected, strict=True):
+            assert words.tolist() == vocabulary.encode(function.words, numbers)
+            assert workload.corpus.classes[label] == function.module
 
 
 def test_the_length_report() -> None:

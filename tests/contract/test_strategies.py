@@ -1,0 +1,81 @@
+"""What every registered strategy keeps: found here by its name, at every size, in the virtual world."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from quorate.core.contracts import Wire
+from quorate.core.strategy import Strategy
+from quorate.launch.join import join
+from quorate.strategies import strategies
+from quorate.train.distributed import distribute
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+
+NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
+SIZES = [1, 2, 3, 5]
+STEPS = 6
+
+
+def trained(wire: Wire, name: str, *, uneven: bool = False, alone: str = "algorithm") -> list[torch.Tensor]:
+    """Parameters, buffers and momenta after a short training in which every worker starts from other numbers."""
+    current.enter(wire, thread_only=True)
+    world = join()
+    numbers = torch.Generator().manual_seed(world.rank)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1, dtype=torch.float32))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=numbers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    distribute(optimizer, model, name, alone=alone)  # type: ignore[arg-type]
+    for _ in range(STEPS + uneven * 2 * world.rank):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, generator=numbers)).square().mean().backward()
+        optimizer.step()
+    current.here().leave()
+    momenta = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    return [x.detach().clone() for x in (*model.state_dict().values(), *momenta)]
+
+
+def test_strategies_are_found() -> None:
+    assert "all-reduce" in NAMES
+    assert all(issubclass(strategies.get(name), Strategy) for name in NAMES)
+    assert all(strategies.summary(name) for name in NAMES)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+class TestEveryStrategy:
+    def test_finish_leaves_equal_replicas(self, name: str, uneven: bool, size: int) -> None:
+        ends = VirtualWorld(size).run(lambda wire: trained(wire, name, uneven=uneven))
+        for end in ends:
+            assert all(torch.equal(x, y) for x, y in zip(end, ends[0], strict=True))
+            assert all(bool(torch.isfinite(x).all()) for x in end)
+
+    def test_the_same_seed_gives_the_same_run(self, name: str, uneven: bool, size: int) -> None:
+        runs = []
+        for _ in range(2):
+            world = VirtualWorld(size, seed=3, is_traced=True)
+            runs.append((world.run(lambda wire: trained(wire, name, uneven=uneven))[0], world.trace))
+        assert runs[0][1] == runs[1][1]
+        assert all(torch.equal(x, y) for x, y in zip(runs[0][0], runs[1][0], strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alone_every_strategy_is_bypassed(name: str) -> None:
+    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, name, alone="bypass"))
+    numbers = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=numbers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, generator=numbers)).square().mean().backward()
+        optimizer.step()
+    plain = [*model.state_dict().values(), *(optimizer.state[p]["momentum_buffer"] for p in model.parameters())]
+    assert all(torch.equal(x, y.detach()) for x, y in zip(end, plain, strict=True))
