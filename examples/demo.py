@@ -42,8 +42,6 @@ def train(arm: str, options: argparse.Namespace) -> None:
         call, optimizer = model, quorate.distribute(optimizer, model, strategy="all-reduce")
     loader = quorate.shard(workload.dataset(train=True), options.batch, collate_fn=workload.collate)
     held_out = quorate.shard(workload.dataset(train=False), options.batch, collate_fn=workload.collate, shuffle=False)
-    if world.is_first and arm == ARMS[0]:
-        say(describe=workload.describe())
     world.barrier()
     begin, rounds, recent = time.perf_counter(), 0, 0.0
     for epoch in range(options.epochs):
@@ -57,7 +55,14 @@ def train(arm: str, options: argparse.Namespace) -> None:
             recent = loss.item() if rounds == 1 else 0.95 * recent + 0.05 * loss.item()
             if world.is_first:
                 seconds = time.perf_counter() - begin
-                say(arm=arm, epoch=epoch, round=rounds, of=options.epochs * len(loader), loss=recent, seconds=seconds)
+                say(
+                    arm=arm,
+                    epoch=epoch + 1,
+                    round=rounds,
+                    of=options.epochs * len(loader),
+                    loss=recent,
+                    seconds=seconds,
+                )
     world.barrier()
     seconds = time.perf_counter() - begin
     with torch.no_grad():
@@ -97,7 +102,7 @@ def show(options: argparse.Namespace) -> int:
     columns = (
         TextColumn("{task.description:10s}"),
         BarColumn(),
-        TextColumn("epoch {task.fields[epoch]}"),
+        TextColumn(f"epoch {{task.fields[epoch]}}/{options.epochs}"),
         TextColumn("{task.fields[speed]:5.2f} rounds/s"),
         TextColumn("loss {task.fields[loss]:.3f}"),
         TimeRemainingColumn(),
@@ -107,7 +112,11 @@ def show(options: argparse.Namespace) -> int:
     )
     for column in ("", "rounds/s", "examples/s", "seconds", "loss", "top-1", "top-5"):
         table.add_column(column, justify="left" if not column else "right")
-    console.print(f"Starting {options.workers} workers; each reads the functions of Python's own standard library.")
+    from quorate.workloads import workloads
+
+    console.print("Reading the functions of Python's own standard library (the first time takes about 20 seconds).")
+    console.print("\n".join(workloads.get("stdlib-functions")(limit=options.limit or None).describe()), highlight=False)
+    console.print(f"Starting {options.workers} workers.")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run, Progress(*columns, console=console) as bars:
         tasks = {}
         assert run.stdout is not None
@@ -116,9 +125,7 @@ def show(options: argparse.Namespace) -> int:
                 bars.print(line.rstrip())
                 continue
             said = json.loads(line)
-            if "describe" in said:
-                bars.print("\n".join(said["describe"]))
-            elif "arm" in said:
+            if "arm" in said:
                 if said["arm"] not in tasks:
                     tasks[said["arm"]] = bars.add_task(said["arm"], total=said["of"], epoch=0, speed=0.0, loss=0.0)
                 speed = said["round"] / said["seconds"]
