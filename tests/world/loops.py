@@ -125,7 +125,7 @@ def scheduled(rig: Rig) -> None:
 
 def scaled(rig: Rig) -> None:
     """A GradScaler; the last rank's loss is infinite at step 2, rank 0's at step 4. Clipped every other step."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, growth_interval=2)
     for step in range(STEPS + 2):
         rig.optimizer.zero_grad()
         loss = rig.call(batch(rig, step)).square().mean()
@@ -193,7 +193,7 @@ def loaded(rig: Rig) -> None:
 def everything(rig: Rig) -> None:
     """AdamW, OneCycleLR, GradScaler with an inf on one rank, clipping, accumulation and an unused branch at once."""
     one_cycle = torch.optim.lr_scheduler.OneCycleLR(rig.optimizer, max_lr=0.02, total_steps=2 * STEPS)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, growth_interval=3)
     for step in range(STEPS):
         rig.optimizer.zero_grad()
         with rig.accumulate():

@@ -101,6 +101,30 @@ def test_one_script_runs_unchanged_however_it_is_started(how: str, tmp_path: Pat
     assert "Traceback" not in ended.stderr
 
 
+LEAVES = """
+    import sys, quorate, torch
+    world = quorate.join()
+    model = torch.nn.Linear(3, 1)
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(100000):
+        if step == 20 and world.rank == 1:
+            sys.exit(3)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_worker_that_leaves_with_a_status_ends_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(textwrap.dedent(LEAVES))
+    words = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "3", str(script)]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "rank 1" in ended.stderr
+    assert "exited with status 3" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -6,11 +6,13 @@ import copy
 import functools
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import quorate
 from quorate.core.errors import ConfigurationError
@@ -80,8 +82,10 @@ def lbfgs(world: World) -> tuple[float, float, int, bool]:
     start = [p.detach().clone() for p in alone.parameters()]
     x = data(world.rank)
     joined = torch.cat([data(rank) for rank in range(world.size)])
-    optimizer = quorate.distribute(torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=6), model)
-    reference = torch.optim.LBFGS(alone.parameters(), lr=0.5, max_iter=6)
+    optimizer = quorate.distribute(
+        torch.optim.LBFGS(model.parameters(), max_iter=6, line_search_fn="strong_wolfe"), model
+    )
+    reference = torch.optim.LBFGS(alone.parameters(), max_iter=6, line_search_fn="strong_wolfe")
     calls = 0
 
     def closure() -> torch.Tensor:
@@ -155,18 +159,24 @@ def layouts_that_change(world: World) -> list[str]:
 
 def the_object_stays_the_users(world: World) -> list[str]:
     model = net(8)
-    plain = torch.optim.AdamW(model.parameters(), lr=0.01)
+    plain = torch.optim.AdamW(model.parameters(), lr=0.01 * (1 + world.rank), betas=(0.8, 0.9 - world.rank / 10))
+    scheduler = torch.optim.lr_scheduler.StepLR(plain, 100)  # freezes the plain step into the instance
     hooks: list[str] = []
     plain.register_step_pre_hook(lambda *_: hooks.append("pre"))
     plain.register_step_post_hook(lambda *_: hooks.append("post"))
     optimizer = quorate.distribute(plain, model)
     assert optimizer is plain
     assert isinstance(optimizer, torch.optim.AdamW)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]) == (0.01, (0.8, 0.9))
     for step in range(3):
         optimizer.zero_grad()
         model(data(world.rank, step)).square().mean().backward()
         optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a scheduler complains where it thinks that no step was made
+        scheduler.step()
     assert hooks == ["pre", "post"] * 3
+    assert optimizer.__dict__["_quorate_worker"].step == 3
     loaded = torch.optim.AdamW(net(9).parameters(), lr=0.5)
     loaded.load_state_dict(optimizer.state_dict())
     assert loaded.param_groups[0]["lr"] == 0.01
@@ -183,6 +193,36 @@ def the_object_stays_the_users(world: World) -> list[str]:
             errors.append(str(error))
     optimizer.finish()  # type: ignore[attr-defined]
     return errors
+
+
+class Twice(nn.Module):
+    """One layer in two segments; its gradient is complete only after the second one's own backward."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(12)
+        self.kind, self.first, self.tied = kind, nn.Linear(5, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            x = torch.tanh(self.tied(x) if self.kind == "none" else checkpoint(self.tied, x, use_reentrant=True))
+        return x
+
+
+def tied_and_checkpointed(world: World) -> bool:
+    """Re-entrant checkpointing of a tied layer, which DDP refuses, ends where no checkpointing does."""
+    ends = []
+    for kind in ("none", "reentrant"):
+        model = Twice(kind)
+        optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(data(world.rank, step)).square().mean().backward()
+            optimizer.step()
+        optimizer.finish()  # type: ignore[attr-defined]
+        ends.append([p.detach().clone() for p in model.parameters()])
+    return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*ends, strict=True))
 
 
 def refused(world: World) -> list[str]:
@@ -212,7 +252,15 @@ def refused(world: World) -> list[str]:
 
 def all_of_it(world: World) -> dict[str, object]:
     torch.set_num_threads(1)
-    tests = (gan_both_ways, lbfgs, uneven, layouts_that_change, the_object_stays_the_users, refused)
+    tests = (
+        gan_both_ways,
+        lbfgs,
+        uneven,
+        layouts_that_change,
+        the_object_stays_the_users,
+        tied_and_checkpointed,
+        refused,
+    )
     return {test.__name__: test(world) for test in tests}
 
 
@@ -242,6 +290,9 @@ class TestTraining:
     def test_parameters_that_thaw_come_late_or_get_gradients_by_hand(self, size: int) -> None:
         for result in results(size):
             assert result["layouts_that_change"] == ["equal True", "by hand True", "still equal True"]
+
+    def test_a_tied_layer_in_two_reentrant_segments(self, size: int) -> None:
+        assert all(result["tied_and_checkpointed"] for result in results(size))
 
     def test_the_optimizer_stays_the_users_object(self, size: int) -> None:
         copied, twice = results(size)[0]["the_object_stays_the_users"]

@@ -95,6 +95,7 @@ class ShownConsole:
                         shown.flush()
                     except (OSError, ValueError):
                         is_shown = False
+                        _swallow(shown)
 
 
 class _Descriptor:
@@ -125,6 +126,12 @@ class FollowSize:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         signal.signal(signal.SIGWINCH, self._before)
+
+
+def _swallow(stream: BinaryIO) -> None:
+    """What `stream` still holds goes nowhere: else the interpreter fails on it when it ends, with status 120."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _is_terminal(stream: BinaryIO) -> bool:

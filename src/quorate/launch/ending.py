@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from types import TracebackType
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -24,6 +25,8 @@ class _Ending:
         self.place, self.owns_default_group = place, owns_default_group
         self.status: int | None = None
         self._shown = sys.excepthook
+        self._exit = sys.exit
+        self._asked: Any = None
 
     def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """The script raised: the others are told, and nobody waits for anybody."""
@@ -42,6 +45,11 @@ class _Ending:
         else:
             self._shown(kind, error, trace)
 
+    def exit(self, status: Any = None) -> NoReturn:
+        """Stands in for `sys.exit`: at exit the status cannot be asked for any more."""
+        self._asked = status
+        self._exit(status)
+
     def fail(self, status: int, reason: str, kind: str = "died") -> None:
         if self.status is not None:
             return
@@ -54,6 +62,9 @@ class _Ending:
 
     def leave(self) -> None:
         """Run at exit."""
+        if self._asked not in (None, 0):  # it does not leave well, so it does not keep the others company either
+            status = self._asked if isinstance(self._asked, int) else 1
+            self.fail(status, f"exited with status {status}")
         if self.status is None:
             try:
                 self.place.leave()
@@ -85,4 +96,5 @@ def end_well(place: current.Place, owns_default_group: bool) -> None:
     """See to it that this process leaves in order, whatever ends it."""
     ending = _Ending(place, owns_default_group)
     sys.excepthook = ending.exception
+    sys.exit = ending.exit
     atexit.register(ending.leave)

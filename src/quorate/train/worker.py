@@ -70,7 +70,7 @@ class OptimizerWorker:
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
         now = [p for group in self._optimizer.param_groups for p in group["params"]]
-        if len(now) != len(self._every) or [p.requires_grad for p in now] != self._trained:
+        if [p.requires_grad for p in now] != self._trained:
             self.peers.close()
             self._arrange()
 

@@ -71,11 +71,11 @@ def test_layouts_are_told_apart_by_their_digest():
 
 
 def test_missing_gradients_are_zeros_and_scale_applies_in_the_dtype_of_summation():
-    xs = [torch.full((3,), 3.0, dtype=torch.bfloat16), torch.full((2,), 6.0)]
+    xs = [torch.full((3,), 1.0, dtype=torch.bfloat16), torch.full((2,), 6.0)]
     flat = Flat.zeros(layout_of([("a", xs[0]), ("b", xs[1])], header=2))
     flat.parts[0].fill_(5.0)
     pack([xs[0], None], flat, scale=1 / 3)
-    assert flat.segment(0).tolist() == pytest.approx([1.0] * 3, abs=1e-7)
+    assert flat.segment(0).tolist() == pytest.approx([1 / 3] * 3, abs=1e-7)
     assert flat.segment(1).tolist() == [0.0, 0.0]
     assert flat.header.tolist() == [5.0, 5.0]
 

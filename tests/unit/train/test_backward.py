@@ -1,0 +1,84 @@
+"""The end of the outermost backward is told once, whatever runs inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from quorate.train.backward import listeners
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+
+
+class Told:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def backward_begins(self) -> None:
+        self.heard.append("begins")
+
+    def backward_ended(self) -> None:
+        self.heard.append("ended")
+
+
+def heard(kind: str) -> list[str]:
+    """What a listener hears of two backward passes through three segments."""
+
+    def task(wire: object) -> list[str]:
+        told = Told()
+        listeners(current.enter(wire, thread_only=True)).all.append(told)  # type: ignore[arg-type]
+        layers = [nn.Linear(3, 3) for _ in range(3)]
+        for _ in range(2):
+            x = torch.ones(2, 3, requires_grad=True)
+            for layer in layers:
+                x = layer(x) if kind == "none" else checkpoint(layer, x, use_reentrant=kind == "reentrant")
+            x.sum().backward()
+        return told.heard
+
+    return VirtualWorld(1).run(task)[0]
+
+
+@pytest.mark.parametrize("kind", ["none", "non-reentrant", "reentrant"])
+def test_once_per_outermost_backward(kind: str) -> None:
+    assert heard(kind) == ["begins", "ended"] * 2
+
+
+def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
+    def task(wire: object) -> list[str]:
+        told = Told()
+        listeners(current.enter(wire, thread_only=True)).all.append(told)  # type: ignore[arg-type]
+        x = torch.ones(2, requires_grad=True)
+        y = torch.ones(2, requires_grad=True)
+
+        def inner(grad: torch.Tensor) -> None:
+            with torch.enable_grad():
+                y.sum().backward()
+
+        x.register_hook(inner)
+        x.sum().backward()
+        assert y.grad is not None
+        return told.heard
+
+    assert VirtualWorld(1).run(task)[0] == ["begins", "ended"]
+
+
+def test_a_backward_that_raises_is_not_told_as_ended() -> None:
+    def task(wire: object) -> list[str]:
+        told = Told()
+        listeners(current.enter(wire, thread_only=True)).all.append(told)  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError):
+            torch.ones(1).sum().backward()
+        torch.ones(1, requires_grad=True).sum().backward()
+        return told.heard
+
+    assert VirtualWorld(1).run(task)[0] == ["begins", "begins", "ended"]
+
+
+@pytest.fixture(autouse=True)
+def _no_place_is_left() -> Iterator[None]:
+    yield
+    current.forget(thread_only=True)
