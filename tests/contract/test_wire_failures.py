@@ -61,8 +61,8 @@ ENDED: list[tuple[Workers, str]] = [
     *((RealWorkers(3), wait) for wait in ("all_reduce", "receive")),
 ]
 
-# A real worker that is through stays for the others for up to 10 s before its process ends.
-SECONDS_UNTIL_ENDED = {VirtualWorkers: 2.0, RealWorkers: 15.0}
+# A real worker that is through says so, and stays for the others for up to 10 s before its process ends.
+SECONDS_UNTIL_ENDED = {VirtualWorkers: 2.0, RealWorkers: 9.0}
 
 
 @pytest.mark.parametrize(("workers", "wait"), ENDED, ids=in_words)

@@ -58,6 +58,7 @@ class Endpoint:
     ) -> None:
         self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
         self.clock = WallClock()
+        self.others = [peer for peer in range(size) if peer != rank]
         self.host = socket.gethostname()
         self._thread = threading.local()
         self._keys = f"generation/{generation}"

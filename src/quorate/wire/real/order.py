@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from quorate.core.errors import Mismatch
 from quorate.wire.failure import report_failure
-
-if TYPE_CHECKING:
-    from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.endpoint import Endpoint
 
 
 class Order:
     """The collectives called on one channel by this worker, in order."""
 
     def __init__(self, endpoint: Endpoint, name: str) -> None:
-        self._endpoint, self._name = endpoint, name
+        self.endpoint, self._name = endpoint, name
         self.count = 0
         self._last = ""
         self._known: set[tuple[str, str]] = set()
@@ -45,7 +42,7 @@ class Order:
 
         `way` tells how it travels: two workers that take the same operation different ways have parted earlier.
         """
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         before = endpoint.when_stuck
         endpoint.when_stuck = self._compare(count, f"{operation} ({way})")
         try:
@@ -55,16 +52,16 @@ class Order:
 
     def missing(self, count: int) -> list[int]:
         """The ranks that did not say that they wait for collective number `count`; if all did, all others."""
-        others = [peer for peer in range(self._endpoint.size) if peer != self._endpoint.rank]
+        others = self.endpoint.others
         late = [peer for peer in others if (said := self._said(peer)) is None or said[0] < count]
         return late or others
 
     def _said(self, peer: int) -> tuple[int, str] | None:
-        said = self._endpoint.noted(f"waiting/{self._name}/{peer}")
+        said = self.endpoint.noted(f"waiting/{self._name}/{peer}")
         return (int(said[0]), str(said[1])) if isinstance(said, list) else None
 
     def _compare(self, count: int, operation: str) -> Callable[[], None]:
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         is_said = False
 
         def compare() -> None:
@@ -72,19 +69,19 @@ class Order:
             if not is_said:
                 endpoint.note(f"waiting/{self._name}/{endpoint.rank}", [count, operation])
                 is_said = True
-            for peer in range(endpoint.size):
-                said = self._said(peer) if peer != endpoint.rank else None
+            for peer in endpoint.others:
+                said = self._said(peer)
                 if said is not None and said[0] == count and said[1] != operation:
                     raise self._mismatch(operation, peer, said[1])
 
         return compare
 
     def _mismatch(self, operation: str, peer: int, theirs: str) -> Mismatch:
-        rank = self._endpoint.rank
+        rank = self.endpoint.rank
         (first, a), (second, b) = sorted([(rank, operation), (peer, theirs)])
         reason = (
             f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every worker "
             "must call the same collectives in the same order"
         )
-        report_failure(self._endpoint.board, rank, reason, kind="mismatch")
+        report_failure(self.endpoint.board, rank, reason, kind="mismatch")
         return Mismatch(reason)

@@ -43,7 +43,6 @@ class RealWire(Exchange):
         self._groups: dict[str, Any] = {}
         self._channels: dict[str, RealWire] = {}
         self._busy = threading.Lock()
-        self.others = [peer for peer in range(self.size) if peer != self.rank]
 
     def channel(self, name: str) -> Wire:
         if name not in self._channels:
@@ -86,12 +85,12 @@ class RealWire(Exchange):
         with self._alone():
             count = self.order.called(operation)
             work = start(self._group(x.device))
-        return GroupWork(self, work, operation, count, x, moved)
+        return GroupWork(self.order, work, operation, count, x, moved)
 
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
         with self._alone():
             count = self.order.called(operation)
-            return MessagesWork(self, super()._swap(operation, outgoing, combine), operation, count)
+            return MessagesWork(self.order, super()._swap(operation, outgoing, combine), operation, count)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -118,7 +117,7 @@ class RealWire(Exchange):
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
         try:
-            return SendWork(self, mailbox.send(message, to, self._tag(tag)), to)
+            return SendWork(self.endpoint, mailbox.send(message, to, self._tag(tag)), to)
         except ConnectionError as error:
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
 
@@ -128,7 +127,7 @@ class RealWire(Exchange):
     def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
         if source is not None:
             self._known(source)
-        return ReceiveWork(self, source, self._tag(tag))
+        return ReceiveWork(self.endpoint, source, self._tag(tag))
 
     def _known(self, peer: int) -> None:
         if not 0 <= peer < self.size:
@@ -138,7 +137,7 @@ class RealWire(Exchange):
         return f"{self.name}:{tag}"
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
-        return TaskWork(self, task, self.channel(name))
+        return TaskWork(self.endpoint, task, self.channel(name))
 
     def crash(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

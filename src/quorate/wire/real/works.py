@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
+from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.mailbox import Outgoing
-
-if TYPE_CHECKING:
-    from quorate.wire.real.wire import RealWire
+from quorate.wire.real.order import Order
 
 T = TypeVar("T")
 
@@ -21,8 +20,8 @@ T = TypeVar("T")
 class GroupWork:
     """A collective under way in a process group."""
 
-    def __init__(self, wire: RealWire, work: Any, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
-        self._wire, self._work, self._operation, self._count = wire, work, operation, count
+    def __init__(self, order: Order, work: Any, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
+        self._order, self._work, self._operation, self._count = order, work, operation, count
         self._x, self._moved = x, moved
 
     def done(self) -> bool:
@@ -44,10 +43,10 @@ class GroupWork:
         try:
             self._work.wait()
         except RuntimeError as error:
-            raise self._wire.endpoint.connection_lost(self._operation, str(error).splitlines()[0]) from error
+            raise self._order.endpoint.connection_lost(self._operation, str(error).splitlines()[0]) from error
 
     def _poll(self, seconds: float) -> bool:
-        clock = self._wire.clock
+        clock = self._order.endpoint.clock
         deadline = clock.now() + seconds
         while not self._work.is_completed():
             if clock.now() >= deadline:
@@ -58,12 +57,12 @@ class GroupWork:
 
     def wait(self, timeout: float | None = None) -> Tensor:
         if self._work is not None:
-            order, count = self._wire.order, self._count
+            order, count = self._order, self._count
             with order.waiting(count, self._operation, "by backend"):
-                self._wire.endpoint.until(
+                order.endpoint.until(
                     self._ready,
                     waits_for=self._operation,
-                    needed=self._wire.others,
+                    needed=order.endpoint.others,
                     timeout=timeout,
                     missing=lambda: order.missing(count),
                 )
@@ -76,28 +75,28 @@ class GroupWork:
 class MessagesWork(Generic[T]):
     """A collective under way as messages."""
 
-    def __init__(self, wire: RealWire, work: Work[T], operation: str, count: int) -> None:
-        self._wire, self._work, self._operation, self._count = wire, work, operation, count
+    def __init__(self, order: Order, work: Work[T], operation: str, count: int) -> None:
+        self._order, self._work, self._operation, self._count = order, work, operation, count
 
     def done(self) -> bool:
         return self._work.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        with self._wire.order.waiting(self._count, self._operation, "by messages"):
+        with self._order.waiting(self._count, self._operation, "by messages"):
             return self._work.wait(timeout)
 
 
 class SendWork:
     """A message on its way."""
 
-    def __init__(self, wire: RealWire, outgoing: Outgoing, to: int) -> None:
-        self._wire, self._outgoing, self._to = wire, outgoing, to
+    def __init__(self, endpoint: Endpoint, outgoing: Outgoing, to: int) -> None:
+        self._endpoint, self._outgoing, self._to = endpoint, outgoing, to
 
     def done(self) -> bool:
         return self._outgoing.sent.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        endpoint = self._wire.endpoint
+        endpoint = self._endpoint
         what = f"send to rank {self._to}"
         endpoint.until(self._outgoing.sent.wait, waits_for=what, needed=[self._to], timeout=timeout)
         if self._outgoing.lost:
@@ -107,19 +106,18 @@ class SendWork:
 class ReceiveWork:
     """A message that was asked for."""
 
-    def __init__(self, wire: RealWire, source: int | None, tag: str) -> None:
-        self._wire, self._source = wire, source
-        self._waiting = wire.endpoint.inbox.ask(source, tag)
+    def __init__(self, endpoint: Endpoint, source: int | None, tag: str) -> None:
+        self._endpoint, self._source = endpoint, source
+        self._waiting = endpoint.inbox.ask(source, tag)
 
     def done(self) -> bool:
         return self._waiting.filled.is_set()
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
-        wire = self._wire
         if not self._waiting.filled.is_set():
             needed = [self._source] if self._source is not None else []
             what = "receive from anyone" if self._source is None else f"receive from rank {self._source}"
-            wire.endpoint.until(self._waiting.filled.wait, waits_for=what, needed=needed, timeout=timeout)
+            self._endpoint.until(self._waiting.filled.wait, waits_for=what, needed=needed, timeout=timeout)
         assert self._waiting.result is not None
         return self._waiting.result
 
@@ -127,8 +125,8 @@ class ReceiveWork:
 class TaskWork:
     """A task in a thread of its own; ends the process's wait with what it raised."""
 
-    def __init__(self, wire: RealWire, task: Callable[[Wire], None], channel: Wire) -> None:
-        self._wire, self._name = wire, channel.name
+    def __init__(self, endpoint: Endpoint, task: Callable[[Wire], None], channel: Wire) -> None:
+        self._endpoint, self._name = endpoint, channel.name
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(task, channel), name=channel.name, daemon=True)
@@ -145,6 +143,6 @@ class TaskWork:
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        self._wire.endpoint.until(self._ended.wait, waits_for=f"the task {self._name}", needed=[], timeout=timeout)
+        self._endpoint.until(self._ended.wait, waits_for=f"the task {self._name}", needed=[], timeout=timeout)
         if self._error is not None:
             raise self._error
