@@ -201,7 +201,7 @@ class Twice(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         torch.manual_seed(12)
-        self.kind, self.first, self.tied = kind, nn.Linear(5, 6), nn.Linear(6, 6)
+        self.kind, self.first, self.tied = kind, nn.Linear(5, 600), nn.Linear(600, 600)  # a part each
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
