@@ -1,7 +1,8 @@
 """Laying many tensors out in few flat parts (tensor fusion), and copying them there and back; pure.
 
 Parts are filled from the last tensor to the first, because that is the order in which a backward pass finishes
-gradients. A tensor is never cut: one that is larger than a part has a part of its own.
+gradients. A tensor is never cut. A part is full with the tensor that reaches its limit: large weights end parts, so
+the part that can only travel at the very end is small.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from torch import Tensor
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, Layout, Part, Segment
 
-PART_BYTES = 25 << 20
-"""Bytes a part holds at most, unless one tensor alone is larger."""
+PART_BYTES = 8 << 20
+"""Bytes at which a part is full."""
 FIRST_PART_BYTES = 1 << 20
-"""Bytes the first part holds at most: small, so that something is under way early."""
+"""Bytes at which the first part is full: few, so that something is under way early."""
 
 _COUNTS = (torch.float32, torch.float64)
 
@@ -49,13 +50,14 @@ def layout_of(
             raise ConfigurationError(f"{name} is {x.dtype}; only floating-point and complex tensors can be averaged")
         key = (x.device, sum_dtype(x.dtype))
         number = open_parts.get(key)
-        limit = first_part_bytes if number == 0 else part_bytes
-        if number is None or (sizes[number] + x.numel()) * key[1].itemsize > limit:
+        if number is None:
             number = open_parts[key] = len(sizes)
             sizes.append(0)
             parts.append(Part(0, key[1], key[0]))
         places[index] = (number, sizes[number])
         sizes[number] += x.numel()
+        if sizes[number] * key[1].itemsize >= (first_part_bytes if number == 0 else part_bytes):
+            del open_parts[key]  # full: what becomes ready later must not hold it back
     if header and (not parts or parts[-1].dtype not in _COUNTS):
         parts.append(Part(0, torch.float32, tensors[0][1].device if tensors else torch.device("cpu")))
         sizes.append(0)

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from quorate.buckets.flat import layout_of, pack
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
-from quorate.core.errors import WireTimeout
+from quorate.core.errors import QuorateError, WireTimeout
 from quorate.core.vectors import Flat
 from quorate.reducers.dense import Dense
 from quorate.train.backward import Spending
@@ -63,7 +63,8 @@ class Agreement:
         )
         self.ready.scale = 1.0 / self.size
         self.local = LocalGradient(self._parameters, flat)
-        self.used = [False] * len(tensors)
+        self._repeats = self._writes_early = False  # the first mean shows whether parts have to be repeated
+        self.used, self._written = [False] * len(tensors), [False] * len(tensors)
         self.ended = self.all_ended = False
         self._company: Work[Flat] | None = None
 
@@ -93,19 +94,56 @@ class Agreement:
                 mine[_COUNTS + len(touched) + part] = 1.0
             header.copy_(torch.tensor(mine, dtype=header.dtype))
 
+        flat, touched = self.ready.flat, self.ready.touched
         self.ready.complete(write_header)
-        work = self.reducer.start(self.ready.flat)
+        self._written = [False] * len(touched)
+
+        def write_part(part: int) -> None:
+            """Write what has arrived while the rest travels; what this worker did not use waits for the header."""
+            if not self._writes_early:
+                return
+            mine = [index for index in self.layout.by_part[part] if touched[index]]
+            self._write(mine, flat)
+            for index in mine:
+                self._written[index] = True
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
             count = len(self._parameters)
             self.used = [n > 0 for n in header[_COUNTS : _COUNTS + count]]
-            for part, changed in enumerate(header[_COUNTS + count :]):
-                if changed:
-                    self._repeat(part, sums[0])
+            changed = [part for part, times in enumerate(header[_COUNTS + count :]) if times]
+            if changed and self._writes_early:
+                raise QuorateError(
+                    "a layer that several re-entrant checkpoint segments share appeared after the first step, when "
+                    "gradients of other workers had been written already; use checkpoint(..., use_reentrant=False)"
+                )
+            for part in changed:
+                self._repeat(part, sums[0])
+            self._repeats = self._repeats or bool(changed)
+            self._writes_early = not self._repeats
+            if header[_WEIGHT] != self.size:
+                self._written = [False] * count
             return self._weighted(sums[0], header[_WEIGHT])
 
-        return Together([work], finish, self.wire.clock)
+        return Together([self.reducer.start(flat, write_part)], finish, self.wire.clock)
+
+    def write_gradient(self, value: Flat) -> None:
+        """Write `value` into `.grad` of every parameter that some worker used."""
+        done = self._written if value is self.ready.flat else [False] * len(self._written)
+        self._write([index for index, used in enumerate(self.used) if used and not done[index]], value)
+        self._written = [False] * len(self._written)
+
+    def _write(self, indices: Sequence[int], value: Flat) -> None:
+        grads, numbers, places = [], [], value.segments()
+        with torch.no_grad():
+            for index in indices:
+                p = self._parameters[index]
+                if p.grad is None:
+                    p.grad = torch.empty_like(p)
+                grads.append(p.grad)
+                numbers.append(places[index])
+            if grads:
+                torch._foreach_copy_(grads, numbers)
 
     def _repeat(self, part: int, sums: Flat) -> None:
         """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""

@@ -80,16 +80,7 @@ class OptimizerWorker:
 
     @gradient.setter
     def gradient(self, value: Flat) -> None:
-        grads, numbers = [], []
-        with torch.no_grad():
-            for p, used, place in zip(self._parameters, self.peers.used, value.segments(), strict=True):
-                if used:
-                    if p.grad is None:
-                        p.grad = torch.empty_like(p)
-                    grads.append(p.grad)
-                    numbers.append(place)
-            if grads:
-                torch._foreach_copy_(grads, numbers)
+        self.peers.write_gradient(value)
 
     @property
     def parameters(self) -> Flat:

@@ -24,10 +24,19 @@ class Done(Generic[T]):
 
 
 class Together(Generic[T]):
-    """Several works as one: `combine` makes the result of theirs, once, in the thread that waits."""
+    """Several works as one: `combine` makes the result of theirs, once, in the thread that waits.
 
-    def __init__(self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock) -> None:
-        self._works = list(works)
+    They are waited for in order; `on_each(index)` is called as the wait for each ends, once.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[Work[Any]],
+        combine: Callable[[list[Any]], T],
+        clock: Clock,
+        on_each: Callable[[int], None] | None = None,
+    ) -> None:
+        self._works, self._on_each, self._results = list(works), on_each, list[Any]()
         self._combine: Callable[[list[Any]], T] | None = combine
         self._clock = clock
         self._result: T
@@ -39,11 +48,12 @@ class Together(Generic[T]):
         combine = self._combine
         if combine is not None:
             deadline = None if timeout is None else self._clock.now() + timeout
-            results = []
-            for work in self._works:
+            for index in range(len(self._results), len(self._works)):
                 left = None if deadline is None else max(0.0, deadline - self._clock.now())
-                results.append(work.wait(left))
-            self._result = combine(results)
+                self._results.append(self._works[index].wait(left))
+                if self._on_each is not None:
+                    self._on_each(index)
+            self._result = combine(self._results)
             self._combine = None
-            self._works = []
+            self._works, self._results = [], []
         return self._result

@@ -45,13 +45,13 @@ def test_pack_then_unpack_gives_the_same_bits(kinds, part_bytes):
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(4, 120))
-def test_only_a_tensor_larger_than_a_part_exceeds_it(sizes, part_bytes):
+def test_a_part_is_full_with_the_tensor_that_reaches_its_limit(sizes, part_bytes):
     layout = layout_of(
         [(str(i), torch.zeros(n)) for i, n in enumerate(sizes)], part_bytes=part_bytes, first_part_bytes=part_bytes
     )
-    for part, indices in zip(layout.parts, layout.by_part, strict=True):
-        full = [i for i in indices if sizes[i]]
-        assert part.numel * 4 <= part_bytes or len(full) == 1
+    for number, (part, indices) in enumerate(zip(layout.parts, layout.by_part, strict=True)):
+        assert (part.numel - sizes[min(indices)]) * 4 < part_bytes
+        assert part.numel * 4 >= part_bytes or number == len(layout.parts) - 1
 
 
 def test_the_last_tensors_travel_first():
