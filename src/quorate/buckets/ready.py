@@ -22,7 +22,9 @@ class ReadyGradients:
 
     `on_part(index, tensor)` is called for each part as it is complete (None: parts are only packed at `complete`).
     What is packed is `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter, whether a
-    gradient has been added to since `complete` was last called.
+    gradient has been added to since `complete` was last called, `began_without` whether it had none when the pass
+    began. Whoever gives away views of `flat` sets `is_lent`; while somebody holds one, the next pass packs into new
+    memory.
     """
 
     def __init__(
@@ -36,7 +38,10 @@ class ReadyGradients:
         self.scale = 1.0
         self.paused = False
         self.touched = [False] * len(self._parameters)
-        self.fired = False
+        self.fired = self.is_lent = False
+        flat.let_go()
+        self._own = flat.holders()
+        self.began_without = [False] * len(self._parameters)
         self._names = tuple(names)
         self._parts = flat.layout.by_part
         self._reset()
@@ -45,6 +50,15 @@ class ReadyGradients:
             for index, (p, segment) in enumerate(zip(self._parameters, flat.layout.segments, strict=True))
             if p.requires_grad
         ]
+
+    def begin(self) -> None:
+        """A backward pass begins: what is there before it, and memory to pack into that nobody else looks at."""
+        self.began_without = [p.grad is None for p in self._parameters]
+        if self.is_lent:
+            self.flat.let_go()
+            if self.flat.holders() > self._own:
+                self.flat = Flat.empty(self.flat.layout)
+            self.is_lent = False
 
     def _reset(self) -> None:
         self._missing = [len(indices) for indices in self._parts]

@@ -79,11 +79,24 @@ class Flat:
         """A new vector of zeros."""
         return cls([torch.zeros(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
 
+    @classmethod
+    def empty(cls, layout: Layout) -> Flat:
+        """A new vector whose numbers are whatever the memory held."""
+        return cls([torch.empty(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
+
     @property
     def header(self) -> Tensor:
         """The last part's header (a view); empty where the layout has none."""
         last = self.parts[-1]
         return last[last.numel() - self.layout.header :]
+
+    def holders(self) -> int:
+        """How many tensors share this vector's memory, its own parts and `segments` among them."""
+        return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in self.parts)
+
+    def let_go(self) -> None:
+        """Forget the views that `segments` gave, so that only their users hold them."""
+        self._views = None
 
     def segment(self, index: int) -> Tensor:
         """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from quorate.core.contracts import Wire, Work
@@ -26,17 +24,13 @@ class Dense:
         """Launch the exchange of one part; never waits. Parts are launched in order, each once per `start`."""
         self._under_way[part] = self._wire.all_reduce(x)
 
-    def start(self, x: Flat, on_part: Callable[[int], None] | None = None) -> Work[Flat]:
-        """Launch what `part_ready` has not, and return the sum of all; it is written into `x`.
-
-        `on_part(index)` is called, in order, as the wait for each part ends, while later ones are still under way.
-        """
+    def start(self, x: Flat) -> Work[Flat]:
+        """Launch what `part_ready` has not, and return the sum of all; it is written into `x`."""
         for part, tensor in enumerate(x.parts):
             if part not in self._under_way:
                 self.part_ready(part, tensor)
         works, self._under_way = self._under_way, {}
-        in_order = [works[part] for part in range(len(x.parts))]
-        return Together(in_order, lambda parts: x, self._wire.clock, on_part)
+        return Together([works[part] for part in range(len(x.parts))], lambda parts: x, self._wire.clock)
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
         """Sum one part once more, on its own."""

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from quorate.buckets.flat import layout_of, pack
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
-from quorate.core.errors import QuorateError, WireTimeout
+from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat
 from quorate.reducers.dense import Dense
 from quorate.train.backward import Spending
@@ -25,7 +25,7 @@ class LocalGradient(Flat):
     """This worker's gradient as it stands in `.grad`; packed when its numbers are asked for."""
 
     def __init__(self, parameters: Sequence[Parameter], flat: Flat) -> None:
-        super().__init__(flat.parts, flat.layout)
+        super().__init__((), flat.layout)
         self._parameters = parameters
 
     @property
@@ -63,8 +63,7 @@ class Agreement:
         )
         self.ready.scale = 1.0 / self.size
         self.local = LocalGradient(self._parameters, flat)
-        self._repeats = self._writes_early = False  # the first mean shows whether parts have to be repeated
-        self.used, self._written = [False] * len(tensors), [False] * len(tensors)
+        self.used = [False] * len(tensors)
         self.ended = self.all_ended = False
         self._company: Work[Flat] | None = None
 
@@ -94,54 +93,40 @@ class Agreement:
                 mine[_COUNTS + len(touched) + part] = 1.0
             header.copy_(torch.tensor(mine, dtype=header.dtype))
 
-        flat, touched = self.ready.flat, self.ready.touched
         self.ready.complete(write_header)
-        self._written = [False] * len(touched)
-
-        def write_part(part: int) -> None:
-            """Write what has arrived while the rest travels; what this worker did not use waits for the header."""
-            if not self._writes_early:
-                return
-            mine = [index for index in self.layout.by_part[part] if touched[index]]
-            self._write(mine, flat)
-            for index in mine:
-                self._written[index] = True
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
             count = len(self._parameters)
             self.used = [n > 0 for n in header[_COUNTS : _COUNTS + count]]
-            changed = [part for part, times in enumerate(header[_COUNTS + count :]) if times]
-            if changed and self._writes_early:
-                raise QuorateError(
-                    "a layer that several re-entrant checkpoint segments share appeared after the first step, when "
-                    "gradients of other workers had been written already; use checkpoint(..., use_reentrant=False)"
-                )
-            for part in changed:
-                self._repeat(part, sums[0])
-            self._repeats = self._repeats or bool(changed)
-            self._writes_early = not self._repeats
-            if header[_WEIGHT] != self.size:
-                self._written = [False] * count
+            for part, changed in enumerate(header[_COUNTS + count :]):
+                if changed:
+                    self._repeat(part, sums[0])
             return self._weighted(sums[0], header[_WEIGHT])
 
-        return Together([self.reducer.start(flat, write_part)], finish, self.wire.clock)
+        return Together([self.reducer.start(self.ready.flat)], finish, self.wire.clock)
 
     def write_gradient(self, value: Flat) -> None:
-        """Write `value` into `.grad` of every parameter that some worker used."""
-        done = self._written if value is self.ready.flat else [False] * len(self._written)
-        self._write([index for index, used in enumerate(self.used) if used and not done[index]], value)
-        self._written = [False] * len(self._written)
+        """Make `value` the `.grad` of every parameter that some worker used.
 
-    def _write(self, indices: Sequence[int], value: Flat) -> None:
-        grads, numbers, places = [], [], value.segments()
+        A gradient that came into being in this backward is not copied to: `.grad` becomes a view of the vector, which
+        is then never written again. One that was there before stays the same tensor and gets the numbers.
+        """
+        lends = value is self.ready.flat
+        grads, numbers = [], []
         with torch.no_grad():
-            for index in indices:
-                p = self._parameters[index]
-                if p.grad is None:
-                    p.grad = torch.empty_like(p)
-                grads.append(p.grad)
-                numbers.append(places[index])
+            for index, (p, place) in enumerate(zip(self._parameters, value.segments(), strict=True)):
+                if not self.used[index]:
+                    continue
+                is_new = p.grad is None or self.ready.began_without[index]
+                if lends and is_new and p.dtype == place.dtype and p.is_contiguous():
+                    p.grad = place
+                    self.ready.is_lent = True
+                else:
+                    if p.grad is None:
+                        p.grad = torch.empty_like(p)
+                    grads.append(p.grad)
+                    numbers.append(place)
             if grads:
                 torch._foreach_copy_(grads, numbers)
 

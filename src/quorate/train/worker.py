@@ -73,6 +73,7 @@ class OptimizerWorker:
         if [p.requires_grad for p in now] != self._trained:
             self.peers.close()
             self._arrange()
+        self.peers.ready.begin()
 
     @property
     def gradient(self) -> Flat:

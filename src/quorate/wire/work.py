@@ -24,19 +24,10 @@ class Done(Generic[T]):
 
 
 class Together(Generic[T]):
-    """Several works as one: `combine` makes the result of theirs, once, in the thread that waits.
+    """Several works as one: `combine` makes the result of theirs, once, in the thread that waits."""
 
-    They are waited for in order; `on_each(index)` is called as the wait for each ends, once.
-    """
-
-    def __init__(
-        self,
-        works: Sequence[Work[Any]],
-        combine: Callable[[list[Any]], T],
-        clock: Clock,
-        on_each: Callable[[int], None] | None = None,
-    ) -> None:
-        self._works, self._on_each, self._results = list(works), on_each, list[Any]()
+    def __init__(self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock) -> None:
+        self._works, self._results = list(works), list[Any]()
         self._combine: Callable[[list[Any]], T] | None = combine
         self._clock = clock
         self._result: T
@@ -51,8 +42,6 @@ class Together(Generic[T]):
             for index in range(len(self._results), len(self._works)):
                 left = None if deadline is None else max(0.0, deadline - self._clock.now())
                 self._results.append(self._works[index].wait(left))
-                if self._on_each is not None:
-                    self._on_each(index)
             self._result = combine(self._results)
             self._combine = None
             self._works, self._results = [], []

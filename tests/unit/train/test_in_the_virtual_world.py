@@ -150,6 +150,46 @@ def test_a_worker_that_dies_ends_the_training_of_the_others_with_its_name() -> N
             assert outcome.error.ranks == (1,)
 
 
+def test_a_gradient_that_somebody_keeps_is_never_written_again() -> None:
+    def keeps(wire: Wire) -> None:
+        current.enter(wire, thread_only=True)
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        distribute(optimizer, model)
+        kept: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        for step in range(6):
+            optimizer.zero_grad(set_to_none=step != 4)
+            before = [p.grad for p in model.parameters()]
+            model(data(wire.rank, step)).square().mean().backward()
+            now = [p.grad for p in model.parameters()]
+            if step == 4:  # gradients that were there stay the same tensors
+                assert all(a is b for a, b in zip(before, now, strict=True))
+            if step in (0, 1, 5):
+                kept.append((now, [g.clone() for g in now]))  # type: ignore[arg-type, union-attr]
+            optimizer.step()
+        for grads, copies in kept:
+            assert all(torch.equal(a, b) for a, b in zip(grads, copies, strict=True))
+
+    VirtualWorld(2).run(keeps)
+
+
+def test_memory_that_nobody_keeps_is_packed_into_again() -> None:
+    def places(wire: Wire) -> int:
+        current.enter(wire, thread_only=True)
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        distribute(optimizer, model)
+        found = set()
+        for step in range(5):
+            optimizer.zero_grad()
+            model(data(wire.rank, step)).square().mean().backward()
+            found.add(model[0].weight.grad.data_ptr())  # type: ignore[union-attr, operator]
+            optimizer.step()
+        return len(found)
+
+    assert VirtualWorld(2).run(places) == [1, 1]
+
+
 def test_a_strategy_of_ones_own_needs_one_file_outside_the_package() -> None:
     @strategies.register("every-other")
     @dataclass(frozen=True, kw_only=True)
