@@ -39,7 +39,7 @@ class ReadyGradients:
         self.paused = False
         self.touched = [False] * len(self._parameters)
         self.fired = self.is_lent = False
-        flat.let_go()
+        flat.segments()
         self._own = flat.holders()
         self.began_without = [False] * len(self._parameters)
         self._names = tuple(names)
@@ -55,9 +55,9 @@ class ReadyGradients:
         """A backward pass begins: what is there before it, and memory to pack into that nobody else looks at."""
         self.began_without = [p.grad is None for p in self._parameters]
         if self.is_lent:
-            self.flat.let_go()
             if self.flat.holders() > self._own:
                 self.flat = Flat.empty(self.flat.layout)
+                self.flat.segments()
             self.is_lent = False
 
     def _reset(self) -> None:

@@ -94,10 +94,6 @@ class Flat:
         """How many tensors share this vector's memory, its own parts and `segments` among them."""
         return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in self.parts)
 
-    def let_go(self) -> None:
-        """Forget the views that `segments` gave, so that only their users hold them."""
-        self._views = None
-
     def segment(self, index: int) -> Tensor:
         """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""
         return self.segments()[index]

@@ -120,7 +120,7 @@ class Agreement:
                     continue
                 is_new = p.grad is None or self.ready.began_without[index]
                 if lends and is_new and p.dtype == place.dtype and p.is_contiguous():
-                    p.grad = place
+                    p.grad = place.detach()
                     self.ready.is_lent = True
                 else:
                     if p.grad is None:
