@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ARMS = ("torch DDP", "all-reduce")
@@ -90,6 +91,16 @@ def work(options: argparse.Namespace) -> None:
         train(arm, options)
 
 
+def _lines(run: subprocess.Popen[str]) -> Iterator[str]:
+    """What the workers say; they end with us."""
+    assert run.stdout is not None
+    try:
+        yield from run.stdout
+    except BaseException:
+        run.terminate()
+        raise
+
+
 def show(options: argparse.Namespace) -> int:
     """Start the workers and show what rank 0 says."""
     from rich.console import Console
@@ -119,8 +130,7 @@ def show(options: argparse.Namespace) -> int:
     console.print(f"Starting {options.workers} workers.")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as run, Progress(*columns, console=console) as bars:
         tasks = {}
-        assert run.stdout is not None
-        for line in run.stdout:
+        for line in _lines(run):
             if not line.startswith("{"):
                 bars.print(line.rstrip())
                 continue
@@ -165,7 +175,10 @@ def main() -> int:
         work(options)
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return show(options)
+    try:
+        return show(options)
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":
