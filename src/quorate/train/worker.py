@@ -127,6 +127,7 @@ class OptimizerWorker:
         self.step += 1
         self._closure = None if closure is None else self._agreed_closure(closure)
         if self._agrees_in_backward and not self._agreed and closure is None and self._has_gradient():
+            self.peers.ready.begin()  # these gradients came without a backward
             self.peers.ready.touched = [p.grad is not None for p in self._parameters]
             self.strategy.backward(self)
         self._loss = None

@@ -12,11 +12,6 @@ def all_reduce_bytes(nbytes: int, size: int) -> int:
     return -(-2 * (size - 1) * nbytes // size)
 
 
-def exchange_bytes(nbytes: int, size: int) -> int:
-    """Everyone's n bytes to everyone else: (P - 1) n."""
-    return (size - 1) * nbytes
-
-
 def piece_bytes(numel: int, itemsize: int, rank: int, size: int) -> int:
     """Bytes of piece `rank` when `numel` elements are cut as `tensor_split` cuts them: larger pieces first."""
     return (numel // size + (rank < numel % size)) * itemsize

@@ -167,6 +167,10 @@ def test_a_gradient_that_somebody_keeps_is_never_written_again() -> None:
             if step in (0, 1, 5):
                 kept.append((now, [g.clone() for g in now]))  # type: ignore[arg-type, union-attr]
             optimizer.step()
+            if step == 1:
+                optimizer.step()  # agrees on what is there, and leaves it where it is
+                assert all(p.grad is g for p, g in zip(model.parameters(), now, strict=True))
+                kept[-1] = (now, [g.clone() for g in now])  # type: ignore[union-attr]
         for grads, copies in kept:
             assert all(torch.equal(a, b) for a, b in zip(grads, copies, strict=True))
 
