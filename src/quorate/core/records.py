@@ -1,0 +1,154 @@
+"""What a run leaves behind, row by row: `rank-N.jsonl` in its folder, one JSON object a line, only ever appended to.
+
+Everything that is said of a run afterwards (closing line, report, trace) is read from these rows and `run.json`.
+Times are seconds of the run's clock: the monotonic clock of the host, or the virtual one. Rows are told apart by
+"kind":
+
+start     rank, size, host, pid, clock ("monotonic" or "virtual"), now (the clock when the row was written), wall (the
+          time of day then, in seconds since 1970; null in a virtual world), device, optimizer, strategy, settings
+step      one `optimizer.step()`; see `Step`
+log       step, time, values: what the script gave to `quorate.log`
+evaluate  step, begin, end: a `world.evaluate()` block
+end       time, steps, peak_bytes (resident memory at its greatest; null in a virtual world)
+
+A worker that is killed leaves no end row, and perhaps half a line, which readers skip.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from io import FileIO
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["start", "step", "log", "evaluate", "end"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step of one worker: where its time went, and what it exchanged.
+
+    `begin` ≤ `arrive` ≤ `end` on the run's clock. From `begin` to `arrive` the worker was busy by itself: `data` +
+    `delay` + `compute`. From `arrive`, when it came to the meeting point, to `end`: `encode` + `wait` + `decode` +
+    `update` + what is left. How much of `wait` was waiting for others and how much was moving bytes is seen only by
+    holding the `arrive` of all workers side by side.
+    """
+
+    step: int
+    """Counts this worker's steps from 1."""
+    optimizer: str
+    """The name of the channel, where a script distributes several; "1" is the first."""
+    round: int
+    """How many updates this replica has applied."""
+    begin: float
+    arrive: float
+    end: float
+    data: float = 0.0
+    """Seconds until the loader had the batch."""
+    delay: float = 0.0
+    """Seconds of injected imbalance and pace."""
+    compute: float = 0.0
+    """Seconds of forward and backward, and of the script's own code between steps."""
+    encode: float = 0.0
+    """Seconds of packing after the backward pass."""
+    wait: float = 0.0
+    """Seconds blocked in the exchange."""
+    decode: float = 0.0
+    """Seconds of writing back what arrived."""
+    update: float = 0.0
+    """Seconds in the user's optimizer."""
+    loss: float | None = None
+    """This worker's own; null where it is not known (on a GPU, or scaled by a GradScaler)."""
+    examples: int | None = None
+    """In this step's batches; null without a loader of `quorate.shard`."""
+    tokens: int | None = None
+    """In this step's batches; null where they do not say."""
+    bytes_out: int = 0
+    bytes_in: int = 0
+    contributors: int = 1
+    """Workers whose gradient is in the update."""
+    staleness: int = 0
+    """Rounds between computing and applying this worker's gradient."""
+
+
+_FIELDS = tuple(field.name for field in fields(Step))
+_DIGITS = 6
+
+
+class Recorder:
+    """Appends rows to one rank's file, each at once; the file is made with the first.
+
+    `held` rows are kept back and written together (a virtual world has more workers than a process has files); the
+    file is closed in between. Not safe from several threads at once. Cost: some 10 µs a row.
+    """
+
+    def __init__(self, path: Path, *, held: int = 1) -> None:
+        self.path, self._held = path, held
+        self._rows: list[str] = []
+        self._file: FileIO | None = None
+
+    def step(self, row: Step) -> None:
+        """Write a `step` row."""
+        values: dict[str, Any] = {"kind": "step"}
+        for name in _FIELDS:
+            value = getattr(row, name)
+            values[name] = round(value, _DIGITS) if type(value) is float else value
+        self._write(values)
+
+    def write(self, kind: Kind, **values: Any) -> None:
+        """Write a row of another kind; its values are plain JSON ones."""
+        self._write({"kind": kind, **values})
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        self._rows.append(json.dumps(values, separators=(",", ":"), allow_nan=True) + "\n")
+        if len(self._rows) >= self._held:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if not self._rows:
+            return
+        text, self._rows = "".join(self._rows).encode(), []
+        if self._held > 1:
+            with FileIO(self.path, "a") as file:
+                file.write(text)
+            return
+        if self._file is None:
+            self._file = FileIO(self.path, "a")
+        self._file.write(text)
+
+    def close(self) -> None:
+        """Write what is held, and close the file."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def records_of(folder: Path, rank: int) -> Path:
+    """Where the rows of `rank` are."""
+    return folder / f"rank-{rank}.jsonl"
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """The ranks that have left rows in `folder`."""
+    names = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl"))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of one file in order; a line that is cut off or damaged is skipped. Nothing where there is no file."""
+    try:
+        file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "kind" in row:
+                yield row

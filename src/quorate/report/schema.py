@@ -1,0 +1,210 @@
+"""The schema of `summary.json`: everything the page, the Markdown summary and the CSV files show.
+
+Times are seconds, sizes bytes; an axis of seconds is training time, without evaluation. Unknown fields are refused.
+A value that was not measured is null, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FORMAT = 1
+"""Rises when a field changes its meaning or goes away."""
+
+Difference = Literal["better", "worse", "no difference shown"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(_Part):
+    """A figure measured once per seed: the mean, and its 95% interval where there are two seeds or more."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    values: tuple[float, ...]
+    """One per seed, in the order of `Arm.runs`; runs that failed are left out."""
+
+
+class Outcome(_Part):
+    """How one run ended."""
+
+    seed: int
+    folder: str
+    """Relative to the comparison's folder."""
+    status: int | None
+    """The exit status; null where the run did not end (it was stopped, or is still under way)."""
+    seconds: float | None
+    """By the wall clock, start-up included."""
+    why: str | None
+    """The sentence that says why it failed."""
+
+
+class Curve(_Part):
+    """Quality over the course of one run, at every evaluation; equally long lists."""
+
+    seed: int
+    seconds: tuple[float, ...]
+    examples: tuple[int, ...]
+    """Of all workers together."""
+    bytes: tuple[int, ...]
+    """Sent by all workers together."""
+    quality: tuple[float, ...]
+
+
+class StepTimes(_Part):
+    """How long steps took, over all ranks and seeds, warm-up left out."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    edges: tuple[float, ...]
+    """The edges of the histogram's bins."""
+    counts: tuple[int, ...]
+    shares: dict[str, float]
+    """Mean seconds of a step by what they went into, in this order: data, compute, delay, encode, waiting (for
+    others), communication (exposed), decode, update, other. They add up to `mean`."""
+
+
+class RankArrival(_Part):
+    """How one rank came to the meeting point, over all steps of one run."""
+
+    rank: int
+    lateness_mean: float
+    """Seconds after the first one to arrive."""
+    lateness_p95: float
+    last_share: float
+    """The share of steps in which it came last."""
+    step_mean: float
+    """Its own mean step time: under a strategy that waits, the same for all."""
+
+
+class Arrival(_Part):
+    """Who is slow, measured at the meeting point, in the first run of an arm that ended well."""
+
+    seed: int
+    ranks: tuple[RankArrival, ...]
+    slow_rank: int | None
+    """The rank that is slower than the others beyond chance; null where there is none."""
+    sentence: str
+    """What is to be said of it."""
+    steps: tuple[int, ...]
+    """The first step of each column of the heat map."""
+    heat: tuple[tuple[float | None, ...], ...]
+    """Mean lateness by rank (rows) and range of steps (columns)."""
+
+
+class Lane(_Part):
+    """One rank in the timeline of typical steps: spans of (activity as in `StepTimes.shares`, begin, end)."""
+
+    rank: int
+    spans: tuple[tuple[str, float, float], ...]
+
+
+class Arm(_Part):
+    """One side of the comparison."""
+
+    name: str
+    strategy: str | None
+    settings: dict[str, object]
+    is_baseline: bool
+    learning_rate_factor: float | None
+    runs: tuple[Outcome, ...]
+    quality: Estimate | None
+    """At the end."""
+    time_to_target: Estimate | None
+    """Seconds; over the runs that reached it."""
+    target_reached: tuple[int, int] | None
+    """So many, of so many."""
+    examples_per_second: Estimate | None
+    seconds: Estimate | None
+    """Training time."""
+    examples: Estimate | None
+    speedup: Estimate | None
+    """Examples per second over the baseline's, by pairs of equal seed: geometric mean; null for the baseline."""
+    target_speedup: Estimate | None
+    """The baseline's time to target over this one's, likewise, where both reached it."""
+    no_wait_share: Estimate | None
+    """Examples per second over what the workers would do if nobody ever waited and exchanges cost nothing."""
+    bytes_per_step: Estimate | None
+    """Sent, per rank."""
+    peak_bytes: Estimate | None
+    """Resident memory of the greatest rank."""
+    differences: dict[str, Difference]
+    """By the field's name: against the baseline, better or worse where the intervals of the difference exclude none."""
+    steps: StepTimes | None
+    curves: tuple[Curve, ...]
+    losses: tuple[Curve, ...]
+    """The training loss (mean over ranks and neighbouring steps, at most 200 points); `quality` holds the loss."""
+    arrival: Arrival | None
+    timeline: tuple[Lane, ...]
+    """Some 20 typical steps of the run that `arrival` is of."""
+
+
+class Trial(_Part):
+    """One run of the search for a learning rate."""
+
+    arm: str
+    factor: float
+    """Of the usual learning rate."""
+    seed: int
+    quality: float | None
+    is_chosen: bool
+
+
+class Metric(_Part):
+    """What quality is."""
+
+    name: str
+    higher_is_better: bool
+
+
+class Fairness(_Part):
+    """What was equal, and what differed."""
+
+    equal: tuple[str, ...]
+    """Sentences."""
+    differed: dict[str, dict[str, object]]
+    """By key, the value of each arm; only keys in which arms differ."""
+    warm_up_steps: int
+    """Left out of every figure about steps."""
+    seeds: tuple[int, ...]
+
+
+class Reproduce(_Part):
+    """What it takes to do it again."""
+
+    command: tuple[str, ...]
+    started: str
+    git: dict[str, object] | None
+    packages: dict[str, str | None]
+    machine: dict[str, object]
+    settings: dict[str, object]
+
+
+class Summary(_Part):
+    """`summary.json`."""
+
+    format: int = FORMAT
+    title: str
+    world: Literal["real", "virtual"]
+    workers: int
+    verdict: str
+    """One sentence."""
+    warnings: tuple[str, ...]
+    """What a reader has to know: arms that failed, one seed only, work that was not equal."""
+    metric: Metric | None
+    target: float | None
+    baseline: str | None
+    imbalance: str | None
+    pace: str | None
+    arms: tuple[Arm, ...]
+    tuning: tuple[Trial, ...]
+    fairness: Fairness
+    reproduce: Reproduce
