@@ -15,7 +15,7 @@ def json_lines(script: str, size: int, *arguments: str) -> Iterator[str]:
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
             assert run.stderr is not None
-            yield from (line for line in run.stdout if line.startswith("{"))
+            yield from (line for line in run.stdout if line.startswith(("{", "[")))
             said = run.stderr.read()
         if run.returncode:
             raise SystemExit(f"the workers of {script} failed:\n{said}")

@@ -10,7 +10,7 @@ import pytest
 import quorate
 from tests.architecture.tree import ROOT
 
-NAMES = ("join", "distribute", "shard")
+NAMES = ("join", "distribute", "shard", "log")
 
 
 @pytest.mark.parametrize("name", NAMES)

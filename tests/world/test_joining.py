@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 import quorate
 from quorate.core.contracts import Board
+from quorate.core.records import records_of, rows
 from quorate.launch.world import World
 from tests.support.processes import run_real_board, run_real_world
 
@@ -99,6 +101,13 @@ def test_one_script_runs_unchanged_however_it_is_started(how: str, tmp_path: Pat
     size = {"alone": 1, "torchrun": 2, "run": 2, "virtual": 5}[how]
     assert f"end 0 {size} {(size - 1) / 2}" in ended.stdout
     assert "Traceback" not in ended.stderr
+    kept = list((tmp_path / "runs").glob("*/run.json"))
+    assert len(kept) == (how != "alone")
+    for run in kept:
+        assert json.loads(run.read_text())["workers"] == size
+        for rank in range(size):
+            kinds = [row["kind"] for row in rows(records_of(run.parent, rank))]
+            assert kinds == ["start", "distribute", "step", "step", "step", "end"]
 
 
 LEAVES = """

@@ -13,7 +13,9 @@ from quorate.core.registry import Registry
 
 FAMILIES = {
     "strategies": "quorate.strategies:strategies",
+    "baselines": "quorate.launch.baselines:baselines",
     "workloads": "quorate.workloads:workloads",
+    "traces": "quorate.core.batch_times:traces",
 }
 """The families of names, in the order they are shown, and where their registries lie."""
 
@@ -22,7 +24,7 @@ def list_names(
     family: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(FAMILIES)}.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """List what can be chosen by name: strategies and workloads."""
+    """List what can be chosen by name: strategies, baselines, workloads, and traces of batch times."""
     if family is not None and family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     shown = {name: _summaries(registry(name)) for name in FAMILIES if family in (None, name)}

@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from quorate.cli.explain import explain
 from quorate.cli.listing import list_names
 from quorate.cli.run import run
+from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, QuorateError
 
 FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
@@ -24,6 +26,8 @@ _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("run", context_settings={"allow_interspersed_args": False})(run)
 app.command("list")(list_names)
+app.command("explain")(explain)
+app.command("trace")(trace)
 
 
 def _show_version(wanted: bool) -> None:

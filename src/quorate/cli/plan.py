@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.cli.values import Value
+from quorate.launch.overrides import Overrides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +19,8 @@ class Plan:
     is_module: bool
     workers: int
     is_virtual: bool
-    strategy: str | None
-    settings: dict[str, Value]
+    overrides: Overrides
     folder: Path
-    seed: int | None = None
     compute: str | None = None
     latency: float | None = None
     """Seconds."""
@@ -34,31 +32,28 @@ class Plan:
     def in_words(self) -> str:
         """The line that says what was chosen."""
         kind = "virtual worker" if self.is_virtual else "worker"
-        settings = ", ".join(f"{key}={value}" for key, value in self.settings.items())
-        strategy = self.strategy or "the script's own"
+        chosen = self.overrides
+        settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
+        strategy = chosen.strategy or "the script's own"
+        beside = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share, "seed": chosen.seed}
+        told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         threads = "" if self.is_virtual else f", OMP_NUM_THREADS={self.omp_threads}"
         return (
             f"{self.workers} {kind}{'s' if self.workers > 1 else ''} of {self.script}, strategy: {strategy}"
-            f"{f' ({settings})' if settings else ''}{threads}; records in {self.folder}"
+            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {self.folder}"
         )
 
     @property
     def as_json(self) -> dict[str, Any]:
         """What `run.json` keeps of it."""
-        virtual = {
-            "seed": self.seed,
-            "compute": self.compute,
-            "latency": self.latency,
-            "bandwidth": self.bandwidth,
-        }
+        virtual = {"compute": self.compute, "latency": self.latency, "bandwidth": self.bandwidth}
         return {
             "script": self.script,
             "arguments": self.arguments,
             "is_module": self.is_module,
             "workers": self.workers,
             "world": "virtual" if self.is_virtual else "real",
-            "strategy": self.strategy,
-            "settings": self.settings,
+            **self.overrides.as_json(),
             "records": str(self.folder),
-            **(virtual if self.is_virtual else {"seed": None, "omp_threads": self.omp_threads}),
+            **(virtual if self.is_virtual else {"omp_threads": self.omp_threads}),
         }

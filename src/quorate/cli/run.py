@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.listing import registry
+from quorate.cli.choices import check_overrides
 from quorate.cli.plan import Plan
-from quorate.cli.values import Value, bytes_per_second_from, seconds_from, settings_from
-from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.overrides import override
+from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
+from quorate.core.errors import ConfigurationError
+from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_run
 
 
@@ -33,7 +33,15 @@ def run(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Keep the records in runs/NAME.")] = None,
     is_module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as after python -m.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of the virtual world (0 unless told).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything drawn: data order, generators, imbalance.")] = None,
+    imbalance: Annotated[
+        str | None, typer.Option(help="Who is late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE.")
+    ] = None,
+    pace: Annotated[str | None, typer.Option(help="How long a step lasts at least: 280ms, 50us/token.")] = None,
+    share: Annotated[
+        str | None, typer.Option(help="How data is cut, instead of the script's: static, dynamic.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="End the training after so many seconds.")] = None,
     compute: Annotated[
         str | None, typer.Option(help="Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     ] = None,
@@ -46,22 +54,23 @@ def run(
 
     Options go before SCRIPT; everything after it is the script's.
     """
-    options = {"--seed": seed, "--compute": compute, "--latency": latency, "--bandwidth": bandwidth}
+    options = {"--compute": compute, "--latency": latency, "--bandwidth": bandwidth}
     _check(script, workers, virtual, is_module, options)
     if as_json and not dry_run:
         raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
     raw = settings_from(settings or ())
-    _check_strategy(strategy, raw)
+    overrides = Overrides(
+        strategy=strategy, settings=raw, seed=seed, imbalance=imbalance, pace=pace, share=share, seconds=seconds
+    )
+    check_overrides(overrides, virtual or workers or 1, is_virtual=virtual is not None)
     plan = Plan(
         script=script,
         arguments=arguments or [],
         is_module=is_module,
         workers=virtual or workers or 1,
         is_virtual=virtual is not None,
-        strategy=strategy,
-        settings=raw,
+        overrides=overrides,
         folder=run_folder(name or usual_name(script)),
-        seed=seed,
         compute=compute,
         latency=None if latency is None else seconds_from(latency),
         bandwidth=None if bandwidth is None else bytes_per_second_from(bandwidth),
@@ -91,19 +100,6 @@ def _check(
         raise ConfigurationError(f'there is no script "{script}" (looked in {Path.cwd()})')
 
 
-def _check_strategy(strategy: str | None, raw: dict[str, Value]) -> None:
-    """Raises for a name nobody knows at once; for wrong settings after importing the strategy, which takes seconds."""
-    if strategy is None:
-        return
-    strategies = registry("strategies")
-    if strategy not in strategies:
-        raise unknown("strategy", strategy, strategies)
-    if raw:
-        from quorate.core.settings import settings_for
-
-        settings_for(strategies.get(strategy), raw)
-
-
 def _start(plan: Plan) -> int:
     go = _virtual(plan) if plan.is_virtual else _processes(plan)
     script = None if plan.is_module else Path(plan.script)
@@ -120,8 +116,7 @@ def _processes(plan: Plan) -> Callable[[], int]:
         script=plan.script,
         arguments=plan.arguments,
         is_module=plan.is_module,
-        strategy=plan.strategy,
-        settings=plan.settings,
+        overrides=plan.overrides,
     )
     return partial(run_processes, command, plan.workers, plan.folder)
 
@@ -130,7 +125,7 @@ def _virtual(plan: Plan) -> Callable[[], int]:
     from quorate.launch.virtual import run_script
     from quorate.wire.virtual import Network, parse_compute
 
-    seed = plan.seed or 0
+    seed = plan.overrides.seed or 0
     usual = Network()
     network = Network(
         latency=usual.latency if plan.latency is None else plan.latency,
@@ -139,7 +134,7 @@ def _virtual(plan: Plan) -> Callable[[], int]:
     compute = None if plan.compute is None else parse_compute(plan.compute, seed=seed)
     # All virtual workers are in this process, and its environment is theirs.
     os.environ["QUORATE_RUN"] = str(plan.folder.resolve())
-    os.environ.update(override(plan.strategy, plan.settings))
+    os.environ.update(plan.overrides.environment())
     return partial(
         run_script,
         plan.script,

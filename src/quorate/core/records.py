@@ -5,7 +5,9 @@ Times are seconds of the run's clock: the monotonic clock of the host, or the vi
 "kind":
 
 start     rank, size, host, pid, clock ("monotonic" or "virtual"), now (the clock when the row was written), wall (the
-          time of day then, in seconds since 1970; null in a virtual world), device, optimizer, strategy, settings
+          time of day then, in seconds since 1970; null in a virtual world), device, seed
+distribute  optimizer (its channel), algorithm (its class), strategy (or baseline), settings, parameters (how many
+          numbers), learning_rates (by parameter group)
 step      one `optimizer.step()`; see `Step`
 log       step, time, values: what the script gave to `quorate.log`
 evaluate  step, begin, end: a `world.evaluate()` block
@@ -23,7 +25,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["start", "step", "log", "evaluate", "end"]
+Kind = Literal["start", "distribute", "step", "log", "evaluate", "end"]
 
 
 @dataclass(slots=True)

@@ -6,15 +6,12 @@ command line can list every strategy, with its one-line summary, before torch is
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from importlib.abc import InspectLoader
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Generic, TypeVar, cast
 
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.source import Source, read_source
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -30,6 +27,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, places: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self._places: dict[str, str] = dict(places or {})
+        self._readable = frozenset(self._places)
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[U], U]:
@@ -69,14 +67,20 @@ class Registry(Generic[T]):
     def summary(self, name: str) -> str:
         """The first line of the documentation of what `name` stands for; "" where there is none.
 
-        Read from the source text where it is not loaded, so that nothing is imported; where there is no source
-        (only bytecode is installed), it is loaded. Raises `ConfigurationError` for a name nobody knows.
+        Read from the source text, so that nothing is imported; where there is none (only bytecode is installed, or it
+        was registered by a script), it is loaded. Raises `ConfigurationError` for a name nobody knows.
         """
-        if name in self._places and name not in self._loaded:
-            written = _documentation_in_source(self._places[name])
-            if written is not None:
-                return _first_line(written)
-        return _first_line(self.get(name).__doc__ or "")
+        source = self.source(name)
+        return _first_line((self.get(name).__doc__ or "") if source is None else source.documentation)
+
+    def source(self, name: str) -> Source | None:
+        """What the source text says of `name`: documentation and settings. Imports nothing.
+
+        None where there is no source to read. Raises `ConfigurationError` for a name nobody knows.
+        """
+        if name not in self._places:
+            raise unknown(self.kind, name, self._places)
+        return read_source(self._places[name]) if name in self._readable else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -96,31 +100,3 @@ def _module_and_attribute(place: str) -> tuple[str, str]:
 
 def _first_line(documentation: str) -> str:
     return documentation.strip().partition("\n")[0].rstrip()
-
-
-def _documentation_in_source(place: str) -> str | None:
-    """The docstring of the class or function at `place`, read without importing; None where it cannot be read."""
-    module, attribute = _module_and_attribute(place)
-    spec = _spec_without_importing(module)
-    if spec is None or not isinstance(spec.loader, InspectLoader):
-        return None
-    source = spec.loader.get_source(module)
-    if source is None:
-        return None
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
-            return ast.get_docstring(node) or ""
-    return None
-
-
-def _spec_without_importing(module: str) -> ModuleSpec | None:
-    """Where a module lies. `find_spec` would import the packages around it; this walks down by their paths."""
-    top, *below = module.split(".")
-    spec = importlib.util.find_spec(top)
-    name = top
-    for part in below:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    return spec

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class Batch(Protocol):
-    """What `collate` makes of examples; in practice a NamedTuple of tensors (which DataLoader can pin)."""
+    """What `collate` makes of examples; in practice a NamedTuple of tensors (which DataLoader can pin).
+
+    A batch whose work grows with more than its number of examples may have a property `tokens`: its cost in words,
+    frames or the like, an int, padding included where the model computes it. A pace of so much per token (`50us/token`)
+    goes by it; batches without one know no tokens.
+    """
 
     def to(self, device: str | device) -> Self:
         """The same batch on `device`."""
@@ -42,6 +47,8 @@ class Workload(ABC, Generic[B]):
     """The usual number of examples per worker and step."""
     learning_rate: ClassVar[float]
     """The usual learning rate for `batch_size` and `optimizer`, on one worker."""
+    epochs: ClassVar[int]
+    """The usual number of epochs."""
     headline: ClassVar[str]
     """The key of `quality` that decides comparisons."""
     higher_is_better: ClassVar[bool]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +21,27 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     if not shuffle:
         return torch.arange(examples)
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
+
+
+class Share(Protocol):
+    """How an epoch is cut among workers: which batches one of them computes."""
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether what does not divide evenly is left out."""
+        ...
+
+    def batches(self, examples: int, epoch: int, batch_size: int, iteration: int) -> Iterator[list[int]]:
+        """The index lists of this worker's batches in this epoch; `iteration` counts the epochs begun before."""
+        ...
+
+    def length(self, examples: int) -> int:
+        """How many examples this worker has in an epoch, as far as that is known beforehand."""
+        ...
+
+    def number_of_batches(self, examples: int, batch_size: int) -> int:
+        """How many batches this worker has in an epoch, as far as that is known beforehand."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +68,48 @@ class StaticShare:
         order = epoch_order(examples, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         places = self.rank + self.size * torch.arange(self.length(examples))
         return order[places % examples]
+
+    def number_of_batches(self, examples: int, batch_size: int) -> int:
+        """How many batches each worker has in an epoch."""
+        full, rest = divmod(self.length(examples), batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def batches(self, examples: int, epoch: int, batch_size: int, iteration: int = 0) -> Iterator[list[int]]:
+        """See `Share`."""
+        indices = self.indices(examples, epoch).tolist()
+        starts = range(0, self.number_of_batches(examples, batch_size) * batch_size, batch_size)
+        return iter([indices[start : start + batch_size] for start in starts])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicShare:
+    """The epoch's batches go to whoever asks first, each to exactly one worker.
+
+    `claim(iteration)` gives 0, 1, 2, … to the workers that call it, each number once. Every example comes exactly once
+    (with `drop_last` what does not fill a batch is left out), and workers of unequal speed end an epoch within a step
+    of each other.
+    Cost: one question to the board per batch.
+    """
+
+    size: int
+    claim: Callable[[int], int]
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+
+    def length(self, examples: int) -> int:
+        """How many examples a worker has if all are equally fast."""
+        return examples // self.size if self.drop_last else math.ceil(examples / self.size)
+
+    def number_of_batches(self, examples: int, batch_size: int) -> int:
+        """How many batches a worker has if all are equally fast."""
+        return math.ceil(self._all(examples, batch_size) / self.size)
+
+    def batches(self, examples: int, epoch: int, batch_size: int, iteration: int = 0) -> Iterator[list[int]]:
+        """The batches this worker claims, one by one."""
+        order = epoch_order(examples, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        while (number := self.claim(iteration)) < self._all(examples, batch_size):
+            yield order[number * batch_size : (number + 1) * batch_size].tolist()
+
+    def _all(self, examples: int, batch_size: int) -> int:
+        return examples // batch_size if self.drop_last else math.ceil(examples / batch_size)

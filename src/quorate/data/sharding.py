@@ -9,13 +9,21 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from quorate.core.errors import unknown
-from quorate.data.assignment import StaticShare
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.data.assignment import DynamicShare, Share, StaticShare
 from quorate.data.loader import Loader, Loading
-from quorate.wire.current import here
+from quorate.wire.current import Place, here
 
-SHARES = ("static",)
+SHARES = ("dynamic", "static")
 """The ways to cut an epoch among workers."""
+SHARE_OVERRIDE = "share override"
+"""The key in `Place.kept` of what the launcher says instead of the script's `share` (None: nothing), for
+loaders that shuffle: the others serve evaluation."""
+RUN_SEED = "seed"
+"""The key in `Place.kept` of the run's seed."""
+NEEDS_EQUAL_SHARES = "needs equal shares"
+"""The key in `Place.kept` of the name of the baseline that cannot do with unequal numbers of batches."""
+_COUNT = "loaders"
 
 
 def shard(
@@ -24,7 +32,7 @@ def shard(
     *,
     share: str = "static",
     shuffle: bool = True,
-    seed: int = 0,
+    seed: int | None = None,
     drop_last: bool = False,
     num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -41,16 +49,19 @@ def shard(
 
     `share` "static" is DDP's equal split: the same batches as `DataLoader` with `DistributedSampler` for equal
     `seed`, `shuffle` and `drop_last`, and `set_epoch` is not needed. `drop_last` cuts the epoch to a multiple of the
-    number of workers, and leaves out an incomplete last batch; otherwise some examples come twice. The other
-    arguments are those of torch's DataLoader. `dataset` and all arguments must be equal on every worker.
+    number of workers, and leaves out an incomplete last batch; otherwise some examples come twice. "dynamic" gives
+    each batch of the epoch to the worker that asks first, so that every example comes once and fast workers compute
+    more; an epoch ends for all together. `seed` None is the run's (0 unless told). The other arguments are those of
+    torch's DataLoader. `dataset` and all arguments must be equal on every worker.
 
     Raises `ConfigurationError` before `quorate.join()`, for an unknown `share`, a batch size below 1, a dataset that
     is empty or has no length, and, with `drop_last`, a batch larger than the share.
     """
     if share not in SHARES:
         raise unknown("share", share, SHARES)
-    wire = here().wire
-    mine = StaticShare(rank=wire.rank, size=wire.size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+    place = here()
+    chosen = (place.kept.get(SHARE_OVERRIDE) if shuffle else None) or share
+    mine = _share(place, chosen, place.kept.get(RUN_SEED, 0) if seed is None else seed, shuffle, drop_last)
     loading = Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,
@@ -63,4 +74,20 @@ def shard(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    return Loader(dataset, batch_size, mine, loading)
+    return Loader(dataset, batch_size, mine, loading, place, rests=chosen == "dynamic")
+
+
+def _share(place: Place, kind: str, seed: int, shuffle: bool, drop_last: bool) -> Share:
+    """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
+    wire = place.wire
+    count = place.kept[_COUNT] = place.kept.get(_COUNT, 0) + 1
+    if kind == "static":
+        return StaticShare(rank=wire.rank, size=wire.size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+    baseline = place.kept.get(NEEDS_EQUAL_SHARES)
+    if baseline is not None:
+        raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
+
+    def claim(iteration: int) -> int:
+        return wire.board.add(f"loader/{count}/{iteration}") - 1
+
+    return DynamicShare(size=wire.size, claim=claim, seed=seed, shuffle=shuffle, drop_last=drop_last)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,8 +12,10 @@ from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import ConfigurationError
 from quorate.launch.ending import end_well
 from quorate.launch.orphans import watch_launcher
+from quorate.launch.overrides import overrides_here
+from quorate.launch.preparing import prepare
+from quorate.launch.recording import start_records
 from quorate.launch.world import World
-from quorate.train.distributed import OVERRIDE
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.real.endpoint import Endpoint
@@ -25,24 +25,27 @@ from quorate.wire.store import BoardStore, StoreBoard
 _KEPT = "world"
 
 
-def join(*, timeout: float = DEFAULT_TIMEOUT) -> World:
+def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> World:
     """Join the workers this process was started with, and return the `World`; calling it again returns the same.
 
     Works under `quorate run` (real and virtual), torchrun, in a process whose default process group is already there
     (used, never re-created), and in a process on its own (a world of one). Where torch's default process group is not
     there, it is made, so that samplers, meshes and the user's own collectives work.
 
-    `timeout` is the number of seconds any wait lasts at most. Raises `ConfigurationError` where the launcher's
-    environment is incomplete; `WireTimeout` naming the workers that did not come.
+    `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
+    a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. Raises
+    `ConfigurationError` where the launcher's environment is incomplete; `WireTimeout` naming the workers that did not
+    come.
     """
     place = current.place()
     if place is None:
         watch_launcher()
         place = _enter(timeout)
     if _KEPT not in place.kept:
-        place.kept[OVERRIDE] = _override()
-        is_real = isinstance(place.wire, RealWire)
-        place.kept[_KEPT] = World(place.wire, _device() if is_real else torch.device("cpu"))
+        device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
+        prepare(place, overrides_here())
+        start_records(place, str(device), overrides_here(), wanted=records)
+        place.kept[_KEPT] = World(place, device)
     world: World = place.kept[_KEPT]
     return world
 
@@ -81,11 +84,6 @@ def _start_default_group(wire: RealWire) -> None:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = BoardStore(wire.board, "default", timeout=wire.timeout)
     dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
-
-
-def _override() -> tuple[str | None, dict[str, Any]]:
-    """What `quorate run --strategy --set` says instead of the script."""
-    return os.environ.get("QUORATE_STRATEGY") or None, json.loads(os.environ.get("QUORATE_SETTINGS", "{}"))
 
 
 def _device() -> torch.device:

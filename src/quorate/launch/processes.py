@@ -14,18 +14,20 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
-from quorate.launch.crew import GRACE, Crew
+from quorate.launch.crew import GRACE, Child, Crew
 from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
-from quorate.launch.overrides import override
+from quorate.launch.overrides import Overrides
 from quorate.launch.verdict import cause_of, log_of, verdict
 from quorate.wire.board_server import LONGEST_PATH, BoardServer
 from quorate.wire.failure import read_failure
 
 WRONG_INPUT = 2
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks the launcher to end is passed on to the workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +37,32 @@ class Command:
     script: str
     arguments: Sequence[str] = ()
     is_module: bool = False
-    strategy: str | None = None
-    settings: Mapping[str, object] = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=Overrides)
 
     @property
     def words(self) -> list[str]:
         """As given to the operating system."""
         return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """How a run ended: its exit status, and where it is not 0 why, for people: a sentence, then lines about it."""
+
+    status: int
+    why: str | None = None
+
+
+class Ranks(Protocol):
+    """The workers to be, by rank."""
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child:
+        """Let `rank` begin; once each, in order."""
+        ...
+
+    def finish(self) -> None:
+        """All that were started have ended."""
+        ...
 
 
 def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE) -> int:
@@ -52,21 +73,26 @@ def run_processes(command: Command, size: int, folder: Path, *, grace: float = G
     passed on to the workers, which had `grace` seconds to leave. No worker, and nothing that a worker started in its
     process group, outlives this call; workers do not outlive this process either.
     """
+    shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
+    with StartedRanks(command, size, folder, shown) as ranks, _following(shown):
+        ended = run_crew(command, size, folder, ranks, grace=grace)
+    if ended.why is not None:
+        sys.stderr.write(f"quorate: {ended.why}\n")
+    return ended.status
+
+
+def run_crew(command: Command, size: int, folder: Path, ranks: Ranks, *, grace: float = GRACE) -> Conclusion:
+    """As `run_processes`, for workers of any kind; says nothing itself."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_board())
-        consoles = _consoles(folder, size)
-        leash = stack.enter_context(_Leash())
         crew = stack.enter_context(Crew([], server.board, grace=grace))
-        stack.enter_context(_signals_to(crew, consoles[0]))
+        stack.enter_context(_signals_to(crew))
         shared = environment(size, server.path, folder, command)
-        for rank, console in enumerate(consoles):
-            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            crew.join(_start(command, own, console, leash, is_first=rank == 0))
-            console.started()
+        for rank in range(size):
+            crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
         crew.watch()
-        for console in consoles:
-            console.finish()
-        return _status(crew, server, folder)
+        ranks.finish()
+        return _conclusion(crew, server, folder)
 
 
 def environment(size: int, board: str, folder: Path, command: Command) -> dict[str, str]:
@@ -87,10 +113,10 @@ def environment(size: int, board: str, folder: Path, command: Command) -> dict[s
         "QUORATE_BOARD": f"unix:{board}",
         "QUORATE_RUN": str(folder.resolve()),
     }
-    return {**kept, **ours, **override(command.strategy, command.settings)}
+    return {**kept, **ours, **command.overrides.environment()}
 
 
-class _Leash:
+class Leash:
     """How a worker learns that the launcher has ended: from the kernel on Linux, elsewhere by a pipe it inherits."""
 
     def __init__(self) -> None:
@@ -100,7 +126,7 @@ class _Leash:
         if self.before_exec is None:
             self.inherited, self._held = os.pipe()
 
-    def __enter__(self) -> _Leash:
+    def __enter__(self) -> Leash:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,28 +135,43 @@ class _Leash:
                 os.close(end)
 
 
-def _start(
-    command: Command, own: dict[str, str], console: QuietConsole | ShownConsole, leash: _Leash, *, is_first: bool
-) -> subprocess.Popen[bytes]:
-    out, err = console.streams()
-    inherited = () if leash.inherited is None else (leash.inherited,)
-    if leash.inherited is not None:
-        own = {**own, LAUNCHER_FD: str(leash.inherited)}
-    return subprocess.Popen(
-        command.words,
-        env=own,
-        stdin=None if is_first else subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
-        start_new_session=True,
-        pass_fds=inherited,
-        preexec_fn=leash.before_exec,
-    )
+class StartedRanks:
+    """Workers that are started as programs, `folder` keeping what they print; rank 0's is `shown` as well."""
 
+    def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
+        self._command = command
+        self._leash = Leash()
+        first = QuietConsole(log_of(folder, 0)) if shown is None else shown
+        self._consoles = [first, *(QuietConsole(log_of(folder, rank)) for rank in range(1, size))]
 
-def _consoles(folder: Path, size: int) -> list[QuietConsole | ShownConsole]:
-    first = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
-    return [first, *(QuietConsole(log_of(folder, rank)) for rank in range(1, size))]
+    def __enter__(self) -> StartedRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leash.__exit__()
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child:
+        """See `Ranks`."""
+        console, leash = self._consoles[rank], self._leash
+        out, err = console.streams()
+        tie = {} if leash.inherited is None else {LAUNCHER_FD: str(leash.inherited)}
+        child = subprocess.Popen(
+            self._command.words,
+            env={**environment, **tie},
+            stdin=None if isinstance(console, ShownConsole) else subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            pass_fds=() if leash.inherited is None else (leash.inherited,),
+            preexec_fn=leash.before_exec,
+        )
+        console.started()
+        return child
+
+    def finish(self) -> None:
+        """See `Ranks`."""
+        for console in self._consoles:
+            console.finish()
 
 
 @contextlib.contextmanager
@@ -149,33 +190,36 @@ def _board() -> Iterator[BoardServer]:
 
 
 @contextlib.contextmanager
-def _signals_to(crew: Crew, shown: QuietConsole | ShownConsole) -> Iterator[None]:
+def _signals_to(crew: Crew) -> Iterator[None]:
     """While in force, what asks this process to end is passed on to the workers. In the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     with contextlib.ExitStack() as stack:
-        for signum in _PASSED_ON:
+        for signum in PASSED_ON:
             if signal.getsignal(signum) is signal.SIG_IGN:  # as after nohup
                 continue
             before = signal.signal(signum, lambda number, frame: crew.pass_on(number))
             stack.callback(signal.signal, signum, before)
-        if isinstance(shown, ShownConsole):
-            stack.enter_context(FollowSize(shown))
         yield
 
 
-def _status(crew: Crew, server: BoardServer, folder: Path) -> int:
+def _following(shown: ShownConsole) -> contextlib.AbstractContextManager[None]:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return FollowSize(shown) if in_main_thread else contextlib.nullcontext()
+
+
+def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
     if crew.interrupted_by is not None:
-        sys.stderr.write(f"quorate: ended by {crew.interrupted_by.name}; every worker has ended\n")
-        return 128 + crew.interrupted_by
+        why = f"ended by {crew.interrupted_by.name}; every worker has ended"
+        return Conclusion(128 + crew.interrupted_by, why)
     if crew.first_failure is None:
-        return 0
+        return Conclusion(0)
     reported = read_failure(server.board)
-    sys.stderr.write(f"quorate: {verdict(crew.endings, crew.first_failure, reported, folder)}\n")
+    why = verdict(crew.endings, crew.first_failure, reported, folder)
     cause = cause_of(crew.endings, crew.first_failure, reported)
     begun_by = crew.first_failure if cause is None else crew.endings[cause]
-    return WRONG_INPUT if begun_by.status == WRONG_INPUT else 1
+    return Conclusion(WRONG_INPUT if begun_by.status == WRONG_INPUT else 1, why)
 
 
 def _free_port() -> int:

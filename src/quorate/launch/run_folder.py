@@ -64,6 +64,25 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
     (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
+def write_outcome(folder: Path, status: int, seconds: float, why: str | None = None) -> None:
+    """Keep how the run in `folder` ended, in `outcome.json`: exit status, seconds by the wall clock, and why it failed.
+
+    Written to another name and renamed, so that it is there whole or not at all; on a full disk it is left out.
+    """
+    about = {
+        "status": status,
+        "seconds": round(seconds, 3),
+        "why": why,
+        "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    new = folder / "outcome.json.new"
+    try:
+        new.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        new.replace(folder / "outcome.json")
+    except OSError:
+        pass  # the run itself is what counts
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

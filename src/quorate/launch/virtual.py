@@ -19,6 +19,7 @@ from typing import TextIO
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError
+from quorate.launch.recording import flush_records
 from quorate.launch.virtual_logging import put_ranks_in_logs
 from quorate.launch.virtual_output import Logs, OnOutput, put_routed_streams
 from quorate.launch.virtual_stand_ins import StandIns
@@ -108,6 +109,7 @@ def _live(source: bytes, path: str, report: Report, wire: Wire) -> None:
             sys.stderr.write(f"{end.code}\n")
         raise
     finally:
+        flush_records(place)
         current.forget(thread_only=True)
 
 

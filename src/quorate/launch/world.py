@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.data.consumption import EVALUATING
+from quorate.data.limit import LIMIT
+from quorate.data.sharding import RUN_SEED
+from quorate.train.rest import agree_on_buffers, rest
+from quorate.train.step_times import RECORDER, TIMERS, StepTimer
+from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 
 T = TypeVar("T")
@@ -21,8 +28,10 @@ class World:
     Its calls have an order of their own, apart from training: every worker makes the same ones.
     """
 
-    def __init__(self, wire: Wire, device: torch.device) -> None:
-        self.wire, self.device = wire, device
+    def __init__(self, place: Place, device: torch.device) -> None:
+        self._place = place
+        wire = self.wire = place.wire
+        self.device = device
         self.rank, self.size = wire.rank, wire.size
         self._calls = wire.channel("world")
 
@@ -30,6 +39,40 @@ class World:
     def is_first(self) -> bool:
         """Whether this is rank 0, which prints and saves for all."""
         return self.rank == 0
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run: what was given to the launcher, else 0; the same on every worker."""
+        seed: int = self._place.kept.get(RUN_SEED, 0)
+        return seed
+
+    @contextmanager
+    def evaluate(self) -> Iterator[None]:
+        """A pause of training, for all workers together: replicas and buffers are equal inside.
+
+        Returns into the block when every worker has come; those that come early take part in the others' means
+        without weight. What the block takes is no training time. Gradients are not switched off.
+        """
+        place = self._place
+        rest(place)
+        agree_on_buffers(place)
+        begin = self.wire.clock.now()
+        place.kept[EVALUATING] = True
+        try:
+            yield
+        finally:
+            place.kept[EVALUATING] = False
+            self._evaluated(begin)
+
+    def _evaluated(self, begin: float) -> None:
+        kept, now = self._place.kept, self.wire.clock.now()
+        timers: list[StepTimer] = kept.get(TIMERS, [])
+        for timer in timers:
+            timer.set_out_again()
+        if LIMIT in kept:
+            kept[LIMIT].pause(now - begin)
+        if RECORDER in kept:
+            kept[RECORDER].write("evaluate", step=timers[0].steps if timers else 0, begin=begin, end=now)
 
     @overload
     def mean(self, x: Tensor, *, weight: float = 1.0) -> Tensor: ...

@@ -1,8 +1,26 @@
 """Synchronous data parallelism: every step uses the mean of all workers' gradients.
 
-Dean et al., "Large scale distributed deep networks", NeurIPS 2012; Goyal et al., "Accurate, large minibatch SGD:
-training ImageNet in 1 hour", 2017, section 2. Cost per step and worker with P workers and d parameters: 2 (P - 1) / P d
-numbers sent (ring), overlapped with backward; one flat copy of the gradient in memory. All wait for the slowest.
+Idea: Every worker computes the gradient of its own batch, and every worker's optimizer gets the mean of them all. So
+all replicas take the same steps and stay equal, as if one worker had computed one batch as large as all of theirs.
+Parts of the gradient travel while the backward pass still computes the rest.
+
+Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent (ring), overlapped with
+backward; one flat copy of the gradient in memory. All wait for the slowest.
+
+When it loses: Where workers are unequally fast, or have unequal work: every step takes as long as its slowest worker,
+and the more workers there are, the likelier one of them is late. Where the network is too slow for the exchange to hide
+behind the backward pass.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
+- slow worker: goes on; everyone waits for it in every step
+- corrupt gradient: untested; it is averaged like any other, and so spreads to every worker
+- resize: not yet
+- resume: not yet
+
+Paper: Dean et al., "Large scale distributed deep networks", NeurIPS 2012; Goyal et al., "Accurate, large minibatch SGD:
+training ImageNet in 1 hour", 2017, section 2.
 """
 
 from __future__ import annotations

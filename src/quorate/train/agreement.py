@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat
 from quorate.reducers.dense import Dense
 from quorate.train.backward import Spending
+from quorate.train.step_times import StepTimer, Timed
 from quorate.wire.work import Together
 
-_WEIGHT, _ENDED, _COUNTS = 0, 1, 2
+_WEIGHT, _ENDED, _RESTING, _COUNTS = 0, 1, 2, 3
 _POLL = 0.02
 
 
@@ -41,12 +42,18 @@ class LocalGradient(Flat):
 class Agreement:
     """The means of one optimizer's vectors; `Peers` to its strategy.
 
-    With every vector travel its weight, how many workers have ended, which parameters got a gradient, and which parts
-    changed after they had left. `used` says of the newest gradient mean which parameters any worker used.
+    With every vector travel its weight, how many workers have ended or rest, which parameters got a gradient, and which
+    parts changed after they had left. `used` says of the newest gradient mean which parameters any worker used.
     """
 
     def __init__(
-        self, parameters: Sequence[tuple[str, Parameter]], wire: Wire, spending: Spending, *, overlap: bool
+        self,
+        parameters: Sequence[tuple[str, Parameter]],
+        wire: Wire,
+        spending: Spending,
+        timer: StepTimer,
+        *,
+        overlap: bool,
     ) -> None:
         self.wire, self.rank, self.size = wire, wire.rank, wire.size
         self._parameters = [p for _, p in parameters]
@@ -57,14 +64,15 @@ class Agreement:
         flat = Flat.zeros(self.layout)
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
-        self._spending = spending
+        self._spending, self._timer = spending, timer
         self.ready = ReadyGradients(
             self._parameters, flat, self._launch if overlap else None, [name for name, _ in parameters]
         )
         self.ready.scale = 1.0 / self.size
         self.local = LocalGradient(self._parameters, flat)
         self.used = [False] * len(tensors)
-        self.ended = self.all_ended = False
+        self.ended = self.all_ended = self.resting = self.all_away = False
+        self.some_ended = False
         self._company: Work[Flat] | None = None
 
     def _launch(self, part: int, x: Tensor) -> None:
@@ -73,14 +81,17 @@ class Agreement:
 
     def mean(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
         """See `core.strategy.Peers`. The mean of `worker.gradient` lives until the next backward."""
+        self._timer.arrived()
         if self._company is not None:
             self._settle_company()
         if x is self.local:
-            return self._gradient_mean(weight)
-        mine = x * (weight / self.size)
-        mine.header.zero_()
-        mine.header[_WEIGHT] = weight
-        return Together([self.reducer.start(mine)], lambda sums: self._weighted(sums[0]), self.wire.clock)
+            return Timed(self._gradient_mean(weight), self._timer)
+        with self._timer.spending("encode"):
+            mine = x * (weight / self.size)
+            mine.header.zero_()
+            mine.header[_WEIGHT] = weight
+            sums = self.reducer.start(mine)
+        return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"
@@ -93,7 +104,9 @@ class Agreement:
                 mine[_COUNTS + len(touched) + part] = 1.0
             header.copy_(torch.tensor(mine, dtype=header.dtype))
 
-        self.ready.complete(write_header)
+        with self._timer.spending("encode"):
+            self.ready.complete(write_header)
+            launched = self.reducer.start(self.ready.flat)
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
@@ -104,7 +117,7 @@ class Agreement:
                     self._repeat(part, sums[0])
             return self._weighted(sums[0], header[_WEIGHT])
 
-        return Together([self.reducer.start(self.ready.flat)], finish, self.wire.clock)
+        return Together([launched], finish, self.wire.clock)
 
     def write_gradient(self, value: Flat) -> None:
         """Make `value` the `.grad` of every parameter that some worker used.
@@ -142,19 +155,32 @@ class Agreement:
 
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         total = float(sums.header[_WEIGHT]) if weight is None else weight
+        self._timer.contributors = round(total)
         if total not in (0.0, float(self.size)):
             sums.mul_(self.size / total)
         return sums
 
     def keep_company(self, others: Sequence[Agreement]) -> None:
-        """Take part in the means of `others` (this one included) with weight 0 until all workers have ended here.
+        """This worker has ended: take part in the means of `others` (this one included) with weight 0 until all have.
 
         Raises as `Work.wait`; the timeout is that of one mean.
         """
         self.ended = True
-        alone = all(other is self or other.all_ended for other in others)
+        self._until(lambda agreement: agreement.all_ended, others)
+
+    def rest(self, others: Sequence[Agreement]) -> None:
+        """As `keep_company`, until no worker steps here any more: each rests, or has ended. `rested` ends the rest."""
+        self.resting = True
+        self._until(lambda agreement: agreement.all_away, others)
+
+    def rested(self) -> None:
+        """This worker steps again, as all that have rested do."""
+        self.resting = self.all_away = False
+
+    def _until(self, is_over: Callable[[Agreement], bool], others: Sequence[Agreement]) -> None:
+        alone = all(other is self or is_over(other) for other in others)
         since = self.wire.clock.now()
-        while not self.all_ended:
+        while not is_over(self):
             for other in others:
                 if other is not self:
                     other._answer()
@@ -173,9 +199,10 @@ class Agreement:
             if not self._company.done():
                 return
             self._settle_company()
-        if not self.all_ended:
+        if not (self.all_ended or self.all_away):
             zeros = Flat.zeros(self.layout)
             zeros.header[_ENDED] = float(self.ended)
+            zeros.header[_RESTING] = float(self.resting)
             self._company = self.reducer.start(zeros)
 
     def _settle_company(self) -> None:
@@ -184,7 +211,8 @@ class Agreement:
             return
         sums = company.wait()
         header = sums.header.tolist()
-        self.all_ended = header[_ENDED] == self.size
+        self.some_ended, self.all_ended = header[_ENDED] > 0, header[_ENDED] == self.size
+        self.all_away = self.resting and header[_ENDED] + header[_RESTING] == self.size
         for part, changed in enumerate(header[_COUNTS + len(self._parameters) :]):
             if changed:
                 zeros = torch.zeros_like(sums.parts[part])

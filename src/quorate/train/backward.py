@@ -28,6 +28,9 @@ class Listener(Protocol):
 
     def backward_begins(self) -> None: ...
 
+    def forward_ended(self, losses: Any) -> None:
+        """Between the two: what backward was called on, before anything is computed (or exchanged) by it."""
+
     def backward_ended(self) -> None: ...
 
 
@@ -82,6 +85,8 @@ def _wrap() -> None:
                 listener.backward_begins()
             told.spending.spent = 0.0
             told.spending.up_to(FORWARD_SHARE)
+            for listener in tuple(told.all):
+                listener.forward_ended(args[0] if args else kwargs.get("tensors"))
             _inside.backward = True
             try:
                 plain(*args, **kwargs)

@@ -12,17 +12,29 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.records import Recorder
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
 from quorate.strategies import strategies
 from quorate.train.backward import listeners
+from quorate.train.pacing import PACING
+from quorate.train.rest import rests_with_loaders
+from quorate.train.step_times import RECORDER
+from quorate.train.watch import Watch
 from quorate.train.worker import OptimizerWorker
 from quorate.wire import current
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
 OVERRIDE = "strategy override"
 """The key in `Place.kept` of what the command line says instead of the script: (strategy name or None, settings)."""
+BASELINES = "baselines"
+"""The key in `Place.kept` of what can stand where a strategy does: by name, what makes an optimizer and a model one."""
+LEARNING_RATE_FACTOR = "learning rate factor"
+"""The key in `Place.kept` of what the command line multiplies learning rates with (None: nothing)."""
 _WORKER = "_quorate_worker"
+
+Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
+"""Makes a model agree by itself; returns what `accumulate()` does then."""
 
 
 class Distributes:
@@ -74,6 +86,21 @@ class Alone:
         return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
 
 
+class Compared:
+    """An optimizer whose model somebody else keeps equal everywhere (a baseline)."""
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """As of a distributed optimizer."""
+        paused: AbstractContextManager[None] = self.__dict__[_WORKER]()
+        return paused
+
+    def finish(self) -> None:
+        """Nothing: replicas are equal after every step."""
+
+    def __reduce__(self) -> Any:
+        return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
+
+
 def _plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
     """A pickled distributed optimizer is its plain class again: it loads without us."""
     again = plain.__new__(plain)
@@ -107,37 +134,84 @@ def distribute(
     distributed already, and on every worker where the workers' models differ.
     """
     place = current.here()
-    if isinstance(optimizer, Distributes | Alone):
+    if isinstance(optimizer, Distributes | Alone | Compared):
         raise ConfigurationError("this optimizer is distributed already; call distribute once per optimizer")
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
-    chosen = _chosen(strategy, settings, place.kept.get(OVERRIDE, (None, {})))
-    told = listeners(place)
+    override = place.kept.get(OVERRIDE, (None, {}))
+    baseline: Baseline | None = place.kept.get(BASELINES, {}).get(override[0])
+    label, chosen = (override[0], None) if baseline is not None else _chosen(strategy, settings, override)
+    listeners(place)
+    _scale_learning_rates(optimizer, place.kept.get(LEARNING_RATE_FACTOR))
+    count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
+    channel = str(count) if name is None else name
     swapped: Any = optimizer
     plain: Any = type(optimizer)
     if place.wire.size == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
-        return optimizer
-    count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
-    wire = place.wire.channel(f"optimizer/{count if name is None else name}")
-    optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
-    swapped.__class__ = _class_of(Distributes, plain)
-    try:
-        worker = OptimizerWorker(optimizer, plain, model, chosen, wire, told)
-    except BaseException:
-        swapped.__class__ = plain
-        raise
-    optimizer.__dict__[_WORKER] = worker
-    place.leaving.append(worker.finish)
+        if RECORDER in place.kept or PACING in place.kept:
+            Watch(optimizer, place, channel)
+    elif baseline is not None:
+        swapped.__class__ = _class_of(Compared, plain)
+        optimizer.__dict__[_WORKER] = baseline(model)
+        Watch(optimizer, place, channel, model)
+    else:
+        assert chosen is not None
+        optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
+        swapped.__class__ = _class_of(Distributes, plain)
+        try:
+            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel)
+        except BaseException:
+            swapped.__class__ = plain
+            raise
+        optimizer.__dict__[_WORKER] = worker
+        place.leaving.append(worker.finish)
+        rests_with_loaders(place)
+    _record(place, channel, optimizer, label, chosen)
     return optimizer
+
+
+def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
+    if factor is None or factor == 1.0:
+        return
+    if any("initial_lr" in group for group in optimizer.param_groups):
+        raise ConfigurationError(
+            "learning rates are multiplied by what the command line says when distribute is called, and a scheduler "
+            "that was made before keeps the old ones; make the scheduler after quorate.distribute"
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+
+
+def _record(
+    place: current.Place, channel: str, optimizer: Optimizer, label: str | None, chosen: Strategy | None
+) -> None:
+    """What was chosen, into the records."""
+    recorder: Recorder | None = place.kept.get(RECORDER)
+    if recorder is None:
+        return
+    fields = () if chosen is None else dataclasses.fields(chosen)
+    recorder.write(
+        "distribute",
+        optimizer=channel,
+        algorithm=type(optimizer).__mro__[2].__name__,
+        strategy=label,
+        settings={field.name: _plain(getattr(chosen, field.name)) for field in fields},
+        parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
+        learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+    )
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _chosen(
     strategy: str | Strategy, settings: dict[str, Any], override: tuple[str | None, dict[str, Any]]
-) -> Strategy:
-    """The strategy of the script, or what the command line says instead."""
+) -> tuple[str, Strategy]:
+    """The strategy of the script, or what the command line says instead; and what it is called."""
     name, over = override
     if isinstance(strategy, Strategy):
         if settings:
@@ -145,10 +219,12 @@ def _chosen(
                 f"settings {sorted(settings)} come with a strategy that has its own; give its name"
             )
         if name is None:
-            return dataclasses.replace(strategy, **settings_for(type(strategy), over)) if over else strategy
+            chosen = dataclasses.replace(strategy, **settings_for(type(strategy), over)) if over else strategy
+            return type(strategy).__name__, chosen
     if name is not None:
-        kind, raw = strategies.get(name), over
+        label, raw = name, over
     else:
         assert isinstance(strategy, str)
-        kind, raw = strategies.get(strategy), {**settings, **over}
-    return kind(**settings_for(kind, raw))
+        label, raw = strategy, {**settings, **over}
+    kind = strategies.get(label)
+    return label, kind(**settings_for(kind, raw))

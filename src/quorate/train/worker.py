@@ -12,14 +12,17 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.buckets.flat import pack, unpack
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
 from quorate.train.agreement import Agreement
-from quorate.train.backward import Listeners
+from quorate.train.backward import listeners
+from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import plain_step
 from quorate.train.replicas import compare_layouts, copy_optimizer, copy_tensors
+from quorate.train.step_times import StepTimer
+from quorate.wire.current import Place
+from quorate.wire.metered import Meter, Metered
 
 
 class OptimizerWorker:
@@ -31,12 +34,16 @@ class OptimizerWorker:
         plain: type[Optimizer],
         model: Module,
         strategy: Strategy,
-        wire: Wire,
-        listeners: Listeners,
+        place: Place,
+        name: str,
     ) -> None:
+        meter = Meter()
+        wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
+        self.timer = StepTimer(place, name, meter)
+        self._pacing: Pacing | None = place.kept.get(PACING)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
-        self._optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners
+        self._optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._agrees_in_backward = type(strategy).backward is not Strategy.backward
         self._agreed = self.finished = False
         self._closure: Callable[[], Any] | None = None
@@ -47,7 +54,8 @@ class OptimizerWorker:
         copy_tensors([*self._every, *rest, *model.buffers()], wire)
         copy_optimizer(optimizer, wire)
         self.state = strategy.start(self)
-        listeners.all.append(self)
+        self._listeners.all.append(self)
+        self.timer.set_out_again()
 
     def _arrange(self) -> None:
         """Lay out the parameters that are trained now, in the same order on every worker."""
@@ -60,7 +68,7 @@ class OptimizerWorker:
         )  # the model's order; stable, so that parameters the model does not know keep the optimizer's
         named = [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
         self._parameters = chosen
-        self.peers = Agreement(named, self.wire, self._listeners.spending, overlap=self._agrees_in_backward)
+        self.peers = Agreement(named, self.wire, self._listeners.spending, self.timer, overlap=self._agrees_in_backward)
         compare_layouts(self.peers.layout, self.wire)
 
     def grown(self, group: dict[str, Any]) -> None:
@@ -75,13 +83,20 @@ class OptimizerWorker:
             self._arrange()
         self.peers.ready.begin()
 
+    def forward_ended(self, losses: Any) -> None:
+        """What backward was called on; a worker that is to be late is late here."""
+        self.timer.saw(losses)
+        if self._pacing is not None:
+            self._pacing.hold(self.timer)
+
     @property
     def gradient(self) -> Flat:
         return self.peers.local
 
     @gradient.setter
     def gradient(self, value: Flat) -> None:
-        self.peers.write_gradient(value)
+        with self.timer.spending("decode"):
+            self.peers.write_gradient(value)
 
     @property
     def parameters(self) -> Flat:
@@ -94,6 +109,11 @@ class OptimizerWorker:
         unpack(value, self._parameters)
 
     def update(self, gradient: Flat) -> None:
+        self.timer.rounds += 1
+        with self.timer.spending("update"):
+            self._update(gradient)
+
+    def _update(self, gradient: Flat) -> None:
         if gradient is self.peers.local:
             self._loss = plain_step(self._optimizer, self._plain, self._closure)
             return
@@ -107,8 +127,36 @@ class OptimizerWorker:
                 p.grad = grad
 
     def keep_company(self) -> None:
-        everyone = [w.peers for w in self._listeners.all if isinstance(w, OptimizerWorker)]
-        self.peers.keep_company(everyone)
+        self.peers.keep_company(self._everyone())
+
+    def _everyone(self) -> list[Agreement]:
+        return [w.peers for w in self._listeners.all if isinstance(w, OptimizerWorker)]
+
+    def rest(self) -> None:
+        """Wait until no worker steps any more, and be where the one is that has come furthest."""
+        if self.finished:
+            return
+        self.peers.rest(self._everyone())
+        if not self.peers.some_ended:
+            self._level()
+
+    def rested(self) -> None:
+        """All optimizers of all workers rest: training may go on."""
+        self.peers.rested()
+
+    def agree_on_buffers(self) -> None:
+        """Every worker's buffers become rank 0's, as under DDP."""
+        if not self.finished:
+            copy_tensors(list(self._model.buffers()), self.wire)
+
+    def _level(self) -> None:
+        """Copy parameters and optimizer state from the worker that has made the most updates, where they differ."""
+        rounds = [int(x) for x in self.wire.all_gather(torch.tensor([self.timer.rounds])).wait()]
+        if len(set(rounds)) > 1:
+            ahead = rounds.index(max(rounds))
+            copy_tensors(self._parameters, self.wire, ahead)
+            copy_optimizer(self._optimizer, self.wire, ahead)
+            self.timer.rounds = max(rounds)
 
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `train.backward`)."""
@@ -135,6 +183,7 @@ class OptimizerWorker:
         self._agreed = False
         self._closure = None
         loss, self._loss = self._loss, None
+        self.timer.ended(is_scaled="found_inf" in self._optimizer.__dict__)
         return loss
 
     def _has_gradient(self) -> bool:
@@ -170,9 +219,5 @@ class OptimizerWorker:
         self.strategy.finish(self)
         self.finished = True
         self.peers.close()
-        steps = [int(x) for x in self.wire.all_gather(torch.tensor([self.step])).wait()]
-        if len(set(steps)) > 1:
-            ahead = steps.index(max(steps))
-            copy_tensors(self._parameters, self.wire, ahead)
-            copy_optimizer(self._optimizer, self.wire, ahead)
+        self._level()
         copy_tensors(list(self._model.buffers()), self.wire)

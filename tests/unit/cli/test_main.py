@@ -34,7 +34,10 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--strategy", "al-reduce", "train.py"], 'unknown strategy "al-reduce"; did you mean "all-reduce"?'),
         (["run", "--strategy", "all-reduce", "--set", "a=1", "train.py"], 'unknown setting of AllReduce "a"'),
         (["run", "--set", "a", "train.py"], '--set takes key=value, not "a"'),
-        (["run", "--seed", "1", "train.py"], "--seed can be chosen for a virtual world only"),
+        (["run", "--seed", "-1", "train.py"], "--seed -1: a seed is a whole number from 0 on"),
+        (["run", "--compute", "constant:1ms", "train.py"], "--compute can be chosen for a virtual world only"),
+        (["run", "--share", "fair", "train.py"], 'unknown share "fair". Known: dynamic, static'),
+        (["run", "--seconds", "0", "train.py"], "--seconds 0: a training lasts a number of seconds above 0"),
         (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
         (["run", "--virtual", "2", "-m", "train"], "virtual workers run a script"),
         (["run", "--name", "../x", "train.py"], '"../x" is no name for a run'),
@@ -42,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--bogus", "train.py"], "no such option: --bogus"),
         (["run", "-n", "two", "train.py"], "invalid value for '-n'"),
         (["run"], "missing argument 'SCRIPT'"),
-        (["list", "people"], 'unknown family "people". Known: strategies, workloads'),
+        (["list", "people"], 'unknown family "people". Known: baselines, strategies, traces, workloads'),
         (["bogus"], "no such command 'bogus'"),
     ],
 )
@@ -81,7 +84,7 @@ def test_help_names_the_verbs(folder: Path) -> None:
 
 def test_every_name_is_listed_with_its_line(folder: Path) -> None:
     listed = json.loads(quorate(folder, "list", "--json").stdout)
-    assert set(listed) == {"strategies", "workloads"}
+    assert set(listed) == {"strategies", "baselines", "workloads", "traces"}
     assert "all-reduce" in listed["strategies"]
     assert all(summary for names in listed.values() for summary in names.values())
     told = quorate(folder, "list", "strategies").stdout

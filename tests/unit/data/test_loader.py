@@ -39,7 +39,8 @@ def numbers(n: int) -> TensorDataset:
 
 
 def be(rank: int, size: int) -> None:
-    current.enter(cast(Wire, SimpleNamespace(rank=rank, size=size)), thread_only=True)
+    clock = SimpleNamespace(now=lambda: 0.0)
+    current.enter(cast(Wire, SimpleNamespace(rank=rank, size=size, clock=clock)), thread_only=True)
 
 
 def loader_of(rank: int, size: int, n: int = 20, batch_size: int = 4, **options: Any) -> Loader:
@@ -114,7 +115,7 @@ def test_a_world_must_have_been_joined() -> None:
 
 
 def test_unknown_share() -> None:
-    with pytest.raises(ConfigurationError, match=r'unknown share "statik"; did you mean "static".* Known: static'):
+    with pytest.raises(ConfigurationError, match=r'unknown share "statik"; did you mean "static".* Known: dynamic, static'):
         loader_of(0, 2, share="statik")
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from quorate.core.errors import PeerFailed
 from quorate.launch.crew import Crew, Ending, status_in_words
+from quorate.launch.overrides import Overrides
 from quorate.launch.processes import Command, environment, run_processes
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure
@@ -72,7 +73,7 @@ def test_each_worker_finds_its_place_in_the_environment(
     monkeypatch.setenv("QUORATE_STRATEGY", "another run's")
     monkeypatch.delenv("OMP_NUM_THREADS")
     text = "(WORDS / f'env-{RANK}').write_text(json.dumps([dict(os.environ), sys.argv[1:]]))"
-    command = Command(script=script(text), arguments=["-n", "--help", "--", "a b"], settings={"wait_for": "all"})
+    command = Command(script=script(text), arguments=["-n", "--help", "--", "a b"], overrides=Overrides(settings={"wait_for": "all"}))
     assert run_processes(command, 2, folder) == 0
     for rank, written in enumerate(_words(tmp_path, "env-0", "env-1")):
         found, arguments = json.loads(written)
@@ -90,7 +91,8 @@ def test_each_worker_finds_its_place_in_the_environment(
 
 
 def test_a_strategy_is_told_to_the_workers(folder: Path) -> None:
-    assert environment(1, "b", folder, Command(script="s", strategy="gossip"))["QUORATE_STRATEGY"] == "gossip"
+    command = Command(script="s", overrides=Overrides(strategy="gossip"))
+    assert environment(1, "b", folder, command)["QUORATE_STRATEGY"] == "gossip"
 
 
 def test_threads_the_user_has_chosen_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,10 @@ class Told:
     def backward_begins(self) -> None:
         self.heard.append("begins")
 
+    def forward_ended(self, losses: object) -> None:
+        assert isinstance(losses, torch.Tensor)
+        self.heard.append("forward ended")
+
     def backward_ended(self) -> None:
         self.heard.append("ended")
 
@@ -44,7 +48,7 @@ def heard(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["none", "non-reentrant", "reentrant"])
 def test_once_per_outermost_backward(kind: str) -> None:
-    assert heard(kind) == ["begins", "ended"] * 2
+    assert heard(kind) == ["begins", "forward ended", "ended"] * 2
 
 
 def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
@@ -63,7 +67,7 @@ def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
         assert y.grad is not None
         return told.heard
 
-    assert VirtualWorld(1).run(task)[0] == ["begins", "ended"]
+    assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "ended"]
 
 
 def test_a_backward_that_raises_is_not_told_as_ended() -> None:
@@ -75,7 +79,7 @@ def test_a_backward_that_raises_is_not_told_as_ended() -> None:
         torch.ones(1, requires_grad=True).sum().backward()
         return told.heard
 
-    assert VirtualWorld(1).run(task)[0] == ["begins", "begins", "ended"]
+    assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "begins", "forward ended", "ended"]
 
 
 @pytest.fixture(autouse=True)

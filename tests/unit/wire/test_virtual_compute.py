@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorate.core.batch_times import Batches, traces
 from quorate.core.errors import ConfigurationError
 from quorate.wire.virtual import Constant, Formula, Sampled, Trace, parse_compute
 
@@ -57,6 +58,8 @@ def test_formulas_are_asked() -> None:
         ("normal:10ms:2ms", Sampled("normal", 0.01, 0.002, 7)),
         ("lognormal:10ms:0.5", Sampled("lognormal", 0.01, 0.5, 7)),
         ("uniform:500us:20ms", Sampled("uniform", 0.0005, 0.02, 7)),
+        ("trace:ucf101-lstm", Batches(traces.get("ucf101-lstm"), 7)),
+        ("trace:wmt16-transformer:x0.1", Batches(traces.get("wmt16-transformer"), 7, 0.1)),
     ],
 )
 def test_models_are_written(text: str, model: object) -> None:
@@ -92,7 +95,7 @@ def test_wrong_traces_are_refused(tmp_path: Path, lines: str) -> None:
     [
         "", "10ms", "constant", "constant:", "constant:ten", "constant:10min", "constant:-1ms", "constant:1:2",
         "normal:10ms", "uniform:20ms:5ms", "lognormal:10ms:x", "gamma:1:2", "trace", "trace:", "trace:/no/such/file",
-        "constant:1e999",
+        "constant:1e999", "trace:ucf101-lstm:y", "trace:nobody-knows",
     ],
 )  # fmt: skip
 def test_wrong_models_are_refused(text: str) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
 from quorate.wire import current
 from quorate.wire.failure import ended, failure_in, report_failure
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
-from quorate.wire.virtual.mixing import mixed
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.post import Post
 from quorate.wire.virtual.rendezvous import Rendezvous

@@ -1,0 +1,101 @@
+"""Cards: what `quorate explain` tells of one name, read from the source of what the name stands for.
+
+The documentation of a strategy's file has sections. Each begins a line with its title and a colon, and goes on to the
+next title:
+
+Idea: What it does, in some five lines.
+Cost: Bytes per step and worker, memory, who waits for whom.
+When it loses: To what, and where.
+Honesty:
+- worker death: stops cleanly; a remark, where there is something to say
+Paper: Authors, title, venue, year.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quorate.cli.listing import FAMILIES, registry
+from quorate.core.errors import unknown
+from quorate.core.source import Setting, Source
+
+SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper")
+FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
+"""What can befall a run."""
+VERDICTS = ("goes on", "restarts", "stops cleanly", "untested", "not yet")
+"""What becomes of it then; "not yet": it is not built."""
+
+_TITLE = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*", re.MULTILINE)
+_ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?$", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Honesty:
+    """What becomes of a run when something befalls it."""
+
+    fault: str
+    verdict: str
+    remark: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One name, explained."""
+
+    name: str
+    kind: str
+    """The noun of its family: "strategy"."""
+    summary: str
+    text: str
+    """What the documentation says below its first line, outside of sections."""
+    sections: dict[str, str]
+    """By title, those that are there, but for Honesty."""
+    honesty: tuple[Honesty, ...]
+    settings: tuple[Setting, ...]
+    facts: dict[str, str]
+    """What is fixed: its class variables, as written."""
+
+
+def cards_of(name: str) -> list[Card]:
+    """The card of `name`, from each family that knows it. Raises `ConfigurationError`, with all names, if none does."""
+    families = {family: registry(family) for family in FAMILIES}
+    found = [names for names in families.values() if name in names]
+    if not found:
+        raise unknown("name", name, {each for names in families.values() for each in names})
+    return [_card(name, names.kind, names.source(name), names.summary(name)) for names in found]
+
+
+def sections_in(documentation: str) -> dict[str, str]:
+    """The text of every section by its title; what stands before the first one has the title ""."""
+    pieces = _TITLE.split(documentation)
+    return {
+        "": pieces[0].strip(),
+        **{title: text.strip() for title, text in zip(pieces[1::2], pieces[2::2], strict=True)},
+    }
+
+
+def honesty_in(section: str) -> Iterator[Honesty]:
+    """The rows of the section Honesty."""
+    for row in re.split(r"\n(?=- )", section):
+        found = _ROW.fullmatch(" ".join(row.split()))
+        if found is not None:
+            remark = found["remark"] or ""
+            yield Honesty(fault=found["fault"], verdict=found["verdict"], remark=remark)
+
+
+def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
+    source = source or Source(module="", documentation=summary)
+    own = sections_in(source.documentation)
+    sections = {**sections_in(source.module), **own}
+    return Card(
+        name=name,
+        kind=kind,
+        summary=summary,
+        text=own[""].partition("\n")[2].strip(),
+        sections={title: sections[title] for title in SECTIONS if title in sections and title != "Honesty"},
+        honesty=tuple(honesty_in(sections.get("Honesty", ""))),
+        settings=source.settings,
+        facts=dict(source.facts),
+    )

@@ -1,0 +1,51 @@
+"""What a command line says about strategy, imbalance, pace and data, held against what is known; no torch if it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quorate.cli.listing import registry
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.launch.overrides import Overrides
+
+SHARES = ("dynamic", "static")
+
+
+def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
+    """Raises `ConfigurationError` for the first thing that is wrong."""
+    check_strategy(chosen.strategy, chosen.settings, is_virtual=is_virtual)
+    if chosen.seed is not None and chosen.seed < 0:
+        raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 on")
+    if chosen.share is not None and chosen.share not in SHARES:
+        raise unknown("share", chosen.share, SHARES)
+    if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
+        raise ConfigurationError(f"--seconds {chosen.seconds:g}: a training lasts a number of seconds above 0")
+    if chosen.imbalance is not None:
+        from quorate.train.imbalance import parse_imbalance
+
+        parse_imbalance(chosen.imbalance, seed=0, size=size)
+    if chosen.pace is not None:
+        from quorate.train.pace import parse_pace
+
+        parse_pace(chosen.pace, seed=0, size=size)
+
+
+def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtual: bool) -> None:
+    """Raises for a name nobody knows at once; for wrong settings after importing the strategy, which takes seconds."""
+    if name is None:
+        return
+    strategies, baselines = registry("strategies"), registry("baselines")
+    if name in baselines:
+        if settings:
+            raise ConfigurationError(f"the baseline {name} has no settings; leave out {', '.join(sorted(settings))}")
+        if is_virtual:
+            raise ConfigurationError(
+                f"the baseline {name} needs processes (-n); among virtual workers compare with all-reduce"
+            )
+        return
+    if name not in strategies:
+        raise unknown("strategy", name, (*strategies, *baselines))
+    if settings:
+        from quorate.core.settings import settings_for
+
+        settings_for(strategies.get(name), settings)

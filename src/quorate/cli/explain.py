@@ -1,0 +1,100 @@
+"""`quorate explain`: the card of a strategy, a baseline, a workload or a trace. Imports none of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from quorate.cli.cards import Card, cards_of
+
+_WIDEST = 100
+
+
+def explain(
+    name: Annotated[str, typer.Argument(help="A name that `quorate list` shows.", metavar="NAME")],
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list of cards.")] = False,
+) -> None:
+    """Explain one name: idea, cost, when it loses, what becomes of it under faults, its settings, the paper."""
+    cards = cards_of(name)
+    if as_json:
+        typer.echo(json.dumps([_as_json(card) for card in cards], indent=2, ensure_ascii=False))
+        return
+    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    typer.echo("\n\n".join("\n".join(_lines(card, width)) for card in cards))
+
+
+def _as_json(card: Card) -> dict[str, Any]:
+    card_as_json = asdict(card)
+    for setting in card_as_json["settings"]:
+        setting["is_required"] = setting["default"] is None
+        setting["default"] = None if setting["default"] is None else _value(setting["default"])
+    card_as_json["facts"] = {name: _value(written) for name, written in card.facts.items()}
+    return card_as_json
+
+
+def _value(written: str) -> Any:
+    """What the source text stands for where JSON can say it, else the text."""
+    try:
+        value = ast.literal_eval(written)
+        json.dumps(value)
+    except (ValueError, TypeError):
+        return written
+    return value
+
+
+def _lines(card: Card, width: int) -> Iterator[str]:
+    yield f"{card.name} ({card.kind})"
+    yield from _wrapped(card.summary, width)
+    if card.text:
+        yield ""
+        yield from _wrapped(card.text, width)
+    for title, text in card.sections.items():
+        if title == "Paper":
+            yield from _faults(card, width)
+        yield from ("", title)
+        yield from _wrapped(text, width)
+    if "Paper" not in card.sections:
+        yield from _faults(card, width)
+    if card.facts:
+        yield from ("", "Fixed")
+        yield from _table([(name, written) for name, written in card.facts.items()], width)
+    yield from ("", "Settings (name, type, default, meaning)" if card.settings else "Settings: none")
+    yield from _table(
+        [(setting.name, setting.type, setting.default or "(required)", setting.meaning) for setting in card.settings],
+        width,
+    )
+
+
+def _faults(card: Card, width: int) -> Iterator[str]:
+    if card.honesty:
+        yield from ("", "Honesty")
+        yield from _table([(row.fault, row.verdict, row.remark) for row in card.honesty], width)
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    """Paragraphs, filled anew; what is indented stays as it is."""
+    for number, paragraph in enumerate(re.split(r"\n\s*\n", text)):
+        if number:
+            yield ""
+        is_laid_out = any(line.startswith(" ") for line in paragraph.splitlines())
+        lines = paragraph.splitlines() if is_laid_out else textwrap.wrap(paragraph, max(20, width - 2))
+        yield from (f"  {line}".rstrip() for line in lines)
+
+
+def _table(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
+    """Columns as wide as they have to be; the last one is wrapped into what is left."""
+    widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
+    for row in rows:
+        start = "  " + "".join(f"{cell:<{wide}}  " for cell, wide in zip(row, widths, strict=False))
+        left = width - len(start)
+        last = textwrap.wrap(row[-1], left) if left >= 20 else [row[-1]]
+        yield (start + (last[0] if last else "")).rstrip()
+        yield from (" " * len(start) + line for line in last[1:])

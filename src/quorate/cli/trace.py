@@ -1,0 +1,32 @@
+"""`quorate trace`: the timeline of a run's workers, as a file for a trace viewer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorate.report.folders import find_run
+
+
+def trace(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its name in runs/.", metavar="RUN")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where to write it; compressed if it ends in .gz.", show_default="RUN/trace.json.gz"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was written, as one JSON object.")] = False,
+) -> None:
+    """Write the timeline of a run: who computed, who waited for whom, step by step."""
+    from quorate.report.trace import write_trace
+
+    folder = find_run(run)
+    written = write_trace(folder, output or folder / "trace.json.gz")
+    if as_json:
+        told = {"path": str(written.path), "ranks": written.ranks, "steps": written.steps, "events": written.events}
+        typer.echo(json.dumps(told))
+        return
+    typer.echo(f"{written.path}: {written.ranks} ranks, {written.steps} steps")
+    typer.echo("open it at https://ui.perfetto.dev or chrome://tracing")

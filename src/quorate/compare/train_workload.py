@@ -1,0 +1,132 @@
+"""The script in which every workload is trained, whatever the strategy; an ordinary one, with the public face only.
+
+    quorate run -n 4 …/train_workload.py digits --epochs 3 --evaluations 6
+
+The work is `epochs` times the training set, over all workers together, in as many equal pieces as there are
+evaluations. Every piece is one pass of a loader of its own, so that it ends for all workers together however it is cut
+among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import quorate
+from quorate.core.settings import settings_for
+from quorate.core.workload import Workload, per_example, total
+from quorate.data.assignment import epoch_order
+from quorate.launch.world import World
+from quorate.workloads import workloads
+
+
+class Piece(Dataset[Any]):
+    """`length` examples of `data` from the place `begin` of an endless sequence of shuffled epochs."""
+
+    def __init__(self, data: Any, seed: int, begin: int, length: int) -> None:
+        self.data = data
+        self.begin, self.length = begin, length
+        self._examples: int = len(self.data)
+        examples = self._examples
+        epochs = range(begin // examples, (begin + length - 1) // examples + 1)
+        self._orders: dict[int, list[int]] = {
+            epoch: epoch_order(examples, seed=seed, epoch=epoch).tolist() for epoch in epochs
+        }
+
+    def _place(self, index: int) -> int:
+        epoch, place = divmod(self.begin + index, self._examples)
+        return self._orders[epoch][place]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[self._place(index)]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Several at once, where the data can do that."""
+        places = [self._place(index) for index in indices]
+        together = getattr(self.data, "__getitems__", None)
+        found: list[Any] = [self.data[place] for place in places] if together is None else together(places)
+        return found
+
+
+def pieces_of(work: int, pieces: int, step: int) -> list[int]:
+    """`work` examples in about equal pieces, all but the last of them whole steps of `step` examples."""
+    size = max(1, round(work / pieces / step)) * step
+    lengths = [size] * min(pieces - 1, (work - 1) // size)
+    return [*lengths, work - sum(lengths)]
+
+
+def quality(workload: Workload[Any], model: torch.nn.Module, world: World, batch_size: int) -> dict[str, float]:
+    """How good `model` is on the test set, every example once, over all workers."""
+    data: Any = workload.dataset(train=False)
+    mine = Subset(data, range(world.rank, len(data), world.size))
+    counts = []
+    with torch.no_grad():
+        for batch in DataLoader(mine, batch_size=batch_size, collate_fn=workload.collate):
+            counts.append(dict(workload.quality(model, batch.to(world.device))))
+    return per_example(total(each for each in world.gather(total(counts)) if each))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train one workload.")
+    parser.add_argument("workload")
+    parser.add_argument("--settings", type=json.loads, default={}, metavar="JSON", help="of the workload")
+    parser.add_argument("--epochs", type=float, help="how often the training set is gone through (the workload's)")
+    parser.add_argument("--evaluations", type=int, default=5, help="evenly over the work")
+    parser.add_argument("--batch", type=int, help="examples per worker and step (the workload's)")
+    parser.add_argument("--endless", action="store_true", help="go on until the time is up (quorate run --seconds)")
+    parser.add_argument("--target", type=float, help="end when the quality is at least as good as this")
+    options = parser.parse_args()
+
+    world = quorate.join()
+    kind = workloads.get(options.workload)
+    workload = kind(**settings_for(kind, options.settings))
+    batch_size: int = options.batch or workload.batch_size
+    model = workload.model(seed=world.seed).to(world.device)
+    optimizer: Any = quorate.distribute(workload.optimizer(model), model)
+    train: Any = workload.dataset(train=True)
+    work = max(1, round((workload.epochs if options.epochs is None else options.epochs) * len(train)))
+    lengths = pieces_of(work, max(1, options.evaluations), batch_size * world.size)
+    seen = 0
+    if world.is_first:
+        print("\n".join(workload.describe()[:1]), flush=True)
+    for number, length in enumerate(itertools.cycle(lengths[:1]) if options.endless else lengths, 1):
+        piece = Piece(train, world.seed, seen, length)
+        model.train()
+        batches = 0
+        for batch in quorate.shard(piece, batch_size, collate_fn=workload.collate, seed=world.seed):
+            workload.loss(model, batch.to(world.device)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            batches += 1
+        with world.evaluate():
+            of_all = sum(world.gather(batches))
+            if not of_all:  # time is up
+                break
+            seen += min(length, of_all * batch_size)
+            model.eval()
+            found = quality(workload, model, world, batch_size)
+        if world.is_first:
+            quorate.log(**found, examples=seen)
+            told = "  ".join(f"{name} {value:.4f}" for name, value in sorted(found.items()))
+            of = "" if options.endless else f"/{len(lengths)}"
+            print(f"evaluation {number}{of}  examples {seen}  {told}", flush=True)
+        if options.target is not None and is_reached(found[workload.headline], options.target, workload):
+            break
+    optimizer.finish()
+
+
+def is_reached(value: float, target: float, workload: Workload[Any]) -> bool:
+    """Whether `value` of the workload's headline is at least as good as `target`."""
+    return value >= target if workload.higher_is_better else value <= target
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Quantities as people write them: durations, bandwidths, factors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from quorate.core.errors import ConfigurationError
+
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_BYTES_PER_SECOND = {
+    "": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "bit": 0.125, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def seconds_from(text: str, within: str = "") -> float:
+    """A duration: `50us`, `1.5ms`, `2s`, or a number of seconds; `within` is what it is a part of, for the message."""
+    return _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
+
+
+def bytes_per_second_from(text: str) -> float:
+    """A bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes per second."""
+    wanted = "a bandwidth such as 10Gbit or 1.25GB (per second)"
+    return _quantity(text.removesuffix("/s"), _BYTES_PER_SECOND, "", wanted)
+
+
+def number_from(text: str, within: str = "") -> float:
+    """A number from 0 on, without a unit."""
+    return _quantity(text, {"": 1.0}, within, "a number such as 0.5")
+
+
+def factor_from(text: str, within: str = "") -> float:
+    """A factor: `x0.1`, `x2`."""
+    if not text.strip().startswith("x"):
+        raise _wrong(text, within, "a factor such as x0.1 or x2")
+    return _quantity(text.strip()[1:], {"": 1.0}, within, "a factor such as x0.1 or x2", shown=text)
+
+
+def _quantity(text: str, units: Mapping[str, float], within: str, wanted: str, *, shown: str | None = None) -> float:
+    found = _QUANTITY.fullmatch(text)
+    if found is None or found[2] not in units:
+        raise _wrong(shown or text, within, wanted)
+    try:
+        quantity = float(found[1]) * units[found[2]]
+    except ValueError:
+        quantity = math.inf
+    if not math.isfinite(quantity):
+        raise _wrong(shown or text, within, wanted)
+    return quantity
+
+
+def _wrong(text: str, within: str, wanted: str) -> ConfigurationError:
+    place = f' in "{within}"' if within and within != text else ""
+    return ConfigurationError(f'"{text}"{place} is not {wanted}')

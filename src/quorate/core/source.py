@@ -1,0 +1,119 @@
+"""What the source text says of a named thing: its documentation and its settings, read without importing it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec, PathFinder
+from inspect import cleandoc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One field of a dataclass; type and default as they are written in the source."""
+
+    name: str
+    type: str
+    default: str | None
+    """None where it has to be given."""
+    meaning: str
+    """The text under the field, in one line; "" where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is known of a class, a function or a value of a module without importing it."""
+
+    module: str
+    """The module's documentation."""
+    documentation: str
+    """Its own: the docstring, or the text under a value; "" where there is none."""
+    settings: tuple[Setting, ...] = ()
+    """A dataclass's own public fields, in order; inherited ones are left out."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """Class variables with a value: name and value as written."""
+
+
+def read_source(place: str) -> Source | None:
+    """What lies at `place` (`module.path:attribute`); None where there is no source, or no such thing in it."""
+    module, colon, attribute = place.partition(":")
+    assert colon, f"{place!r} is not module.path:attribute"
+    spec = _spec_without_importing(module)
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        return None
+    text = spec.loader.get_source(module)
+    if text is None:
+        return None
+    tree = ast.parse(text)
+    about = ast.get_docstring(tree) or ""
+    for node, below in _with_text_below(tree.body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+            own = ast.get_docstring(node) or ""
+            if isinstance(node, ast.FunctionDef):
+                return Source(module=about, documentation=own)
+            return Source(module=about, documentation=own, settings=tuple(_settings(node)), facts=tuple(_facts(node)))
+        if attribute in _assigned(node):
+            return Source(module=about, documentation=below)
+    return None
+
+
+def _with_text_below(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+    """Every statement, with the string that stands right below it, as the documentation of an attribute does."""
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
+        yield node, cleandoc(text) if isinstance(text, str) else ""
+
+
+def _assigned(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _settings(node: ast.ClassDef) -> Iterator[Setting]:
+    if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        return
+    for name, field, below in _fields(node):
+        call = field.value if isinstance(field.value, ast.Call) and ast.unparse(field.value.func) == "field" else None
+        options = {option.arg: ast.unparse(option.value) for option in call.keywords} if call else {}
+        if name.startswith("_") or _is_of_the_class(field) or options.get("init") == "False":
+            continue
+        default = None if field.value is None or call else ast.unparse(field.value)
+        if call:
+            made = options.get("default_factory")
+            default = f"{made}()" if made else options.get("default")
+        yield Setting(name=name, type=ast.unparse(field.annotation), default=default, meaning=" ".join(below.split()))
+
+
+def _facts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for name, field, _ in _fields(node):
+        if _is_of_the_class(field) and field.value is not None and not name.startswith("_"):
+            yield name, ast.unparse(field.value)
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            yield from ((name, ast.unparse(statement.value)) for name in _assigned(statement) if name[0] != "_")
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign, str]]:
+    for statement, below in _with_text_below(node.body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id, statement, below
+
+
+def _is_of_the_class(field: ast.AnnAssign) -> bool:
+    return "ClassVar" in ast.unparse(field.annotation)
+
+
+def _spec_without_importing(module: str) -> ModuleSpec | None:
+    """Where a module lies. `find_spec` would import the packages around it; this walks down by their paths."""
+    top, *below = module.split(".")
+    spec = importlib.util.find_spec(top)
+    name = top
+    for part in below:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return spec

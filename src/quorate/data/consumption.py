@@ -1,0 +1,48 @@
+"""What a worker's training loop has taken from its loaders since it was last asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from quorate.wire import current
+
+_KEPT = "consumed"
+EVALUATING = "evaluating"
+"""The key in `Place.kept` of whether the worker is inside `world.evaluate()`."""
+
+
+class Consumed:
+    """Batches taken for training; those of an evaluation do not count."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Spent in waiting for a loader."""
+        self.examples: int | None = None
+        self.tokens: int | None = None
+
+    def note(self, seconds: float, examples: int, batch: Any) -> None:
+        """One batch was taken; its `tokens`, where it has some, is a whole number."""
+        self.seconds += seconds
+        self.examples = (self.examples or 0) + examples
+        tokens = getattr(batch, "tokens", None)
+        if isinstance(tokens, int):
+            self.tokens = (self.tokens or 0) + tokens
+
+    def take(self) -> tuple[float, int | None, int | None]:
+        """Seconds, examples and tokens since the last time; counting begins anew."""
+        found = self.seconds, self.examples, self.tokens
+        self.seconds, self.examples, self.tokens = 0.0, None, None
+        return found
+
+
+def consumed(place: current.Place) -> Consumed:
+    """What the worker of `place` has taken."""
+    found: Consumed = place.kept.setdefault(_KEPT, Consumed())
+    return found
+
+
+def is_training(place: current.Place) -> bool:
+    """Whether what is loaded now is trained on: gradients are recorded, and it is not inside `world.evaluate()`."""
+    return torch.is_grad_enabled() and not place.kept.get(EVALUATING, False)

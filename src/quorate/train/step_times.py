@@ -1,0 +1,135 @@
+"""Where the time of one optimizer's steps goes, told to the worker's recorder row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, Literal, TypeVar
+
+from torch import Tensor
+
+from quorate.core.contracts import Clock, Work
+from quorate.core.records import Recorder, Step
+from quorate.data.consumption import consumed
+from quorate.wire.current import Place
+from quorate.wire.metered import Meter
+
+T = TypeVar("T")
+Spent = Literal["delay", "encode", "wait", "decode", "update"]
+
+RECORDER = "recorder"
+"""The key in `Place.kept` of the worker's `Recorder`, where it keeps records."""
+TIMERS = "step timers"
+"""The key in `Place.kept` of all `StepTimer`s of the worker, the first optimizer's first."""
+
+
+class StepTimer:
+    """Stops the time of one optimizer's steps. A step begins where the one before it ended.
+
+    The first optimizer's timer answers for the worker: what was loaded and injected stands in its rows.
+    """
+
+    def __init__(self, place: Place, name: str, meter: Meter) -> None:
+        self.recorder: Recorder | None = place.kept.get(RECORDER)
+        """Where rows go; None: nowhere."""
+        timers: list[StepTimer] = place.kept.setdefault(TIMERS, [])
+        self.is_first = not timers
+        timers.append(self)
+        self._place, self._clock, self._name, self._meter = place, place.wire.clock, name, meter
+        self.steps = self.rounds = 0
+        self.begin = self._clock.now()
+        self._bytes_out = self._bytes_in = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._spent = dict.fromkeys(("delay", "encode", "wait", "decode", "update"), 0.0)
+        self._arrive: float | None = None
+        self._busy_before = 0.0
+        self._losses: list[float] = []
+        self.contributors, self.staleness = 1, 0
+
+    @property
+    def clock(self) -> Clock:
+        """That of the worker."""
+        return self._clock
+
+    def saw(self, losses: Any) -> None:
+        """What backward is called on: a scalar on the CPU is the loss (the mean, of several)."""
+        loss = losses[0] if isinstance(losses, list | tuple) and len(losses) == 1 else losses
+        if isinstance(loss, Tensor) and loss.numel() == 1 and loss.device.type == "cpu":
+            self._losses.append(loss.item())
+
+    @contextmanager
+    def spending(self, on: Spent) -> Iterator[None]:
+        """What the block takes is spent on that."""
+        begin = self._clock.now()
+        try:
+            yield
+        finally:
+            self.spent(on, self._clock.now() - begin)
+
+    def spent(self, on: Spent, seconds: float) -> None:
+        """So many seconds went into that."""
+        self._spent[on] += seconds
+
+    def arrived(self, at: float | None = None) -> None:
+        """The worker has come to the meeting point of this step (now, unless told); only the first time counts."""
+        if self._arrive is None:
+            self._arrive = self._clock.now() if at is None else at
+            self._busy_before = self._spent["update"]
+
+    def set_out_again(self) -> None:
+        """What was until now (an evaluation) belongs to no step."""
+        self.begin = self._clock.now()
+        self._bytes_out, self._bytes_in = self._exchanged()
+
+    def _exchanged(self) -> tuple[int, int]:
+        return sum(self._meter.bytes_out.values()), sum(self._meter.bytes_in.values())
+
+    def ended(self, *, is_scaled: bool = False) -> None:
+        """The step is over; with `is_scaled` the loss that was seen is not the script's own."""
+        now, begin, spent = self._clock.now(), self.begin, self._spent
+        self.arrived(now)
+        assert self._arrive is not None
+        self.steps += 1
+        data, examples, tokens = consumed(self._place).take() if self.is_first else (0.0, None, None)
+        if self.recorder is not None:
+            sent, received = self._exchanged()
+            losses = [] if is_scaled else self._losses
+            self.recorder.step(
+                Step(
+                    step=self.steps,
+                    optimizer=self._name,
+                    round=self.rounds,
+                    begin=begin,
+                    arrive=self._arrive,
+                    end=now,
+                    data=data,
+                    compute=max(0.0, self._arrive - begin - data - spent["delay"] - self._busy_before),
+                    loss=sum(losses) / len(losses) if losses else None,
+                    examples=examples,
+                    tokens=tokens,
+                    bytes_out=sent - self._bytes_out,
+                    bytes_in=received - self._bytes_in,
+                    contributors=self.contributors,
+                    staleness=self.staleness,
+                    **spent,
+                )
+            )
+            self._bytes_out, self._bytes_in = sent, received
+        self.begin = now
+        self._reset()
+
+
+class Timed(Generic[T]):
+    """A work whose waiting is the timer's `wait`."""
+
+    def __init__(self, work: Work[T], timer: StepTimer) -> None:
+        self._work, self._timer = work, timer
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        with self._timer.spending("wait"):
+            return self._work.wait(timeout)

@@ -1,0 +1,147 @@
+"""Cards: what is told of each name, complete for every strategy, without importing any."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from quorate.cli import cards, listing
+from quorate.cli.cards import FAULTS, SECTIONS, VERDICTS, Honesty, cards_of, honesty_in, sections_in
+from quorate.cli.explain import explain
+from quorate.cli.listing import FAMILIES, registry
+from quorate.cli.main import main
+from quorate.core.errors import ConfigurationError
+from quorate.core.registry import Registry
+
+NAMES = [(family, name) for family in FAMILIES for name in registry(family)]
+STRATEGIES = [name for family, name in NAMES if family == "strategies"]
+
+
+@pytest.mark.parametrize(("family", "name"), NAMES)
+def test_every_name_has_a_card(family: str, name: str) -> None:
+    (card,) = [card for card in cards_of(name) if card.kind == registry(family).kind]
+    assert card.name == name
+    assert card.summary.endswith(".")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_says_everything_about_itself(name: str) -> None:
+    (card,) = cards_of(name)
+    assert tuple(card.sections) == tuple(title for title in SECTIONS if title != "Honesty")
+    for title, text in card.sections.items():
+        assert len(text) > 20 and text[0].isupper() and text.endswith("."), title
+    assert tuple(row.fault for row in card.honesty) == FAULTS
+    assert {row.verdict for row in card.honesty} <= set(VERDICTS)
+    assert all(setting.meaning for setting in card.settings)
+
+
+@pytest.mark.parametrize("name", [name for family, name in NAMES if family == "workloads"])
+def test_settings_are_those_of_the_dataclass(name: str) -> None:
+    import dataclasses
+
+    (card,) = cards_of(name)
+    workload = registry("workloads").get(name)
+    assert [setting.name for setting in card.settings] == [field.name for field in dataclasses.fields(workload)]
+
+
+def test_sections_are_found_by_their_titles() -> None:
+    text = "First.\n\nAs an Idea: no title.\n\nIdea: It\nworks.\n\nWhen it loses: Never.\nHonesty:\n- pause: goes on\n"
+    assert sections_in(text) == {
+        "": "First.\n\nAs an Idea: no title.",
+        "Idea": "It\nworks.",
+        "When it loses": "Never.",
+        "Honesty": "- pause: goes on",
+    }
+
+
+def test_honesty_has_rows() -> None:
+    section = "- worker death: stops cleanly; the others\n  leave: all; at once\n- pause: goes on\nnothing of the kind"
+    assert list(honesty_in(section)) == [
+        Honesty(fault="worker death", verdict="stops cleanly", remark="the others leave: all; at once"),
+        Honesty(fault="pause", verdict="goes on nothing of the kind", remark=""),
+    ]
+    assert list(honesty_in("nothing")) == []
+
+
+def test_a_card_reads_like_this(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    explain("all-reduce")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "all-reduce (strategy)"
+    assert lines[1].startswith("  All workers' gradients are averaged")
+    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Settings: none"]
+    assert [line for line in lines[1:] if line and not line.startswith(" ")] == titles
+    assert any(line.startswith("  worker death      stops cleanly  the others") for line in lines)
+    assert max(map(len, lines)) <= 60
+
+
+def test_settings_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    explain("least-squares")
+    lines = capsys.readouterr().out.splitlines()
+    assert "Settings (name, type, default, meaning)" in lines
+    assert "  noise     float  0.1  Standard deviation of what is added to the targets." in lines
+    assert "  headline          'squared_error'" in lines
+
+
+def test_json_has_values(capsys: pytest.CaptureFixture[str]) -> None:
+    explain("stdlib-functions", as_json=True)
+    (card,) = json.loads(capsys.readouterr().out)
+    assert (card["name"], card["kind"], card["facts"]["batch_size"]) == ("stdlib-functions", "workload", 32)
+    longest = next(setting for setting in card["settings"] if setting["name"] == "longest")
+    assert longest == {
+        "name": "longest",
+        "type": "int",
+        "default": 3000,
+        "meaning": "Words of a function beyond this are cut off.",
+        "is_required": False,
+    }
+
+
+def test_a_name_of_two_families_has_two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins: Registry[object] = Registry("twin", {"ddp": "quorate.core.batch_times:UCF101_LSTM"})
+    monkeypatch.setitem(listing.FAMILIES, "twins", "quorate.core.batch_times:traces")
+    known = cards.registry
+    monkeypatch.setattr(cards, "registry", lambda family: twins if family == "twins" else known(family))
+    assert [card.kind for card in cards_of("ddp")] == ["baseline", "twin"]
+
+
+def test_unknown_names_are_refused_with_all() -> None:
+    everything = ", ".join(sorted({name for _, name in NAMES}))
+    with pytest.raises(
+        ConfigurationError, match=rf'unknown name "all-reduse"; did you mean "all-reduce".*{everything}'
+    ):
+        cards_of("all-reduse")
+
+
+@pytest.fixture
+def quiet(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["all-reduce"], 0), (["ddp", "--json"], 0), (["bogus"], 2)])
+def test_it_is_a_verb(quiet: None, arguments: list[str], status: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *arguments])
+    assert ended.value.code == status
+
+
+def test_nothing_heavy_is_imported() -> None:
+    calls = [["explain", name] for _, name in NAMES] + [["list"], ["trace", "--help"]]
+    code = f"""
+import sys
+from quorate.cli.main import main
+for arguments in {calls!r}:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        heavy = [name for name in ('torch', 'numpy') if name in sys.modules]
+        if end.code or heavy:
+            sys.exit(f'{{arguments}}: status {{end.code}}, imported {{heavy}}')
+"""
+    environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, stdout=subprocess.DEVNULL)

@@ -1,0 +1,38 @@
+"""Durations, bandwidths, numbers and factors as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import bytes_per_second_from, factor_from, number_from, seconds_from
+
+
+def test_quantities_are_read() -> None:
+    assert seconds_from("1.5ms") == pytest.approx(0.0015)
+    assert seconds_from(" 2 s ") == 2.0
+    assert seconds_from("1e+3us") == pytest.approx(0.001)
+    assert bytes_per_second_from("8bit/s") == 1.0
+    assert number_from("0.5") == 0.5
+    assert factor_from("x0.1") == 0.1
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e999ms", "nan", "inf", ".", "-1"])
+def test_only_finite_numbers_from_0_on(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a duration"):
+        seconds_from(text)
+    with pytest.raises(ConfigurationError, match="is not a number"):
+        number_from(text)
+
+
+@pytest.mark.parametrize("text", ["2", "x", "xx2", "x-1", "x2ms", "x1e999"])
+def test_a_factor_begins_with_x(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'^"{text}" in "rank:0:{text}" is not a factor such as x0.1 or x2$'):
+        factor_from(text, f"rank:0:{text}")
+
+
+def test_the_message_quotes_the_whole_once() -> None:
+    with pytest.raises(ConfigurationError, match='^"soon" is not a duration'):
+        seconds_from("soon", "soon")
+    with pytest.raises(ConfigurationError, match='^"ten" in "constant:ten" is not a duration'):
+        seconds_from("ten", "constant:ten")

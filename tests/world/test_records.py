@@ -1,0 +1,102 @@
+"""Records, baseline, injected lateness and seeds among real workers."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import quorate
+from quorate.core.draws import mixed
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import Recorder, records_of, rows
+from quorate.launch.overrides import Overrides
+from quorate.launch.preparing import prepare
+from quorate.launch.world import World
+from quorate.train.step_times import RECORDER
+from quorate.wire import current
+from quorate.wire.cost import all_reduce_bytes
+from tests.support.processes import run_real_world
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.BatchNorm1d(9), torch.nn.Linear(9, 2))
+
+
+def train(
+    model: torch.nn.Module, call: torch.nn.Module, optimizer: torch.optim.Optimizer, world: World
+) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(world.rank)
+    for step in range(6):
+        optimizer.zero_grad()
+        if step == 3:
+            paused = call.no_sync() if isinstance(call, DistributedDataParallel) else optimizer.accumulate()  # type: ignore[attr-defined]
+            with paused:
+                call(torch.randn(5, 6, generator=draw)).square().mean().backward()
+        call(torch.randn(5, 6, generator=draw)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([x.detach().double().reshape(-1) for x in model.state_dict().values()])
+
+
+def as_ddp_and_as_baseline(folder: str, world: World) -> tuple[list[float], list[float], str]:
+    torch.set_num_threads(1)
+    model = net()
+    theirs = train(model, DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1), world)
+    place = current.here()
+    prepare(place, Overrides(strategy="ddp", imbalance="rank:1:80ms"))
+    place.kept[RECORDER] = Recorder(records_of(Path(folder), world.rank))
+    with pytest.raises(ConfigurationError, match="ddp needs equally many batches"):
+        quorate.shard([1, 2, 3], 1, share="dynamic")  # type: ignore[arg-type]
+    model = net()
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    mine = train(model, model, optimizer, world)
+    optimizer.finish()  # type: ignore[attr-defined]
+    return theirs.tolist(), mine.tolist(), type(optimizer).__mro__[1].__name__
+
+
+def test_the_baseline_is_torch_ddp_and_its_records_name_the_slow_worker(tmp_path: Path) -> None:
+    for theirs, mine, kind in run_real_world(2, functools.partial(as_ddp_and_as_baseline, str(tmp_path))):
+        assert theirs == mine
+        assert kind == "Compared"
+    steps = [[row for row in rows(records_of(tmp_path, rank)) if row["kind"] == "step"] for rank in range(2)]
+    numbers = sum(p.numel() for p in net().parameters())
+    first, second = (ranks[2:] for ranks in steps)
+    assert all(row["delay"] == 0 for row in first) and all(row["delay"] >= 0.08 for row in second)
+    assert median([b["arrive"] - a["arrive"] for a, b in zip(first, second, strict=True)]) > 0.04
+    assert median([a["wait"] - b["wait"] for a, b in zip(first, second, strict=True)]) > 0.04
+    assert first[0]["bytes_out"] == all_reduce_bytes(4 * numbers, 2)
+
+
+DRAWS = """
+import random, numpy, torch, quorate
+world = quorate.join()
+drawn = [world.seed, random.random(), float(numpy.random.rand()), torch.rand(1).item()]
+quorate.log(**{f"drawn{i}": number for i, number in enumerate(drawn)})
+"""
+
+
+def test_a_seed_reaches_the_generators_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "draws.py").write_text(DRAWS)
+    command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", "--seed", "3", "--name", "a", "draws.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    assert json.loads((tmp_path / "runs" / "a" / "run.json").read_text())["seed"] == 3
+    for rank in range(2):
+        drawn = mixed(3, rank)
+        expected = [
+            3,
+            random.Random(drawn).random(),
+            np.random.RandomState(drawn % 2**32).rand(),
+            torch.rand(1, generator=torch.Generator().manual_seed(drawn % 2**63)).item(),
+        ]
+        (found,) = [row for row in rows(records_of(tmp_path / "runs" / "a", rank)) if row["kind"] == "log"]
+        assert list(found["values"].values()) == pytest.approx(expected)
