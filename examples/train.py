@@ -4,6 +4,7 @@ python examples/train.py
 torchrun --nproc-per-node 2 examples/train.py
 quorate run -n 2 examples/train.py
 quorate run --virtual 8 examples/train.py --limit 800
+quorate compare -n 2 --baseline ddp --metric top1 examples/train.py --limit 400
 """
 
 import argparse
@@ -40,12 +41,14 @@ for epoch in range(options.epochs):
         optimizer.zero_grad()
         if world.is_first and step % 10 == 0:
             print(f"epoch {epoch} step {step}/{len(train)} loss {loss.item():.3f}", flush=True)
-    model.eval()
-    with torch.no_grad():
-        counts = [workload.quality(model, batch.to(world.device)) for batch in test]
-    examples = sum(count["examples"] for count in counts)
-    for name in sorted(counts[0].keys() - {"examples"}):
-        value = world.mean(sum(count[name] for count in counts) / examples, weight=examples)
-        if world.is_first:
-            print(f"epoch {epoch} {name} {value:.4f}", flush=True)
+    with world.evaluate():
+        model.eval()
+        with torch.no_grad():
+            counts = [workload.quality(model, batch.to(world.device)) for batch in test]
+        examples = sum(count["examples"] for count in counts)
+        for name in sorted(counts[0].keys() - {"examples"}):
+            value = world.mean(sum(count[name] for count in counts) / examples, weight=examples)
+            if world.is_first:
+                print(f"epoch {epoch} {name} {value:.4f}", flush=True)
+                quorate.log(**{name: value})
 optimizer.finish()

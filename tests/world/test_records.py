@@ -100,3 +100,27 @@ def test_a_seed_reaches_the_generators_of_a_script(tmp_path: Path) -> None:
         ]
         (found,) = [row for row in rows(records_of(tmp_path / "runs" / "a", rank)) if row["kind"] == "log"]
         assert list(found["values"].values()) == pytest.approx(expected)
+
+
+EVENTS = """
+import torch, quorate
+world = quorate.join()
+model = torch.nn.Linear(2, 1)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+for step in range(3):
+    model(torch.ones(1, 2)).square().sum().backward()
+    optimizer.step()
+quorate.log(accuracy=0.25 + world.rank, name="not a number")
+"""
+
+
+def test_tensorboard_gets_what_rank_0_logs_and_loses(tmp_path: Path) -> None:
+    files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    (tmp_path / "events.py").write_text(EVENTS)
+    command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", "--name", "a", "events.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    (kept,) = (tmp_path / "runs" / "a").glob("events.out.tfevents*")
+    found = files.EventAccumulator(str(kept)).Reload()
+    assert set(found.Tags()["scalars"]) == {"loss", "accuracy"}
+    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
+    assert [(event.step, event.value) for event in found.Scalars("accuracy")] == [(3, 0.25)]

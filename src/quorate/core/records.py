@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Kind = Literal["start", "distribute", "step", "log", "evaluate", "end"]
 
@@ -79,15 +79,24 @@ _FIELDS = tuple(field.name for field in fields(Step))
 _DIGITS = 6
 
 
+class Copy(Protocol):
+    """Another place that is told of every row."""
+
+    def row(self, values: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Recorder:
     """Appends rows to one rank's file, each at once; the file is made with the first.
 
     `held` rows are kept back and written together (a virtual world has more workers than a process has files); the
-    file is closed in between. Not safe from several threads at once. Cost: some 10 µs a row.
+    file is closed in between. `copy` is told of every row as well. Not safe from several threads at once. Cost: some
+    30 µs a row.
     """
 
-    def __init__(self, path: Path, *, held: int = 1) -> None:
-        self.path, self._held = path, held
+    def __init__(self, path: Path, *, held: int = 1, copy: Copy | None = None) -> None:
+        self.path, self._held, self._copy = path, held, copy
         self._rows: list[str] = []
         self._file: FileIO | None = None
 
@@ -104,6 +113,8 @@ class Recorder:
         self._write({"kind": kind, **values})
 
     def _write(self, values: Mapping[str, Any]) -> None:
+        if self._copy is not None:
+            self._copy.row(values)
         self._rows.append(json.dumps(values, separators=(",", ":"), allow_nan=True) + "\n")
         if len(self._rows) >= self._held:
             self.flush()
@@ -124,6 +135,9 @@ class Recorder:
     def close(self) -> None:
         """Write what is held, and close the file."""
         self.flush()
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -14,6 +14,7 @@ from typing import Any
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
+from quorate.launch.event_files import event_files
 from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_run
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
@@ -36,7 +37,11 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         return
     wire = place.wire
     is_real = isinstance(wire, RealWire)
-    recorder = place.kept[RECORDER] = Recorder(records_of(folder, wire.rank), held=1 if is_real else _HELD)
+    recorder = place.kept[RECORDER] = Recorder(
+        records_of(folder, wire.rank),
+        held=1 if is_real else _HELD,
+        copy=event_files(folder) if is_real and wire.rank == 0 else None,
+    )
     recorder.write(
         "start",
         rank=wire.rank,
