@@ -10,7 +10,7 @@ from tests.architecture.tree import ROOT, modules, uses
 
 KNOW_TORCH_DISTRIBUTED = {"wire", "sharding", "launch"}
 READ_THE_ENVIRONMENT = {"launch", "cli", "wire"}
-READ_ONE_VARIABLE = {"src/quorate/workloads/stdlib_functions/cache.py": "XDG_CACHE_HOME: where this user's caches lie"}
+READ_ONE_VARIABLE = {"src/quorate/core/cache_folder.py": "XDG_CACHE_HOME: where this user's caches lie"}
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 

@@ -89,6 +89,7 @@ def make_comparison(folder: Path, *, seeds: Sequence[int] = (0, 1, 2), fails: bo
         "quorum": replace(base, strategy="quorum", waits=False, quality=base.quality - 0.02),
     }
     factors = (0.5, 1.0, 2.0)
+    tuning_seed = next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
     chosen = {"ddp": 1.0, "all-reduce": 1.0, "quorum": 0.5}
     for name, run in arms.items():
         for seed in seeds:
@@ -97,14 +98,14 @@ def make_comparison(folder: Path, *, seeds: Sequence[int] = (0, 1, 2), fails: bo
             last = replace(run, seed=seed, fails_at=run.steps // 3 if is_failed else None, about=about)
             make_run(folder / name / f"seed-{seed}", last)
         for factor in factors:
-            trial = folder / name / "tuning" / f"lr-{factor:g}-seed-{seeds[0]}"
+            trial = folder / name / "tuning" / f"lr-{factor:g}-seed-{tuning_seed}"
             worse = 0.05 * abs(math.log2(factor / chosen[name]))
             about = {"learning_rate_factor": factor}
-            make_run(trial, run, steps=20, seed=seeds[0], quality=run.quality - worse, about=about)
+            make_run(trial, run, steps=20, seed=tuning_seed, quality=run.quality - worse, about=about)
     settings: dict[str, dict[str, Any]] = {"quorum": {"wait_for": 2}}
     plan = {
         "format": 1,
-        "command": ["quorate", "compare", "-n", str(base.ranks), "--workload", "stdlib-functions", "--tune"],
+        "command": ["quorate", "compare", "-n", str(base.ranks), "--workload", "stdlib-functions", "--tune-lr"],
         "subject": {"kind": "workload", "name": "stdlib-functions", "arguments": [], "settings": {"classes": 20}},
         "metric": {"name": "top1", "higher_is_better": True},
         "workers": base.ranks,

@@ -103,8 +103,9 @@ class Wire(ABC):
     """How one worker reaches the others.
 
     Every worker of a wire calls the same collectives in the same order. A wire belongs to one thread (asserted):
-    another thread takes a `channel` of its own. Tensors given to a collective or a send are not touched by the
-    caller until its work is done. Nothing is launched late: a collective called is under way, whoever waits first.
+    another thread takes a `channel` of its own, and may only `send` on this one. Tensors given to a collective or a
+    send are not touched by the caller until its work is done. Nothing is launched late: a collective called is under
+    way, whoever waits first.
     Wrong arguments (a rank that does not exist, too few pieces) raise `ConfigurationError`.
     """
 

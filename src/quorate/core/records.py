@@ -9,6 +9,8 @@ start     rank, size, host, pid, clock ("monotonic" or "virtual"), now (the cloc
 distribute  optimizer (its channel), algorithm (its class), strategy (or baseline), settings, parameters (how many
           numbers), learning_rates (by parameter group)
 step      one `optimizer.step()`; see `Step`
+round     under strategies with rounds, on rank 0: number, time (when it was applied), weight, live (workers counted),
+          contributors (by rank, pairs of staleness and number of gradients)
 log       step, time, values: what the script gave to `quorate.log`
 evaluate  step, begin, end: a `world.evaluate()` block
 end       time, steps, peak_bytes (resident memory at its greatest; null in a virtual world)
@@ -25,7 +27,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Kind = Literal["start", "distribute", "step", "log", "evaluate", "end"]
+Kind = Literal["start", "distribute", "step", "round", "log", "evaluate", "end"]
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -21,6 +22,36 @@ class Peers(Protocol):
 
         For `worker.gradient` the exchange may have begun during backward already. Every worker calls it equally often.
         """
+        ...
+
+
+class Mean(Protocol):
+    """What one round has formed."""
+
+    @property
+    def mean(self) -> Flat:
+        """The mean of what was given, clipped where that was agreed."""
+        ...
+
+    @property
+    def options(self) -> Any:
+        """The optimizer's numbers to apply it with."""
+        ...
+
+
+class WorkerRounds(Protocol):
+    """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
+
+    def contribute(self) -> Work[int]:
+        """Hand in the gradient as it stands in `.grad`; the work is done when it need not be waited for any more."""
+        ...
+
+    def completed(self) -> Iterator[Mean]:
+        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
+        ...
+
+    def settle(self, *, ended: bool) -> None:
+        """Wait until no worker steps, applying what comes: equal replicas, and nothing pending."""
         ...
 
 
@@ -65,8 +96,17 @@ class Worker(Protocol):
     @parameters.setter
     def parameters(self, value: Flat) -> None: ...
 
-    def update(self, gradient: Flat) -> None:
-        """One step of the user's own optimizer on `gradient`; leaves `.grad` as it was."""
+    @property
+    def rounds(self) -> WorkerRounds:
+        """Rounds, once the strategy has agreed on them."""
+        ...
+
+    def agree_on_rounds(self, *, clip_norm: float | None = None, **settings: Any) -> None:
+        """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker."""
+        ...
+
+    def update(self, gradient: Flat, *, options: Any = None) -> None:
+        """One step of the user's own optimizer on `gradient`, with its own options or these; `.grad` stays."""
         ...
 
     def keep_company(self) -> None:
@@ -82,6 +122,8 @@ class Strategy(ABC):
     """
 
     agrees_on: ClassVar[Literal["gradient", "parameters", "updates"]] = "gradient"
+    waits: ClassVar[bool] = True
+    """Whether every step waits for all workers. Where not, data is dealt out to whoever asks, unless told."""
 
     def start(self, worker: Worker) -> Any:
         """Called once; what it returns is `worker.state`."""

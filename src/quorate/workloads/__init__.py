@@ -10,7 +10,11 @@ from quorate.core.workload import Workload
 workloads: Registry[type[Workload[Any]]] = Registry(
     "workload",
     {
+        "cifar10": "quorate.workloads.cifar10.workload:Cifar10",
+        "digits": "quorate.workloads.digits.workload:Digits",
+        "hyperplane": "quorate.workloads.hyperplane.workload:Hyperplane",
         "least-squares": "quorate.workloads.least_squares.workload:LeastSquares",
         "stdlib-functions": "quorate.workloads.stdlib_functions.workload:StdlibFunctions",
+        "ucf101-features": "quorate.workloads.ucf101_features.workload:Ucf101Features",
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,11 +13,26 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
+from quorate.core.settings import settings_for
 from quorate.core.workload import Workload, per_example, total
 from quorate.workloads import workloads
+from tests.support.workload_files import write_cifar10_binary, write_videos
 
-SMALL: dict[str, dict[str, Any]] = {"stdlib-functions": {"limit": 150, "smallest_class": 5}}
+SMALL: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "cifar10": lambda folder: {"folder": str(write_cifar10_binary(folder, 8)), "records": 8},
+    "hyperplane": lambda folder: {"points": 512, "features": 64},
+    "stdlib-functions": lambda folder: {"limit": 150, "smallest_class": 5},
+    "ucf101-features": lambda folder: {
+        "folder": str(write_videos(folder, 32, features=64, classes=3)),
+        "features": 64,
+        "hidden": 32,
+        "classes": 3,
+    },
+}
+SMALL_BATCH = {"cifar10": 16}
+"""Instead of the usual one, where that takes long."""
 
 Make = Callable[[], Workload[Any]]
 
@@ -24,7 +40,8 @@ Make = Callable[[], Workload[Any]]
 @pytest.fixture(params=workloads.names())
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return lambda: workloads.get(request.param)(**SMALL.get(request.param, {}))
+    settings = SMALL.get(request.param, lambda folder: {})(tmp_path / "files")
+    return lambda: workloads.get(request.param)(**settings)
 
 
 def batch_of(workload: Workload[Any], first: int, count: int) -> Any:
@@ -60,7 +77,8 @@ def test_no_global_generator_is_touched(make: Make) -> None:
 
 def test_a_few_steps_lower_the_loss(make: Make) -> None:
     workload = make()
-    model, batch = workload.model(), batch_of(workload, 0, workload.batch_size)
+    size = SMALL_BATCH.get(workload.name, workload.batch_size)
+    model, batch = workload.model(), batch_of(workload, 0, size)
     optimizer = workload.optimizer(model)
     losses = []
     for _ in range(10):
@@ -84,6 +102,60 @@ def test_quality_adds_up_over_batches(make: Make) -> None:
     assert whole["examples"] == 16
     assert workload.headline in per_example(whole)
     assert "examples" not in per_example(whole)
+
+
+def test_quality_leaves_the_model_as_it_is(make: Make) -> None:
+    workload = make()
+    model = workload.model()
+    modules = list(model.modules())
+    modules[-1].eval()
+    modes = [module.training for module in modules]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    workload.quality(model, batch_of(workload, 0, 8))
+    assert [module.training for module in modules] == modes
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+
+
+def test_quality_is_of_evaluation_mode(make: Make) -> None:
+    workload = make()
+    model, batch = workload.model(), batch_of(workload, 0, 8)
+    as_it_is = workload.quality(model, batch)
+    assert as_it_is == workload.quality(model.eval(), batch)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_loader_gives_batches(make: Make, *, train: bool) -> None:
+    workload = make()
+    data: Any = workload.dataset(train=train)
+    loader = DataLoader(data, batch_size=3, collate_fn=workload.collate)
+    first = next(iter(loader)).to("cpu")
+    assert type(first) is type(batch_of(workload, 0, 3))
+    assert len(loader) == -(-len(data) // 3)
+    if not train:  # training images may be cropped anew in every batch
+        for ours, theirs in zip(first, workload.collate([data[index] for index in range(3)]), strict=True):
+            assert torch.equal(ours, theirs)
+    with pytest.raises(IndexError):
+        data[len(data)]
+
+
+def test_tokens_are_what_is_padded_to(make: Make) -> None:
+    batch = batch_of(make(), 0, 5)
+    lengths = getattr(batch, "lengths", None)
+    assert hasattr(batch, "tokens") == (lengths is not None)
+    if lengths is not None:
+        assert batch.tokens == 5 * int(lengths.max())
+        assert type(batch.tokens) is int
+
+
+def test_the_usual_numbers_are_given(make: Make) -> None:
+    kind = type(make())
+    assert kind.epochs >= 1 and kind.batch_size >= 1 and kind.learning_rate > 0
+
+
+def test_every_setting_can_be_written_down(make: Make) -> None:
+    workload: Any = make()
+    written = json.loads(json.dumps({setting.name: getattr(workload, setting.name) for setting in fields(workload)}))
+    assert type(workload)(**settings_for(type(workload), written)) == workload
 
 
 def test_shares_are_means() -> None:

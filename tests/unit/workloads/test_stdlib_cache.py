@@ -120,11 +120,3 @@ def test_a_failed_rename_leaves_nothing_behind(example: Corpus, tmp_path: Path) 
     (tmp_path / "it").mkdir()
     assert not cache.save(tmp_path / "it", example)
     assert [path.name for path in tmp_path.iterdir()] == ["it"]
-
-
-def test_the_cache_folder_follows_the_standard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache.cache_folder() == Path("/somewhere/quorate")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert cache.cache_folder() == Path("/home/someone/.cache/quorate")

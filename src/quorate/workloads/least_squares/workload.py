@@ -43,6 +43,7 @@ class LeastSquares(Workload[Points]):
     name: ClassVar[str] = "least-squares"
     batch_size: ClassVar[int] = 32
     learning_rate: ClassVar[float] = 0.1
+    epochs: ClassVar[int] = 10
     headline: ClassVar[str] = "squared_error"
     higher_is_better: ClassVar[bool] = False
 

@@ -21,23 +21,13 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from quorate.core.cache_folder import cache_folder
 from quorate.workloads.stdlib_functions.corpus import Corpus, Selection
 
 FORMAT = 1
 """Counted up when the same source would give another corpus, or another file."""
 
 _TENSORS = ("words", "offsets", "labels", "is_test")
-
-
-def cache_folder() -> Path | None:
-    """`$XDG_CACHE_HOME/quorate`, or `~/.cache/quorate`; None where there is no home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(named):  # the XDG standard: relative ones are ignored
-        return Path(named) / "quorate"
-    try:
-        return Path.home() / ".cache" / "quorate"
-    except RuntimeError:
-        return None
 
 
 def cache_path(folder: Path, paths: Sequence[str], selection: Selection) -> Path | None:

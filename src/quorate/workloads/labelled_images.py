@@ -1,0 +1,63 @@
+"""Batches of labelled images, and what a classifier makes of them: what all image workloads share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+
+class Images(NamedTuple):
+    """A batch of n images."""
+
+    images: Tensor
+    """(n, channels, height, width), float32"""
+    labels: Tensor
+    """(n,), int64"""
+
+    def to(self, device: str | torch.device) -> Self:
+        """The same batch on `device`."""
+        return self._replace(images=self.images.to(device), labels=self.labels.to(device))
+
+
+def collated(examples: Sequence[tuple[Tensor, ...]]) -> Images:
+    """Pairs of an image and a label as one batch; a batch that was fetched whole is left as it is."""
+    if isinstance(examples, Images):
+        return examples
+    images, labels = zip(*examples, strict=True)
+    return Images(torch.stack(images), torch.stack(labels))
+
+
+def mean_loss(model: nn.Module, batch: Images) -> Tensor:
+    """The mean cross-entropy of the labels."""
+    return cross_entropy(model(batch.images), batch.labels)
+
+
+@torch.no_grad()
+def classified(model: nn.Module, batch: Images) -> dict[str, float]:
+    """How many images were put in their class ("top1"), and their summed "cross_entropy".
+
+    The model is in evaluation mode for it (batch norm uses its running statistics), and then as it was.
+    """
+    with _in_evaluation(model):
+        scores: Tensor = model(batch.images)
+    return {
+        "top1": float((scores.argmax(dim=1) == batch.labels).sum()),
+        "cross_entropy": float(cross_entropy(scores, batch.labels, reduction="sum")),
+        "examples": float(len(batch.labels)),
+    }
+
+
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
