@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from quorate.cli.compare import CompareCommand, compare
 from quorate.cli.explain import explain
 from quorate.cli.listing import list_names
+from quorate.cli.report import report
 from quorate.cli.run import run
 from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -25,6 +27,8 @@ _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("run", context_settings={"allow_interspersed_args": False})(run)
+app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
+app.command("report")(report)
 app.command("list")(list_names)
 app.command("explain")(explain)
 app.command("trace")(trace)

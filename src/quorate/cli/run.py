@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +18,10 @@ from quorate.cli.plan import Plan
 from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
 from quorate.core.errors import ConfigurationError
 from quorate.launch.overrides import Overrides
-from quorate.launch.run_folder import run_folder, usual_name, write_run
+from quorate.launch.run_folder import run_folder, usual_name, write_outcome, write_run
+
+if TYPE_CHECKING:
+    from quorate.launch.processes import Conclusion
 
 
 def run(
@@ -101,16 +105,25 @@ def _check(
 
 
 def _start(plan: Plan) -> int:
+    from quorate.report.closing import closing_line
+
     go = _virtual(plan) if plan.is_virtual else _processes(plan)
     script = None if plan.is_module else Path(plan.script)
     write_run(plan.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
     sys.stderr.write(f"quorate: {plan.in_words}\n")
     sys.stderr.flush()
-    return go()
+    begin = time.monotonic()
+    ended = go()
+    why = None if ended.why is None else ended.why.partition("\n")[0]
+    write_outcome(plan.folder, ended.status, time.monotonic() - begin, why)
+    line = closing_line(plan.folder)
+    if line is not None:
+        sys.stderr.write(f"quorate: {line}\n")
+    return ended.status
 
 
-def _processes(plan: Plan) -> Callable[[], int]:
-    from quorate.launch.processes import Command, run_processes
+def _processes(plan: Plan) -> Callable[[], Conclusion]:
+    from quorate.launch.processes import Command, run_shown
 
     command = Command(
         script=plan.script,
@@ -118,10 +131,11 @@ def _processes(plan: Plan) -> Callable[[], int]:
         is_module=plan.is_module,
         overrides=plan.overrides,
     )
-    return partial(run_processes, command, plan.workers, plan.folder)
+    return partial(run_shown, command, plan.workers, plan.folder)
 
 
-def _virtual(plan: Plan) -> Callable[[], int]:
+def _virtual(plan: Plan) -> Callable[[], Conclusion]:
+    from quorate.launch.processes import Conclusion
     from quorate.launch.virtual import run_script
     from quorate.wire.virtual import Network, parse_compute
 
@@ -135,13 +149,17 @@ def _virtual(plan: Plan) -> Callable[[], int]:
     # All virtual workers are in this process, and its environment is theirs.
     os.environ["QUORATE_RUN"] = str(plan.folder.resolve())
     os.environ.update(plan.overrides.environment())
-    return partial(
-        run_script,
-        plan.script,
-        plan.arguments,
-        plan.workers,
-        seed=seed,
-        compute=compute,
-        network=network,
-        run_dir=plan.folder,
-    )
+
+    def go() -> Conclusion:
+        status = run_script(
+            plan.script,
+            plan.arguments,
+            plan.workers,
+            seed=seed,
+            compute=compute,
+            network=network,
+            run_dir=plan.folder,
+        )
+        return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)
+
+    return go

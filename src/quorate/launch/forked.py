@@ -140,7 +140,7 @@ class _Program:
             bufsize=0,
             start_new_session=True,
             pass_fds=() if leash.inherited is None else (leash.inherited,),
-            preexec_fn=None,
+            preexec_fn=leash.before_exec,
         )
 
     @property

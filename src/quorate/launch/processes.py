@@ -66,7 +66,12 @@ class Ranks(Protocol):
 
 
 def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE) -> int:
-    """Run `size` workers of `command`; returns the exit status of the run.
+    """As `run_shown`; returns the exit status alone."""
+    return run_shown(command, size, folder, grace=grace).status
+
+
+def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE) -> Conclusion:
+    """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
     stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
@@ -78,7 +83,7 @@ def run_processes(command: Command, size: int, folder: Path, *, grace: float = G
         ended = run_crew(command, size, folder, ranks, grace=grace)
     if ended.why is not None:
         sys.stderr.write(f"quorate: {ended.why}\n")
-    return ended.status
+    return ended
 
 
 def run_crew(command: Command, size: int, folder: Path, ranks: Ranks, *, grace: float = GRACE) -> Conclusion:

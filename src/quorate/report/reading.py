@@ -18,7 +18,7 @@ from quorate.report.spans import Spans
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
-_HEAD_BYTES = 4096
+_HEAD_BYTES = 2048
 _STEP_FIELDS = frozenset(field.name for field in fields(Step))
 _NUMBERS = {"step": int, "round": int, "begin": float, "arrive": float, "end": float}
 

@@ -50,7 +50,7 @@ class Curve(_Part):
     seed: int
     seconds: tuple[float, ...]
     examples: tuple[int, ...]
-    """Of all workers together."""
+    """Of all workers together; empty where they were not counted."""
     bytes: tuple[int, ...]
     """Sent by all workers together."""
     quality: tuple[float, ...]
@@ -65,7 +65,7 @@ class StepTimes(_Part):
     p95: float
     p99: float
     edges: tuple[float, ...]
-    """The edges of the histogram's bins."""
+    """The edges of the histogram's bins, the same for all arms; the last bin also holds what took longer."""
     counts: tuple[int, ...]
     shares: dict[str, float]
     """Mean seconds of a step by what they went into, in this order: data, compute, delay, encode, waiting (for
@@ -101,7 +101,10 @@ class Arrival(_Part):
 
 
 class Lane(_Part):
-    """One rank in the timeline of typical steps: spans of (activity as in `StepTimes.shares`, begin, end)."""
+    """One rank in the timeline of typical steps: spans of (activity as in `StepTimes.shares`, begin, end).
+
+    Seconds since the beginning of what is shown.
+    """
 
     rank: int
     spans: tuple[tuple[str, float, float], ...]
@@ -144,7 +147,7 @@ class Arm(_Part):
     """The training loss (mean over ranks and neighbouring steps, at most 200 points); `quality` holds the loss."""
     arrival: Arrival | None
     timeline: tuple[Lane, ...]
-    """Some 20 typical steps of the run that `arrival` is of."""
+    """Some 20 typical steps of the run that `arrival` is of; 16 ranks at most, the slow one among them."""
 
 
 class Trial(_Part):

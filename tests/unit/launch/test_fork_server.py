@@ -34,10 +34,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def forking(place: Path) -> Iterator[RunServer]:
-    here = Path.cwd()
-    os.chdir(place)
-    with RunServer() as server:
-        os.chdir(here)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("TORCHELASTIC_RUN_ID", "another launcher's")
+        server = RunServer()
+        server.__enter__()
+    with server:
         yield server
 
 
@@ -75,7 +77,8 @@ def a_function(): pass
 signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 facts = {
     'argv': sys.argv, 'orig_argv': sys.orig_argv, 'path': sys.path[:2], 'folder': os.getcwd(),
-    'main': [__name__, __file__, __package__, __spec__ and __spec__.name, __cached__, __doc__], 'loader': str(type(__loader__)),
+    'main': [__name__, __file__, __package__, __spec__ and __spec__.name, __cached__, __doc__],
+    'loader': str(type(__loader__)),
     'is_main': __main__.a_function is a_function, 'source': inspect.getsource(a_function), 'names': sorted(globals()),
     'environment': {k: v for k, v in os.environ.items() if k not in OWN},
     'from C': subprocess.check_output('echo $QUORATE_SEED $RANK', shell=True, text=True),
@@ -323,6 +326,9 @@ def test_where_no_server_starts_workers_are_programs(tmp_path: Path, monkeypatch
         assert server.why_not_forking is not None
         assert "exited with status 1, saying: " in server.why_not_forking
         assert "No module named quorate.no_server" in server.why_not_forking
+        monkeypatch.undo()
+        assert _end(server, _request(script, tmp_path / "run")) == Conclusion(0)
+        assert (tmp_path / "run" / "rank-0.log").read_text() == f"{script} 1\n", "it is not tried again"
 
 
 def test_leaving_the_context_ends_the_run(tmp_path: Path) -> None:

@@ -1,0 +1,20 @@
+"""`quorate report`: the page of a comparison or a run, made anew from its records."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folder: Annotated[str, typer.Argument(help="Of a comparison or a run, or its name in runs/.", metavar="FOLDER")],
+    as_json: Annotated[bool, typer.Option("--json", help="Show summary.json instead of where the page is.")] = False,
+) -> None:
+    """Write the report of a comparison, or of one run, from its records: page, summary and data."""
+    from quorate.report.folders import find_folder
+    from quorate.report.write import write_report
+
+    found = find_folder(folder)
+    page = write_report(found)
+    typer.echo((found / "summary.json").read_text(encoding="utf-8").rstrip() if as_json else str(page))

@@ -1,0 +1,64 @@
+"""What a step's time goes into, as areas: each activity has a colour and a pattern of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quorate.report.charts import drawing
+from quorate.report.charts.markup import Markup, element, joined
+from quorate.report.time_use import ACTIVITIES
+
+WORDS = {"communication": "communication (exposed)", "delay": "delay (injected)", "waiting": "waiting for others"}
+"""Where the name of an activity needs more words."""
+SHOWN = ("compute", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
+"""From left to right in bars: what a worker does by itself, what was injected, and what others cost it."""
+_PATTERNS: Mapping[str, tuple[int, str]] = {
+    "compute": (8, ""),
+    "data": (6, "M0 3H6"),
+    "delay": (8, "M0 0L8 8M8 0L0 8"),
+    "encode": (5, "M2.5 0V5"),
+    "communication": (7, "M-2 2L2 -2M0 7L7 0M5 9L9 5"),
+    "waiting": (7, "M2 2h1.8v1.8h-1.8zM5.5 5.5h1.8v1.8h-1.8zM-1.5 5.5h1.8v1.8h-1.8zM5.5 -1.5h1.8v1.8h-1.8z"),
+    "decode": (5, "M0 2.5H5"),
+    "update": (9, "M4.5 0V9"),
+    "other": (8, "M-2 6L2 10M0 0L8 8M6 -2L10 2"),
+}
+"""Of each activity, the size of its tile and the strokes on it. SVG draws what the strokes leave of the colour."""
+
+
+def patterns() -> Markup:
+    """The tiles, once for the whole page; charts refer to them through the page's style sheet."""
+    tiles = []
+    for name in ACTIVITIES:
+        size, strokes = _PATTERNS[name]
+        ground = element("rect", width=size, height=size, class_=f"a-{name}")
+        over = [element("path", d=strokes, class_="dots" if name == "waiting" else "strokes")] if strokes else []
+        tiles.append(
+            element("pattern", ground, *over, id=f"p-{name}", width=size, height=size, patternUnits="userSpaceOnUse")
+        )
+    return element("svg", element("defs", *tiles), class_="patterns", width=0, height=0, aria_hidden="true")
+
+
+def class_of(activity: str) -> str:
+    """The class that fills an area; activities nobody knows look like "other"."""
+    return f"p-{activity if activity in _PATTERNS else 'other'}"
+
+
+def words_of(activity: str) -> str:
+    """An activity as a reader is told of it."""
+    return WORDS.get(activity, activity)
+
+
+def key(activities: Sequence[str], width: float, top: float) -> tuple[Markup, float]:
+    """Swatches with names in as many rows as they need, from `top` down; and where the next thing may begin."""
+    parts: list[str] = []
+    x, y = 0.0, top
+    for activity in activities:
+        words = words_of(activity)
+        wide = 28.0 + drawing.text_width(words) + 12.0
+        if x > 0.0 and x + wide > width:
+            x, y = 0.0, y + 20.0
+        parts += [drawing.bar(x + 1, y, 18, 12, class_=f"area {class_of(activity)}")]
+        parts += [drawing.text(x + 25, y + 10, words, class_="key")]
+        x += wide
+    return joined(parts), y + 28.0

@@ -1,0 +1,116 @@
+"""`summary.md`: the verdict, a table, what was equal, who is slow, how to do it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+
+from quorate.report.schema import Arm, Estimate, Summary
+from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words, share_in_words
+
+Words = Callable[[float], str]
+NOTHING = "–"
+COLUMNS = (
+    "strategy", "final quality", "time to target", "speed-up", "examples/s", "of the no-wait ideal",
+    "bytes per step and rank", "peak memory", "target reached",
+)  # fmt: skip
+
+
+def markdown(summary: Summary) -> str:
+    """The summary as a reader takes it in without a browser."""
+    parts = [f"# {summary.title}", summary.verdict]
+    if summary.world == "virtual":
+        parts.append("Times are virtual: the result of a simulation, not a measurement.")
+    if summary.warnings:
+        parts.append("\n".join(f"- Caution: {one}." for one in summary.warnings))
+    parts += [_table(summary), _legend(summary), "## Fairness", _fairness(summary)]
+    slow = [f"- {arm.name}: {arm.arrival.sentence}." for arm in summary.arms if arm.arrival is not None]
+    parts += ["## Who is slow", "\n".join(slow) or "Nobody can be told apart: no two workers met."]
+    parts += ["## Reproduce", "\n".join(_reproduce(summary))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(summary: Summary) -> str:
+    rows = [COLUMNS, tuple("---" for _ in COLUMNS), *(_row(summary, arm) for arm in summary.arms)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(summary: Summary, arm: Arm) -> tuple[str, ...]:
+    name = f"{arm.name} (baseline)" if arm.is_baseline else arm.name
+    reached = arm.target_reached
+    missed = reached is not None and reached[0] == 0
+    cells = {
+        "quality": _cell(arm.quality, number_in_words),
+        "time_to_target": "missed" if missed else _cell(arm.time_to_target, seconds_in_words),
+        "speedup": _cell(arm.speedup, lambda ratio: f"{ratio:.2f}"),
+        "examples_per_second": _cell(arm.examples_per_second, number_in_words),
+        "no_wait_share": _cell(arm.no_wait_share, share_in_words),
+        "bytes_per_step": _cell(arm.bytes_per_step, bytes_in_words),
+        "peak_bytes": _cell(arm.peak_bytes, bytes_in_words),
+    }
+    judged = {"speedup": "examples_per_second"}
+    said = [_judged(cell, arm.differences.get(judged.get(field, field))) for field, cell in cells.items()]
+    return (name.replace("|", "\\|"), *said, NOTHING if reached is None else f"{reached[0]} of {reached[1]}")
+
+
+def _cell(estimate: Estimate | None, words: Words) -> str:
+    """`0.62 (0.60 to 0.64, 5 seeds)`; of one seed the value alone."""
+    if estimate is None:
+        return NOTHING
+    if estimate.low is None or estimate.high is None:
+        return f"{words(estimate.mean)} (one seed)"
+    mean, low, high = words(estimate.mean), words(estimate.low), words(estimate.high)
+    spread = "" if low == mean == high else f"{low} to {high}, "
+    return f"{mean} ({spread}{len(estimate.values)} seeds)"
+
+
+def _judged(cell: str, found: str | None) -> str:
+    """Bold where it is shown to be better; else it says what is shown."""
+    if found is None or cell == NOTHING:
+        return cell
+    return f"**{cell}**" if found == "better" else f"{cell}: {found}"
+
+
+def _legend(summary: Summary) -> str:
+    metric = ""
+    if summary.metric is not None:
+        way = "higher" if summary.metric.higher_is_better else "lower"
+        metric = f"Quality is {summary.metric.name}, {way} is better. "
+    if summary.target is not None:
+        metric += f"The target is {summary.target:g}. "
+    if summary.baseline is None:
+        return f"{metric}In brackets: the 95% interval of the mean, where there are two seeds or more."
+    return (
+        f"{metric}In brackets: the 95% interval of the mean. **Bold**: better than {summary.baseline}, pair by pair of "
+        "equal seeds, beyond the 95% interval. Speed-up is in examples per second, as a geometric mean."
+    )
+
+
+def _fairness(summary: Summary) -> str:
+    fairness = summary.fairness
+    lines = [f"- {one}" for one in fairness.equal]
+    for key, values in fairness.differed.items():
+        told = ", ".join(f"{name} {NOTHING if value is None else value}" for name, value in values.items())
+        lines.append(f"- Different: {key}: {told}.")
+    if not lines:
+        steps = counted(fairness.warm_up_steps, "step")
+        lines.append(f"One run, compared with nothing; the first {steps} of every worker are left out as warm-up.")
+    return "\n".join(lines)
+
+
+def _reproduce(summary: Summary) -> Iterator[str]:
+    again = summary.reproduce
+    if again.command:
+        yield f"```bash\n{shlex.join(again.command)}\n```\n"
+    if again.started:
+        yield f"- Started: {again.started}"
+    git = again.git or {}
+    if git.get("commit"):
+        dirty = git.get("dirty")
+        state = "" if dirty is None else ", with changes that are in no commit" if dirty else ", without changes"
+        yield f"- Commit: {git['commit']}{state}"
+    packages = ", ".join(f"{name} {version}" for name, version in again.packages.items() if version is not None)
+    if packages:
+        yield f"- Packages: {packages}"
+    if again.machine:
+        yield "- Machine: " + ", ".join(f"{key} {value}" for key, value in again.machine.items())

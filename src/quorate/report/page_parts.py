@@ -1,0 +1,153 @@
+"""What the sections of the page are made of: sections, figures, tables, and words for values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import quote
+
+from quorate.report.charts.markup import Markup, element, joined
+from quorate.report.schema import Arm, Summary
+from quorate.report.wording import listed
+
+WIDE, HALF, SLIM = 940.0, 590.0, 340.0
+"""Widths that charts are drawn for: a desk, half of one, and a telephone. The style sheet shows the one that fits."""
+NOT_MEASURED = "–"
+
+
+@dataclass(frozen=True)
+class View:
+    """The summary, with what several sections ask of it."""
+
+    summary: Summary
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.summary.world == "virtual"
+
+    def time(self, words: str) -> str:
+        """Words for a time, which say so where it is a virtual one."""
+        return f"virtual {words}" if self.is_virtual else words
+
+    @cached_property
+    def looks(self) -> Mapping[str, int]:
+        """The look of each arm's lines: the baseline has the first, the others follow in order."""
+        ordered = sorted(self.summary.arms, key=lambda arm: not arm.is_baseline)
+        return {arm.name: place for place, arm in enumerate(ordered)}
+
+    def left_out(self, arms: Iterable[Arm], what: str) -> str:
+        """A sentence about arms that a chart leaves out; empty where there are none."""
+        names = [arm.name for arm in arms]
+        return f"Not shown: {listed(names)}, of which {what}." if names else ""
+
+
+def section(name: str, title: str, lead: str, *body: str) -> Markup:
+    """One section of the page, with a few words on how to read it beside it."""
+    side = element("div", element("h2", title), element("p", lead, class_="lead"), class_="side")
+    return element("section", side, element("div", *body, class_="body"), id=name)
+
+
+def figure(
+    view: View,
+    caption: str,
+    draw: Callable[[float], Markup],
+    *,
+    finding: str = "",
+    note: str = "",
+    numbers: str = "",
+    slim: bool = True,
+    wide: float = WIDE,
+) -> Markup:
+    """A chart at both widths, with a badge where it shows virtual time, what it shows, notes, and its numbers.
+
+    Without `slim` there is only the wide one, which narrow windows scroll.
+    """
+    badge = [element("span", "virtual time", class_="badge")] if view.is_virtual else []
+    parts: list[str] = [element("figcaption", element("span", caption), *badge)]
+    if finding:
+        parts.append(element("p", sentence(finding), class_="finding"))
+    if slim:
+        parts += [element("div", draw(wide), class_="wide"), element("div", draw(SLIM), class_="slim")]
+    else:
+        parts.append(element("div", draw(wide), class_="scroll", tabindex=0))
+    if note:
+        parts.append(element("p", note, class_="note"))
+    if numbers:
+        parts.append(element("details", element("summary", "The numbers"), numbers))
+    return element("figure", *parts)
+
+
+def sentence(words: str) -> str:
+    """Words with a capital letter and a full stop."""
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
+
+
+def missing(sentence: str) -> Markup:
+    """What stands in the place of a chart that there is nothing to draw for."""
+    return element("p", sentence, class_="missing")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, class_: str = "") -> Markup:
+    """A table in a box that scrolls when it is too wide; the first cell of a row is its name."""
+    top = element("tr", *(element("th", head, scope="col") for head in heads))
+    body = (
+        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in rows
+    )
+    inside = element("table", element("thead", top), element("tbody", *body), class_=class_ or None)
+    return element("div", inside, class_="scroll", tabindex=0)
+
+
+def pairs(values: Mapping[str, object]) -> Markup:
+    """Keys and values, nested ones with dots between their keys."""
+    rows = [(element("code", key), element("code", in_words(value))) for key, value in flat(values)]
+    body = (element("tr", element("th", key, scope="row"), element("td", value)) for key, value in rows)
+    return element("div", element("table", element("tbody", *body), class_="pairs"), class_="scroll", tabindex=0)
+
+
+def flat(values: Mapping[str, object], before: str = "") -> list[tuple[str, object]]:
+    """Nested mappings as one, with dots between keys."""
+    found: list[tuple[str, object]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found += flat(value, f"{before}{key}.")
+        else:
+            found.append((f"{before}{key}", value))
+    return found
+
+
+def in_words(value: object) -> str:
+    """A setting as it is written in JSON, words without their quotes; a dash for nothing."""
+    if value is None:
+        return NOT_MEASURED
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def figure_in_words(value: float) -> str:
+    """Four digits: `0.6953`, `12.30`, `1,234`. For qualities, of which the third digit still counts."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else "infinite"
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    if value != 0.0 and abs(value) < 1e-4:
+        return f"{value:.3e}"
+    return f"{value:#.4g}"
+
+
+def chip(words: str, kind: str = "") -> Markup:
+    """A short fact in a frame."""
+    return element("span", words, class_=f"chip {kind}".strip())
+
+
+def link(path: str, words: str) -> Markup:
+    """A link to a file beside the page, whatever is in its name."""
+    return element("a", words, href=f"./{quote(path, errors='replace')}")
+
+
+def paragraphs(*sentences: str) -> Markup:
+    """Each that is not empty, in a paragraph of its own."""
+    return joined(element("p", sentence, class_="note") for sentence in sentences if sentence)

@@ -1,0 +1,85 @@
+"""The data of every plot, as CSV: one table a plot, one row a point, all arms in one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator
+
+from quorate.report.schema import Curve, Summary
+
+Row = tuple[object, ...]
+
+
+def tables(summary: Summary) -> dict[str, str]:
+    """The text of every table, by name; what is not known is an empty cell. The first row names the columns."""
+    return {name: _text(columns, rows(summary)) for name, (columns, rows) in _TABLES.items()}
+
+
+def _text(columns: str, rows: Iterable[Row]) -> str:
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(columns.split())
+    writer.writerows(rows)
+    return written.getvalue()
+
+
+def _curves(summary: Summary) -> Iterator[Row]:
+    return (row for arm in summary.arms for curve in arm.curves for row in _points(arm.name, curve))
+
+
+def _losses(summary: Summary) -> Iterator[Row]:
+    return (row for arm in summary.arms for curve in arm.losses for row in _points(arm.name, curve))
+
+
+def _points(arm: str, curve: Curve) -> Iterator[Row]:
+    examples: Iterable[int | None] = curve.examples or (None for _ in curve.seconds)
+    points = zip(curve.seconds, examples, curve.bytes, curve.quality, strict=True)
+    return ((arm, curve.seed, *point) for point in points)
+
+
+def _step_times(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        if arm.steps is not None:
+            edges = arm.steps.edges
+            yield from ((arm.name, *bin) for bin in zip(edges, edges[1:], arm.steps.counts, strict=False))
+
+
+def _shares(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        if arm.steps is not None:
+            yield from ((arm.name, activity, seconds) for activity, seconds in arm.steps.shares.items())
+
+
+def _arrival(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        if arm.arrival is not None:
+            seed = arm.arrival.seed
+            for one in arm.arrival.ranks:
+                figures = (one.lateness_mean, one.lateness_p95, one.last_share, one.step_mean)
+                yield (arm.name, seed, one.rank, *figures)
+
+
+def _heat(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        if arm.arrival is not None:
+            for one, late in zip(arm.arrival.ranks, arm.arrival.heat, strict=True):
+                for step, seconds in zip(arm.arrival.steps, late, strict=True):
+                    yield (arm.name, arm.arrival.seed, one.rank, step, seconds)
+
+
+def _timeline(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        yield from ((arm.name, lane.rank, *span) for lane in arm.timeline for span in lane.spans)
+
+
+_TABLES: dict[str, tuple[str, Callable[[Summary], Iterator[Row]]]] = {
+    "curves": ("arm seed seconds examples bytes quality", _curves),
+    "losses": ("arm seed seconds examples bytes loss", _losses),
+    "step_times": ("arm from to count", _step_times),
+    "shares": ("arm activity seconds", _shares),
+    "arrival": ("arm seed rank lateness_mean lateness_p95 last_share step_mean", _arrival),
+    "heat": ("arm seed rank step lateness", _heat),
+    "timeline": ("arm rank activity begin end", _timeline),
+}
+"""By name: the columns, and what gives the rows."""

@@ -1,0 +1,120 @@
+"""What may be concluded from a few runs: intervals of means and of ratios, and when a difference is shown.
+
+Runs of one seed are a pair: they share data and starting point, so differences and ratios are taken pair by pair.
+Ratios are averaged as logarithms, never themselves: 2 and 1/2 make 1. Intervals are Student's (1908), 95% unless told.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorate.report.schema import Difference
+
+
+CONFIDENCE = 0.95
+LEAST = 0.001
+"""A difference smaller than this share of the baseline's value is none: what was the same can differ by rounding."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and where it may lie; `low` and `high` are None for a single value, of which nothing can be said."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """The mean of at least one value: mean ± t(n − 1) s / √n."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Interval(mean, None, None)
+    half = t_quantile(len(values) - 1, confidence) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def ratio_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """The geometric mean of at least one ratio, all above 0: the interval of the mean logarithm, raised again."""
+    logs = mean_interval([math.log(ratio) for ratio in ratios], confidence)
+    if logs.low is None or logs.high is None:
+        return Interval(math.exp(logs.mean), None, None)
+    return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))
+
+
+def ratio_verdict(pairs: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Difference:
+    """Of pairs (this one, the baseline), all above 0: shown where the interval of the mean ratio excludes 1."""
+    found = ratio_interval([own / other for own, other in pairs])
+    if found.low is None or found.high is None or abs(found.mean - 1.0) < LEAST:
+        return "no difference shown"
+    return _verdict(found.low > 1.0, found.high < 1.0, higher_is_better)
+
+
+def difference_verdict(pairs: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Difference:
+    """Of pairs (this one, the baseline): shown where the interval of the mean difference excludes 0."""
+    found = mean_interval([own - other for own, other in pairs])
+    usual = statistics.fmean(abs(other) for _, other in pairs)
+    if found.low is None or found.high is None or abs(found.mean) < LEAST * usual:
+        return "no difference shown"
+    return _verdict(found.low > 0.0, found.high < 0.0, higher_is_better)
+
+
+def _verdict(is_above: bool, is_below: bool, higher_is_better: bool) -> Difference:
+    if not is_above and not is_below:
+        return "no difference shown"
+    return "better" if is_above == higher_is_better else "worse"
+
+
+@cache
+def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """The t with P(|T| ≤ t) = `confidence`, for `freedom` ≥ 1 degrees of freedom; by bisection, to 12 digits."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        high *= 2.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| ≤ t): the finite series in the angle θ = atan(t / √ν), for whole ν (Abramowitz and Stegun 26.7.3, 4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    is_odd = freedom % 2 == 1
+    term = math.cos(angle) if is_odd else 1.0
+    total = 0.0
+    for k in range(freedom // 2):
+        total += term
+        upper, lower = (2 * k + 2, 2 * k + 3) if is_odd else (2 * k + 1, 2 * k + 2)
+        term *= square * upper / lower
+    return 2.0 / math.pi * (angle + sine * total) if is_odd else sine * total
+
+
+def chance_of_at_least(hits: int, tries: int, chance: float) -> float:
+    """P(X ≥ hits) of a binomial X: how surprising it is to come last so often. Costs time in proportion to `tries`."""
+    if hits <= 0 or chance >= 1.0:
+        return 1.0
+    if chance <= 0.0:
+        return 0.0
+    yes, no = math.log(chance), math.log1p(-chance)
+    whole = math.lgamma(tries + 1)
+    logs = (
+        whole - math.lgamma(k + 1) - math.lgamma(tries - k + 1) + k * yes + (tries - k) * no
+        for k in range(hits, tries + 1)
+    )
+    return min(1.0, math.fsum(math.exp(one) for one in logs))
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the sorted `values` lie, interpolated between neighbours; at least one value."""
+    place = share * (len(values) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (values[above] - values[below]) * (place - below)

@@ -1,0 +1,133 @@
+"""How much was trained per second and sent per step, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quorate.core.records import Step
+from quorate.report.reading import RankRecords, RunRecords
+from quorate.report.spans import Spans
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a run in which all workers were at work, on a clock that stands still during evaluations."""
+
+    seconds: float
+    steps: float
+    """Of all workers; parts of steps count as parts."""
+    examples: float | None
+    """None where a step did not count them."""
+    no_wait_rate: float | None
+    """Examples per second if nobody ever waited and exchanges cost nothing: the sum over ranks of their examples over
+    the time they were busy (data, delay, compute, update)."""
+
+    @property
+    def examples_per_second(self) -> float | None:
+        return None if self.examples is None else self.examples / self.seconds
+
+    @property
+    def no_wait_share(self) -> float | None:
+        """Of the no-wait ideal: 1 where nobody waits and exchanges cost nothing."""
+        rate = self.examples_per_second
+        return None if rate is None or not self.no_wait_rate else rate / self.no_wait_rate
+
+
+def window_of(run: RunRecords, warm_up: int) -> Window | None:
+    """From the moment the last worker has warmed up to the moment the first one ends; None where that is nothing.
+
+    While any worker evaluates nothing counts, neither time nor work. A step that is partly within counts in part, so
+    it does not matter that workers end a step some microseconds apart.
+    """
+    at_work = [one for one in run.ranks if one.steps]
+    measured = [[step for step in one.steps if step.step > warm_up] for one in at_work]
+    if not at_work or not all(measured):
+        return None
+    pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
+    begin = max(_training(pauses, _beginning(one, warm_up)) for one in at_work)
+    end = min(_training(pauses, one.steps[-1].end) for one in at_work)
+    if end <= begin:
+        return None
+    totals = [_Total(pauses, begin, end).add(steps) for steps in measured]
+    examples = [one.examples for one in totals if one.examples is not None]
+    is_counted = len(examples) == len(totals)
+    rates = [amount / one.busy for amount, one in zip(examples, totals, strict=False) if one.busy > 0.0]
+    return Window(
+        seconds=end - begin,
+        steps=sum(one.steps for one in totals),
+        examples=sum(examples) if is_counted else None,
+        no_wait_rate=sum(rates) if is_counted and len(rates) == len(totals) else None,
+    )
+
+
+def _beginning(one: RankRecords, warm_up: int) -> float:
+    """When this rank had warmed up: at the end of its last step of the warm-up."""
+    return max((step.end for step in one.steps if step.step <= warm_up), default=one.steps[0].begin)
+
+
+def _training(pauses: Spans, time: float) -> float:
+    """What a clock shows at `time` that stands still during `pauses`."""
+    return time - pauses.before(time)
+
+
+@dataclass
+class _Total:
+    """What one rank did between two moments of training time."""
+
+    pauses: Spans
+    begin: float
+    end: float
+    steps: float = 0.0
+    examples: float | None = 0.0
+    busy: float = 0.0
+
+    def add(self, steps: Iterable[Step]) -> _Total:
+        for step in steps:
+            since, until = _training(self.pauses, step.begin), _training(self.pauses, step.end)
+            inside = min(until, self.end) - max(since, self.begin)
+            if inside <= 0.0 or until <= since:
+                continue
+            share = inside / (until - since)
+            self.steps += share
+            self.busy += share * (step.data + step.delay + step.compute + step.update)
+            if self.examples is not None:
+                self.examples = None if step.examples is None else self.examples + share * step.examples
+        return self
+
+
+def training_seconds(run: RunRecords) -> float | None:
+    """From the first step's beginning to the last one's end, evaluations left out; None without steps."""
+    at_work = [one for one in run.ranks if one.steps]
+    if not at_work:
+        return None
+    pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
+    begin = min(one.steps[0].begin for one in at_work)
+    end = max(one.steps[-1].end for one in at_work)
+    return end - begin - pauses.between(begin, end)
+
+
+def examples_of(run: RunRecords) -> int | None:
+    """Of all workers and steps, the warm-up included; None where a step did not count them, and without steps."""
+    counts = [step.examples for one in run.ranks for step in one.steps]
+    known = [count for count in counts if count is not None]
+    return sum(known) if counts and len(known) == len(counts) else None
+
+
+def bytes_per_step(run: RunRecords, warm_up: int) -> float | None:
+    """Sent by one rank in one step, on average; what several optimizers send adds up. None without steps."""
+    steps = [step for one in run.ranks for step in one.steps if step.step > warm_up]
+    others = [step for one in run.ranks for step in one.others if step.step > warm_up]
+    return sum(step.bytes_out for step in (*steps, *others)) / len(steps) if steps else None
+
+
+def peak_bytes(run: RunRecords) -> int | None:
+    """Resident memory of the rank that took most; None where no rank said."""
+    said = (one.end.get("peak_bytes") for one in run.ranks if one.end is not None)
+    return max((amount for amount in said if isinstance(amount, int)), default=None)
+
+
+def batch_of(run: RunRecords) -> int | None:
+    """Examples of the greatest step of one worker; None where they were not counted."""
+    counts = [step.examples for one in run.ranks for step in one.steps if step.examples is not None]
+    return max(counts, default=None)

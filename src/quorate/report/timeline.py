@@ -1,0 +1,60 @@
+"""Some typical steps of a run, side by side: which rank did what when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quorate.report.schema import Lane
+from quorate.report.time_use import ACTIVITIES, Spent
+
+STEPS = 20
+LANES = 16
+"""Ranks shown, at most."""
+SHORTEST = 1e-6
+"""Spans below this, the clock's last digit, are left out."""
+
+_ORDER = ("data", "delay", "compute", "encode", "waiting", "communication", "decode", "update", "other")
+"""As they follow each other within a step."""
+_PLACES = [(name, ACTIVITIES.index(name)) for name in _ORDER]
+_DIGITS = 6
+
+
+def timeline_of(steps: Mapping[int, Sequence[Spent]], slow_rank: int | None) -> tuple[Lane, ...]:
+    """About `STEPS` steps around which all is as usual, of the first ranks and the slow one; () without steps.
+
+    Of all windows of consecutive steps of the lowest rank, the one that takes the median time. Within a step the order
+    of what was done is known, its moments are not: parts are laid end to end.
+    """
+    shown = sorted(steps)[:LANES]
+    if slow_rank is not None and slow_rank in steps and slow_rank not in shown:
+        shown = [*shown[: LANES - 1], slow_rank]
+    if not shown:
+        return ()
+    begin, end = _typical(steps[shown[0]])
+    return tuple(Lane(rank=rank, spans=_spans(steps[rank], begin, end)) for rank in shown)
+
+
+def _typical(steps: Sequence[Spent]) -> tuple[float, float]:
+    """Begin and end of the window of median length."""
+    width = min(STEPS, len(steps))
+    windows = sorted(
+        (last.step.end - first.step.begin, first.step.begin, last.step.end)
+        for first, last in zip(steps, steps[width - 1 :], strict=False)
+    )
+    _, begin, end = windows[(len(windows) - 1) // 2]
+    return begin, end
+
+
+def _spans(steps: Sequence[Spent], begin: float, end: float) -> tuple[tuple[str, float, float], ...]:
+    """What lies within the window, in seconds since it begins."""
+    spans = []
+    for one in steps:
+        if one.step.end <= begin or one.step.begin >= end:
+            continue
+        now = one.step.begin
+        for name, place in _PLACES:
+            since, now = now, now + one.by[place]
+            low, high = max(since, begin), min(now, end)
+            if high - low >= SHORTEST:
+                spans.append((name, round(low - begin, _DIGITS), round(high - begin, _DIGITS)))
+    return tuple(spans)

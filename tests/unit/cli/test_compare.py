@@ -1,0 +1,277 @@
+"""`quorate compare` and `quorate report` before and after the runs: what is refused, planned, shown while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorate.cli.comparison import arms_from, factors_from, metric_from, seeds_from, subject_from
+from quorate.cli.main import main
+from quorate.cli.progress import Progress, Tail
+from quorate.compare.execute import Interrupt
+from quorate.compare.grid import Cell
+from quorate.compare.plan import Arm, Comparison, Metric, Subject
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import Recorder, Step
+from quorate.launch.forked import RunServer
+from quorate.launch.processes import Conclusion
+
+LIMIT = 30.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
+    return tmp_path
+
+
+def _status(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "name what is to be trained: a workload (quorate list workloads), or a script"),
+        (["digits"], "say how many workers there are: -n 4 for processes, or --virtual 8"),
+        (["-n", "2", "--virtual", "2", "digits"], "say how many workers there are"),
+        (["-n", "0", "digits"], "-n 0: a run has at least one worker"),
+        (["--virtual", "0", "digits"], "--virtual 0: a run has at least one worker"),
+        (["-n", "2", "digitz"], 'unknown workload or script "digitz"; did you mean "digits"? Known: '),
+        (["-n", "2", "missing.py"], 'there is no script "missing.py"'),
+        (["-n", "2", "digits", "--epochs", "3"], "the workload digits takes no arguments, but --epochs 3 stands after"),
+        (["-n", "2", "--strategy", "al-reduce", "digits"], 'unknown strategy "al-reduce"; did you mean "all-reduce"?'),
+        (["-n", "2", "--strategy", "all-reduce:x", "digits"], '--strategy "all-reduce:x": settings are written key='),
+        (["-n", "2", "--strategy", "all-reduce:x=1", "digits"], 'unknown setting of AllReduce "x"'),
+        (["-n", "2", "--strategy", "ddp:x=1", "digits"], "the baseline ddp has no settings; leave out x"),
+        (["--virtual", "2", "--baseline", "ddp", "digits"], "the baseline ddp needs processes (-n)"),
+        (["-n", "2", "--baseline", "dpd", "digits"], 'unknown baseline "dpd"; did you mean "ddp"? Known: all-reduce, '),
+        (["-n", "2", "--strategy", "ddp", "--strategy", "ddp", "digits"], "the strategy ddp is given twice"),
+        (["-n", "2", "--seeds", "0", "digits"], "--seeds 0: a comparison has at least one seed"),
+        (["-n", "2", "--seeds", "a,2", "digits"], '--seeds "a,2": give how many, such as 3, or which, such as 1,2,5'),
+        (["-n", "2", "--seeds", "1,1", "digits"], "the seed 1 is given twice"),
+        (["-n", "2", "--epochs", "-1", "digits"], "--epochs -1: it is a number above 0"),
+        (["-n", "2", "--epochs", "1", "--seconds", "1", "digits"], "--epochs and --seconds exclude each other"),
+        (["-n", "2", "--epochs", "1", "train.py"], "--epochs can be chosen for a workload; a script has arguments of"),
+        (["-n", "2", "--compute", "constant:1ms", "digits"], "--compute can be chosen for a virtual world (--virtual"),
+        (["--virtual", "2", "--compute", "soon", "digits"], '"soon" is no model of compute times'),
+        (["--virtual", "2", "--latency", "soon", "digits"], '"soon" is not a duration'),
+        (["-n", "2", "--imbalance", "some", "digits"], '"some"'),
+        (["-n", "2", "--pace", "some", "digits"], '"some"'),
+        (["-n", "2", "--share", "fair", "digits"], 'unknown share "fair"'),
+        (["-n", "2", "--workload-set", "x", "digits"], '--workload-set takes key=value, not "x"'),
+        (["-n", "2", "--workload-set", "x=1", "digits"], 'unknown setting of Digits "x"'),
+        (["-n", "2", "--workload-set", "features=0", "least-squares"], "least-squares: features must be at least 1"),
+        (["-n", "2", "--workload-set", "x=1", "train.py"], "--workload-set goes with a workload, and train.py is a"),
+        (["-n", "2", "--metric", "top1", "train.py"], "say which top1 is better: --higher or --lower"),
+        (["-n", "2", "--lower", "train.py"], "--lower goes with --metric NAME"),
+        (["-n", "2", "--target", "1", "train.py"], "--target needs a measure of quality; give --metric NAME"),
+        (["-n", "2", "--tune-lr", "train.py"], "--tune-lr needs a measure of quality"),
+        (["-n", "2", "--tune-lr", "1,,2", "digits"], '--tune-lr "1,,2": give factors of the learning rate'),
+        (["-n", "2", "--tune-lr", "0,1", "digits"], "--tune-lr 0: factors of a learning rate are numbers above 0"),
+        (["-n", "2", "--timeout", "0", "digits"], "--timeout 0: it is a number above 0"),
+        (["-n", "2", "--name", "../x", "digits"], '"../x" is no name for a run'),
+        (["--continue", "nobody"], 'there is no run "nobody"'),
+        (["--continue", "."], "there is no comparison in .: it has no compare.json"),
+        (["--continue", ".", "-n", "2", "digits"], "--continue takes everything from the comparison it goes on with; "),
+        (["-n", "two", "digits"], "invalid value for '-n'"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_starts_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    assert _status("compare", *arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"quorate: {sentence}")
+    assert told.err.count("\n") == 1
+    assert not (folder / "runs").exists()
+
+
+def test_a_report_of_nothing_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _status("report", ".") == 2
+    assert capsys.readouterr().err == (
+        "quorate: there is no run and no comparison in .; its folder has a run.json or compare.json\n"
+    )
+
+
+def test_a_dry_run_tells_every_run_and_imports_nothing_heavy(folder: Path) -> None:
+    code = """
+import sys
+from quorate.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    print(end.code, [name for name in ('torch', 'numpy') if name in sys.modules], file=sys.stderr)
+"""
+    arguments = ["compare", "-n", "2", "--baseline", "ddp", "--seeds", "2", "--name", "x", "--tune-lr", "--dry-run"]
+    told = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "least-squares"],
+        capture_output=True, text=True, timeout=LIMIT, check=True,
+    )  # fmt: skip
+    assert told.stderr == "0 []\n"
+    lines = told.stdout.splitlines()
+    words = "ddp (baseline) and all-reduce on least-squares, 2 workers, seeds 0 and 1: 14 runs in runs/x"
+    assert lines[0] == f"would compare {words}"
+    assert len(lines) == 15
+    assert lines[1] == "  ddp, learning rate x0.25"
+    assert lines[-2:] == ["  all-reduce, seed 1", "  ddp, seed 1"]
+    assert not (folder / "runs").exists()
+
+
+def test_a_dry_run_as_json_says_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = ["--virtual", "3", "--bandwidth", "1MB"]
+    options = ["--strategy", "all-reduce", "--seeds", "7,", "--metric", "loss", "--lower", "--seconds", "2"]
+    rest = ["--name", "x", "--dry-run", "--json", "train.py", "--lr", "-n"]
+    assert _status("compare", *world, *options, *rest) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["subject"] == {"kind": "script", "name": "train.py", "arguments": ["--lr", "-n"], "settings": {}}
+    assert told["runs"] == ["runs/x/all-reduce/seed-7"]
+    expected = {"world": "virtual", "workers": 3, "equal": "seconds", "seconds": 2.0, "bandwidth": 1e6, "seeds": [7]}
+    assert {key: told[key] for key in expected} == expected
+    assert told["metric"] == {"name": "loss", "higher_is_better": False}
+
+
+@pytest.mark.parametrize(
+    ("strategies", "baseline", "arms"),
+    [
+        ([], None, ["all-reduce"]),
+        ([], "ddp", ["ddp*", "all-reduce"]),
+        (["all-reduce"], None, ["all-reduce"]),
+        (["all-reduce", "ddp"], None, ["all-reduce*", "ddp"]),
+        (["all-reduce", "ddp"], "ddp", ["all-reduce", "ddp*"]),
+        (["ddp"], "all-reduce", ["all-reduce*", "ddp"]),
+        (["all-reduce:a=1,b=[1, 2],c=x y"], "all-reduce", ["all-reduce*", "all-reduce-a=1-b=-1-2-c=x-y"]),
+        (["all-reduce:a=1", "ddp"], "all-reduce:a=1", ["all-reduce-a=1*", "ddp"]),
+    ],
+)
+def test_arms_and_their_baseline(strategies: list[str], baseline: str | None, arms: list[str]) -> None:
+    found = arms_from(strategies, baseline)
+    assert [arm.name + "*" * arm.is_baseline for arm in found] == arms
+    assert found[-1].settings in ({}, {"a": 1, "b": [1, 2], "c": "x y"})
+
+
+def test_lists_of_numbers() -> None:
+    assert [seeds_from(text) for text in ("3", "1,2,5", "7,")] == [(0, 1, 2), (1, 2, 5), (7,)]
+    assert factors_from("2,0.5,1e0,2") == (0.5, 1.0, 2.0)
+
+
+def test_a_workload_brings_its_metric_and_a_script_none(folder: Path) -> None:
+    workload, script = subject_from("least-squares", [], ["features=3"]), subject_from("train.py", ["a"], [])
+    assert workload == Subject(kind="workload", name="least-squares", settings={"features": 3})
+    assert script == Subject(kind="script", name="train.py", arguments=["a"])
+    assert metric_from(workload, None, None) == Metric(name="squared_error", higher_is_better=False)
+    assert metric_from(workload, "x", True) == Metric(name="x", higher_is_better=True)
+    assert metric_from(script, None, None) is None
+
+
+def test_a_workload_goes_before_a_script_of_its_name(folder: Path) -> None:
+    (folder / "digits").write_text("")
+    assert subject_from("digits", [], []).kind == "workload"
+    assert subject_from("./digits", [], []).kind == "script"
+    with pytest.raises(ConfigurationError, match='there is no script "./digitz"'):
+        subject_from("./digitz", [], [])
+
+
+def _step(number: int, **values: float) -> Step:
+    return Step(step=number, optimizer="1", round=number, begin=0.0, arrive=0.0, end=number / 4, examples=8, **values)  # type: ignore[arg-type]
+
+
+def test_the_run_under_way_is_read_as_it_grows(tmp_path: Path) -> None:
+    tail = Tail(tmp_path, workers=3)
+    tail.look()
+    assert (tail.in_words, tail.steps, tail.quality("top1")) == ("starting", 0, None)
+    recorder = Recorder(tmp_path / "rank-0.jsonl")
+    recorder.step(_step(1))
+    tail.look()
+    assert tail.in_words == "step 1"
+    recorder.step(_step(2, loss=0.5))
+    recorder.write("log", step=2, time=1.0, values={"top1": 0.25})
+    recorder.close()
+    whole = (tmp_path / "rank-0.jsonl").read_text()
+    (tmp_path / "rank-0.jsonl").write_text(whole + '{"kind":"step","ste')
+    tail.look()
+    assert (tail.in_words, tail.quality("top1")) == ("step 2, loss 0.500, some 96.0 examples/s", 0.25)
+    with open(tmp_path / "rank-0.jsonl", "a") as file:
+        file.write('p":9,"end":2.25,"loss":null,"examples":8}\nnonsense\n')
+    tail.look()
+    assert tail.in_words == "step 9, some 24.0 examples/s"
+
+
+def test_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = (Arm.of("a", {}), Arm.of("b", {}))
+    plan = Comparison(
+        subject=Subject(kind="script", name="x"),
+        metric=Metric(name="top1", higher_is_better=True),
+        workers=1,
+        world="real",
+        arms=arms,
+        seeds=[4],
+        learning_rates=(0.5, 1.0, 2.0),
+    )
+    cells = [Cell(arm=arms[0], seed=4, factor=None), Cell(arm=arms[1], seed=0, factor=2.0, is_tuning=True)]
+    recorder = Recorder(tmp_path / "rank-0.jsonl")
+    recorder.write("log", step=2, time=1.0, values={"top1": 0.25})
+    recorder.close()
+    interrupt, failed = Interrupt(), Conclusion(1, "rank 0 raised\n  | once")
+    with Progress(plan, interrupt, RunServer(is_forking=False)) as progress:
+        progress.plans(cells)
+        progress.begins(cells[0], tmp_path)
+        progress.ends(cells[0], tmp_path, Conclusion(0), 2.0)
+        for arm, factor in (("a", 1.0), ("b", 2.0), ("c", None)):
+            progress.chooses(arm, factor)
+        progress.begins(cells[1], tmp_path)
+        interrupt.ask()
+        progress.looks(cells[1], tmp_path)
+        progress.looks(cells[1], tmp_path)
+        progress.ends(cells[1], tmp_path, failed, 1.0)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "quorate: [1/2] a, seed 4: begins",
+        "quorate: [1/2] a, seed 4: 2.00 s, top1 0.250",
+        "quorate: a: learning rate x1 is best",
+        "quorate: b: learning rate x2 is best, at the edge of what was tried: a wider --tune-lr may find a better one",
+        "quorate: c: no trial of a learning rate ended well, so it goes on with the script's own",
+        "quorate: [2/2] b, learning rate x2: begins",
+        "quorate: ending the run under way (within some 10 seconds; once more ends it at once)",
+        "quorate: [2/2] b, learning rate x2: failed with status 1: rank 0 raised",
+        "quorate:   | once",
+    ]
+
+
+def test_a_terminal_has_a_bar_and_keeps_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        arm = Arm.of("a", {})
+        plan = Comparison(
+            subject=Subject(kind="script", name="x"), metric=None, workers=1, world="real", arms=[arm], seeds=[4, 5]
+        )
+        cells = [Cell(arm=arm, seed=seed, factor=None) for seed in (4, 5)]
+        recorder = Recorder(tmp_path / "rank-0.jsonl")
+        recorder.step(_step(1))
+        recorder.close()
+        with Progress(plan, Interrupt(), RunServer(is_forking=False)) as progress:
+            progress.plans(cells)
+            progress.begins(cells[0], tmp_path)
+            progress.looks(cells[0], tmp_path)
+            progress.ends(cells[0], tmp_path, Conclusion(0), 2.0)
+            progress.begins(cells[1], tmp_path)
+            progress.looks(cells[1], tmp_path)
+        monkeypatch.undo()
+        shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    assert "run 1 of 2" in shown
+    assert "a, seed 4: step 1" in shown
+    assert "[1/2] a, seed 4: 2.00 s\r\n" in shown
+    assert "run 2 of 2, about 0 µs left" in shown

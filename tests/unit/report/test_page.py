@@ -1,0 +1,367 @@
+"""The page: one file, well-formed, closed to the network, and with the numbers of the summary."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from quorate.report.page import SECTIONS, page
+from quorate.report.schema import Arm, Estimate, Summary
+from quorate.report.summary import summarize
+from tests.support.made_records import make_comparison
+from tests.support.made_summaries import failed_arm, made_arm, made_summary
+from tests.support.parsed_pages import Element, parsed
+
+FIGURES = ("quality", "time_to_target", "target_speedup", "examples_per_second", "speedup", "no_wait_share",
+           "bytes_per_step", "peak_bytes")  # fmt: skip
+NASTY = "</title></style></script><script>alert(1)</script><b>&\"' \x00\ud800 javascript:alert(1)"
+
+
+def nasty_summary() -> Summary:
+    """Markup in every place that can hold a user's words."""
+    usual = made_summary()
+    arms = [
+        arm.model_copy(update={"name": f"{arm.name} {NASTY}", "strategy": NASTY, "settings": {NASTY: NASTY}})
+        for arm in usual.arms
+    ]
+    arrival = arms[0].arrival
+    assert arrival is not None
+    arms[0] = arms[0].model_copy(update={"arrival": arrival.model_copy(update={"sentence": NASTY})})
+    fairness = usual.fairness.model_copy(update={"equal": (NASTY,), "differed": {NASTY: {arms[0].name: NASTY}}})
+    reproduce = usual.reproduce.model_copy(
+        update={
+            "command": (NASTY,), "started": NASTY, "git": {"commit": NASTY, "dirty": True}, "packages": {NASTY: NASTY},
+            "machine": {NASTY: {NASTY: [NASTY]}}, "settings": {NASTY: NASTY},
+        }
+    )  # fmt: skip
+    assert usual.metric is not None
+    return usual.model_copy(
+        update={
+            "title": NASTY, "verdict": f"{NASTY}; {NASTY}", "warnings": (NASTY,), "baseline": NASTY, "imbalance": NASTY,
+            "pace": NASTY, "metric": usual.metric.model_copy(update={"name": NASTY}), "fairness": fairness,
+            "reproduce": reproduce, "arms": (*arms, failed_arm(NASTY, NASTY)),
+            "tuning": tuple(trial.model_copy(update={"arm": NASTY}) for trial in usual.tuning),
+        }
+    )  # fmt: skip
+
+
+def empty_summary() -> Summary:
+    usual = made_summary()
+    fairness = usual.fairness.model_copy(update={"equal": (), "differed": {}, "seeds": (), "warm_up_steps": 0})
+    reproduce = usual.reproduce.model_copy(
+        update={"command": (), "started": "", "git": None, "packages": {}, "machine": {}, "settings": {}}
+    )
+    nothing: dict[str, Any] = dict.fromkeys(("metric", "target", "baseline", "imbalance", "pace"))
+    return usual.model_copy(
+        update={**nothing, "arms": (), "tuning": (), "warnings": (), "fairness": fairness, "reproduce": reproduce}
+    )
+
+
+def strange_summary() -> Summary:
+    """Arms without numbers, with numbers that are none, with single points and equal values."""
+    arm = made_arm("one point", 0.5, 1.0, ranks=1, seeds=(0,))
+    curve = arm.curves[0].model_copy(update={"seconds": (1.0,), "examples": (), "bytes": (0,), "quality": (math.nan,)})
+    flat = arm.curves[0].model_copy(
+        update={"seconds": (0.0, 0.0), "examples": (0, 0), "bytes": (0, 0), "quality": (0.5, 0.5)}
+    )
+    number = Estimate(mean=math.nan, low=None, high=None, values=(math.nan,))
+    arms = [
+        arm.model_copy(update={"curves": (curve,), "losses": (), "quality": number}),
+        arm.model_copy(update={"name": "flat", "curves": (flat, curve), "losses": (flat,), "timeline": ()}),
+        failed_arm(),
+    ]
+    return made_summary(arms=tuple(arms), baseline=None, seeds=(0,))
+
+
+CASES = {
+    "usual": made_summary,
+    "one seed": lambda: made_summary(seeds=(0,)),
+    "virtual": lambda: made_summary(world="virtual"),
+    "a failed arm": lambda: made_summary(arms=(*made_summary().arms, failed_arm())),
+    "no arm that works": lambda: made_summary(arms=(failed_arm(), failed_arm("other"))),
+    "many ranks": lambda: made_summary(ranks=200),
+    "two ranks": lambda: made_summary(ranks=2),
+    "no target": lambda: made_summary(target=None),
+    "no metric": lambda: made_summary(metric=None),
+    "nothing": empty_summary,
+    "strange": strange_summary,
+    "nasty": nasty_summary,
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@cache
+def read(case: str) -> tuple[str, Element]:
+    html = page(CASES[case]())
+    return html, parsed(html)
+
+
+@every_case
+def test_it_is_well_formed(case: str) -> None:
+    html, root = read(case)
+    assert html.startswith("<!doctype html>")
+    charts = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    assert len(charts) == len(root.all("svg")) > 0
+    for chart in charts:
+        ElementTree.fromstring(chart)
+    ids = [element.attributes["id"] for element in root.all() if "id" in element.attributes]
+    assert len(ids) == len(set(ids))
+    assert not [found for chart in charts for found in re.findall(r' (?:d|x|y|width|height)="[^"]*(?:nan|inf)', chart)]
+
+
+@every_case
+def test_it_has_all_sections_and_no_empty_one(case: str) -> None:
+    _, root = read(case)
+    for name, _ in SECTIONS:
+        assert len(root.one("section", id=name).text) > 60
+        assert root.one("nav").one("a", href=f"#{name}").text
+
+
+@every_case
+def test_it_loads_nothing(case: str) -> None:
+    _, root = read(case)
+    assert not root.all("link") + root.all("img") + root.all("iframe") + root.all("object") + root.all("base")
+    for element in root.all():
+        assert not {"src", "srcset", "background", "action", "style"} & set(element.attributes)
+        assert not [name for name in element.attributes if name.startswith("on")]
+        where = element.attributes.get("href", "#")
+        assert where.startswith(("#", "./")), where
+    styles = "".join(part for style in root.all("style") for part in style.content if isinstance(part, str))
+    assert "@import" not in styles
+    assert set(re.findall(r"url\((.)", styles)) == {"#"}
+    assert "http" not in styles
+
+
+@every_case
+def test_only_its_own_script_may_run(case: str) -> None:
+    _, root = read(case)
+    script = root.one("script")
+    (text,) = script.content
+    assert isinstance(text, str)
+    policy = root.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+@every_case
+def test_every_chart_is_told_in_words(case: str) -> None:
+    _, root = read(case)
+    for chart in root.all("svg", "chart"):
+        assert chart.attributes["role"] == "img"
+        assert len(chart.attributes["aria-label"]) > 30
+    for other in root.all("svg"):
+        assert "chart" in other.classes or other.attributes["aria-hidden"] == "true"
+
+
+@every_case
+def test_numbers_are_those_of_the_summary(case: str) -> None:
+    _, root = read(case)
+    summary = CASES[case]()
+    cells = [cell for cell in root.all("td") if "data-field" in cell.attributes]
+    shown = {(cell.attributes["data-arm"], cell.attributes["data-field"]): cell for cell in cells}
+    assert len(shown) == len(cells)
+    for arm in summary.arms:
+        for name in FIGURES:
+            if not any(getattr(one, name) for one in summary.arms) and name != "time_to_target":
+                continue
+            if name == "time_to_target" and summary.target is None and not arm.time_to_target:
+                continue
+            check_cell(shown[escaped_as_read(arm.name), name], getattr(arm, name))
+
+
+def escaped_as_read(name: str) -> str:
+    """A name after it has been written and read: what XML cannot hold is replaced."""
+    return name.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+
+
+def check_cell(cell: Element, estimate: Estimate | None) -> None:
+    values = {key: cell.attributes.get(f"data-{key}") for key in ("value", "low", "high")}
+    if estimate is None:
+        assert set(values.values()) == {None}
+        return
+    assert float(values["value"] or "") == pytest.approx(estimate.mean, rel=0, abs=0, nan_ok=True)
+    assert (values["low"] and float(values["low"])) == estimate.low
+    assert (values["high"] and float(values["high"])) == estimate.high
+
+
+def test_it_is_of_a_real_folder_too(tmp_path: Path) -> None:
+    summary = summarize(make_comparison(tmp_path / "comparison"))
+    root = parsed(page(summary))
+    for arm in summary.arms:
+        check_cell(root.one("td", data_arm=arm.name, data_field="examples_per_second"), arm.examples_per_second)
+    assert root.one("section", id="quality").all("svg")
+    assert root.one("section", id="arrival").all("svg")
+
+
+def test_it_stays_below_a_megabyte() -> None:
+    arms = [made_arm(f"strategy {n}", 0.7, 1.0 + n / 10, ranks=512, seeds=range(10)) for n in range(8)]
+    assert len(page(made_summary(ranks=512, seeds=range(10), arms=tuple(arms))).encode()) < 1_000_000
+
+
+def test_bold_is_only_what_is_better() -> None:
+    _, root = read("usual")
+    table = root.one("table", "arms")
+    bold = {
+        (cell.attributes["data-arm"], cell.attributes["data-field"]) for cell in table.all("td") if cell.all("strong")
+    }
+    assert bold == {("quorum", name) for name in ("time_to_target", "target_speedup", "examples_per_second", "speedup")}
+    words = root.one("td", data_arm="quorum", data_field="quality").text
+    assert "no difference shown" in words
+    assert "worse" in root.one("td", data_arm="quorum", data_field="peak_bytes").text
+
+
+def test_a_miss_is_a_miss() -> None:
+    arms = made_summary().arms
+    missed = arms[2].model_copy(update={"time_to_target": None, "target_reached": (0, 3), "target_speedup": None})
+    partly = arms[1].model_copy(update={"target_reached": (2, 3)})
+    root = parsed(page(made_summary(arms=(arms[0], partly, missed))))
+    cell = root.one("td", data_arm="quorum", data_field="time_to_target")
+    assert cell.text == "missed"
+    assert "data-value" not in cell.attributes
+    assert root.one("td", data_arm="quorum", data_field="target_reached").text == "0 of 3"
+    assert root.one("td", data_arm="all-reduce", data_field="target_reached").text == "2 of 3"
+
+
+def test_a_failed_arm_is_there_with_why() -> None:
+    _, root = read("a failed arm")
+    assert "2 of 2 runs failed" in root.one("th", data_arm="gossip").text
+    assert root.one("td", data_arm="gossip", data_field="quality").text == "failed"
+    told = root.one("div", "failures")
+    assert "seed 0, ended with status 1: rank 1 was killed by SIGKILL" in told.text
+    assert "seed 1, did not end" in told.text
+    assert told.all("a", href="./gossip/seed-0")
+    assert "Not shown: gossip" in root.one("section", id="steps").text
+
+
+def test_warnings_are_shown_before_the_table() -> None:
+    html, root = read("usual")
+    assert root.one(class_="warnings").text == "Mind Rank 3 was slowed down on purpose (pace 3=1.75)."
+    assert html.index('class="warnings"') < html.index("<table")
+
+
+def test_one_seed_is_called_one_seed() -> None:
+    _, root = read("one seed")
+    assert "one seed" in root.one("th", data_arm="quorum").text
+    assert "one seed" in root.one("td", data_arm="quorum", data_field="quality").text
+    for chart in root.one("div", "seconds").all("svg", "chart"):
+        assert "quorum (one seed)" in chart.text
+        assert not chart.all("path", "band")
+    assert all(chart.all("path", "band") for chart in read("usual")[1].one("div", "seconds").all("svg", "chart"))
+
+
+def test_simulated_looks_unlike_measured() -> None:
+    _, measured = read("usual")
+    _, virtual = read("virtual")
+    assert measured.one("body").classes == {"measured"}
+    assert virtual.one("body").classes == {"virtual"}
+    assert not measured.all(class_="badge") + measured.all(class_="virtual-chip")
+    assert all(figure.one(class_="badge").text == "virtual time" for figure in virtual.all("figure"))
+    assert "virtual training time" in virtual.one("div", "seconds").all("svg")[0].text
+    assert "virtual" not in measured.text
+    assert "virtual time to 0.62" in virtual.one("table", "arms").text
+
+
+def test_the_toggle_shows_time_first() -> None:
+    _, root = read("usual")
+    choices = [choice.attributes["id"] for choice in root.all("input", type="radio", name="against")]
+    assert choices == ["by-seconds", "by-examples", "by-bytes"]
+    assert [c.attributes["id"] for c in root.all("input") if "checked" in c.attributes] == ["by-seconds"]
+    assert {label.attributes["for"] for label in root.one("div", "toggle").all("label")} == set(choices)
+    assert root.one("div", "first").classes == {"panel", "seconds", "first"}
+
+
+def test_examples_that_were_not_counted_have_no_axis() -> None:
+    arms = [
+        arm.model_copy(
+            update={
+                "curves": tuple(curve.model_copy(update={"examples": ()}) for curve in arm.curves),
+                "losses": tuple(curve.model_copy(update={"examples": ()}) for curve in arm.losses),
+            }
+        )
+        for arm in made_summary().arms
+    ]
+    root = parsed(page(made_summary(arms=tuple(arms))))
+    assert [choice.attributes["id"] for choice in root.all("input")] == ["by-seconds", "by-bytes"]
+
+
+def test_every_rank_has_a_lane_up_to_sixteen() -> None:
+    few = read("usual")[1].one("section", id="timeline")
+    many = read("many ranks")[1].one("section", id="timeline")
+    assert [text.text for text in few.all("svg")[0].all("text", "row-name")] == [
+        "rank 0", "rank 1", "rank 2", "rank 3 (slow)",
+    ]  # fmt: skip
+    assert len(many.all("svg")[0].all("text", "row-name")) == 16
+    assert "16 of 200 ranks: 0, 1, 2" in many.text
+    assert "ranks:" not in few.text
+
+
+def test_many_ranks_share_rows() -> None:
+    _, root = read("many ranks")
+    arrival = root.one("section", id="arrival")
+    assert "0–3 (3 slow)" in arrival.all("svg")[0].text
+    assert "The 16 latest of 200 ranks" in arrival.text
+    assert len(arrival.all("figure")[0].one("tbody").all("tr")) == 16
+
+
+def test_tuning_says_what_was_chosen() -> None:
+    _, root = read("usual")
+    rows = root.one("section", id="fairness").all("tr")
+    row = next(row for row in rows if row.text.startswith("quorum"))
+    assert [cell.text for cell in row.all("td")] == ["0.6640", "0.6940 ✓ chosen", "0.6640"]
+
+
+def test_settings_that_differ_stand_side_by_side() -> None:
+    _, root = read("usual")
+    rows = [row.text for row in root.one("section", id="fairness").all("tr")]
+    assert "wait_for – – 2" in rows
+
+
+def test_the_command_can_be_run_as_it_stands() -> None:
+    _, root = read("usual")
+    assert root.one("code", id="command").text.endswith("--pace 3=1.75 --name 'a name'")
+    assert root.one("button").attributes["data-copy"] == "command"
+    assert "hidden" in root.one("button").attributes
+    assert "clean" in root.one("section", id="reproduce").text
+
+
+@pytest.mark.parametrize(("dirty", "words"), [(True, "in no commit"), (False, "clean"), (None, "not known")])
+def test_the_commit_says_whether_the_tree_was_clean(dirty: bool | None, words: str) -> None:
+    reproduce = made_summary().reproduce.model_copy(update={"git": {"commit": "abc", "dirty": dirty}})
+    assert words in parsed(page(made_summary(reproduce=reproduce))).one("section", id="reproduce").text
+
+
+def test_the_data_lie_beside_it() -> None:
+    links = [a.attributes["href"] for a in read("usual")[1].one("section", id="reproduce").all("a")]
+    assert links[0] == "./summary.json"
+    assert len(links) > 4
+    assert all(re.fullmatch(r"\./data/\w+\.csv", link) for link in links[1:])
+
+
+def test_links_to_folders_are_escaped() -> None:
+    outcome = failed_arm().runs[0].model_copy(update={"folder": "javascript:alert(1)/a b?#"})
+    arm: Arm = failed_arm().model_copy(update={"runs": (outcome,)})
+    root = parsed(page(made_summary(arms=(arm,))))
+    assert root.one("div", "failures").one("a").attributes["href"] == "./javascript%3Aalert%281%29/a%20b%3F%23"
+
+
+def test_a_long_verdict_has_a_line_for_each_part() -> None:
+    long = "; ".join(["a part of the verdict that takes some forty letters or more"] * 4)
+    sentence = parsed(page(made_summary(verdict=long))).one("p", "verdict")
+    assert len(sentence.all("span")) == 4
+    assert "long" in sentence.classes
+
+
+def test_it_is_made_without_torch() -> None:
+    code = "import sys, quorate.report.page; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,333 @@
+"""A comparison, and a run alone, from records to `summary.json`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import records_of
+from quorate.report.schema import Arm, Summary
+from quorate.report.summary import summarize, write_summary
+from tests.support.made_records import KILLED, make_comparison, make_run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_comparison(tmp_path_factory.mktemp("made") / "c")
+
+
+@pytest.fixture(scope="module")
+def summary(made: Path) -> Summary:
+    return summarize(made)
+
+
+def arm(summary: Summary, name: str) -> Arm:
+    return next(one for one in summary.arms if one.name == name)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], object], name: str = "compare.json") -> Path:
+    """The same folder with something changed in one of its JSON files."""
+    about = json.loads((folder / name).read_text())
+    change(about)
+    (folder / name).write_text(json.dumps(about))
+    return folder
+
+
+def test_what_was_asked_for(summary: Summary) -> None:
+    assert [one.name for one in summary.arms] == ["ddp", "all-reduce", "quorum"]
+    assert (summary.title, summary.workers, summary.world) == ("stdlib-functions on 4 workers", 4, "real")
+    assert (summary.baseline, summary.target, summary.imbalance) == ("ddp", 0.62, "rank:3:15ms")
+    assert summary.metric is not None and summary.metric.name == "top1"
+    assert arm(summary, "quorum").settings == {"wait_for": 2}
+    assert arm(summary, "quorum").learning_rate_factor == 0.5
+
+
+def test_a_run_that_failed_is_named_and_left_out(summary: Summary) -> None:
+    failed = arm(summary, "all-reduce")
+    assert [(run.seed, run.folder, run.status) for run in failed.runs] == [
+        (0, "all-reduce/seed-0", 0),
+        (1, "all-reduce/seed-1", 0),
+        (2, "all-reduce/seed-2", 1),
+    ]
+    assert failed.runs[2].why == KILLED
+    assert failed.quality is not None and len(failed.quality.values) == 2
+    assert [curve.seed for curve in failed.curves] == [0, 1] == [curve.seed for curve in failed.losses]
+    assert failed.target_reached == (2, 3)
+    assert f"all-reduce, seed 2, failed with status 1: {KILLED}; it is left out" in summary.warnings
+    assert "all-reduce reached the target, top1 0.62, in 2 of 3 runs" in summary.warnings
+
+
+def test_arms_are_held_against_the_baseline_seed_by_seed(summary: Summary) -> None:
+    base, same, other = summary.arms
+    assert base.speedup is None and base.differences == {}
+    assert same.speedup is not None and same.differences["examples_per_second"] == "no difference shown"
+    assert other.speedup is not None and other.differences["examples_per_second"] == "better"
+    rates = [one.examples_per_second.values for one in (base, other) if one.examples_per_second is not None]
+    assert other.speedup.values == tuple(own / theirs for theirs, own in zip(*rates, strict=True))
+    assert other.speedup.low is not None and other.speedup.low > 1.4
+    assert other.target_speedup is not None and other.target_speedup.mean > 1.4
+    assert other.differences["quality"] == "worse" and other.differences["time_to_target"] == "better"
+    assert other.differences["bytes_per_step"] == "no difference shown"
+
+
+def test_the_verdict_claims_what_is_shown(summary: Summary) -> None:
+    said = summary.verdict
+    assert said.startswith(
+        "all-reduce reaches top1 0.685 (ddp 0.689: no difference shown), meets the target 0.62 in 2 of"
+    )
+    assert "times ddp's examples per second (0.98 to 1.02, 2 seeds: no difference shown); quorum reaches" in said
+    assert said.endswith("3 seeds: better).") and said.count(".") > 3 and "\n" not in said
+
+
+def test_everyone_who_is_slow_is_found(summary: Summary) -> None:
+    found = [one.arrival for one in summary.arms]
+    assert [None if one is None else (one.seed, one.slow_rank) for one in found] == [(0, 3)] * 3
+    assert [len(one.timeline) for one in summary.arms] == [4, 4, 4]
+
+
+def test_histograms_can_be_laid_over_each_other(summary: Summary) -> None:
+    steps = [one.steps for one in summary.arms if one.steps is not None]
+    assert len({one.edges for one in steps}) == 1
+    assert [sum(one.counts) == one.count for one in steps] == [True] * 3
+
+
+def test_what_differed_is_named_and_nothing_else(summary: Summary) -> None:
+    fairness = summary.fairness
+    assert fairness.differed == {
+        "strategy": {"ddp": "ddp", "all-reduce": "all-reduce", "quorum": "quorum"},
+        "settings.wait_for": {"ddp": None, "all-reduce": None, "quorum": 2},
+        "learning_rate_factor": {"ddp": 1.0, "all-reduce": 1.0, "quorum": 0.5},
+    }
+    assert "Every run trained on 1,920 examples, counted over all workers." in fairness.equal
+    assert "Injected lateness: rank:3:15ms, in every arm." in fairness.equal
+    assert (fairness.warm_up_steps, fairness.seeds) == (5, (0, 1, 2))
+
+
+def test_the_search_for_learning_rates(summary: Summary) -> None:
+    assert len(summary.tuning) == 9
+    assert [(trial.arm, trial.factor) for trial in summary.tuning if trial.is_chosen] == [
+        ("ddp", 1.0),
+        ("all-reduce", 1.0),
+        ("quorum", 0.5),
+    ]
+    assert all(trial.quality is not None and 0.5 < trial.quality < 0.75 for trial in summary.tuning)
+    assert any("tried: 0.5, 1 and 2 times the usual one" in one for one in summary.fairness.equal)
+
+
+def test_how_to_do_it_again(summary: Summary) -> None:
+    again = summary.reproduce
+    assert again.command[:2] == ("quorate", "compare") and again.machine["cores"] == 8
+    assert again.git == {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False}
+    assert again.packages["torch"] == "2.13.0"
+    assert again.settings["equal"] == "examples" and not {"host", "arms", "git"} & set(again.settings)
+
+
+def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
+    found = summarize(make_comparison(tmp_path, seeds=(7,), fails=False, steps=30))
+    assert "one seed only: no difference can be shown, whatever the figures are" in found.warnings
+    for one in found.arms:
+        assert set(one.differences.values()) <= {"no difference shown"}
+        assert one.quality is not None and one.quality.low is None and len(one.quality.values) == 1
+    assert "(one seed: no difference shown)" in found.verdict
+
+
+def test_work_that_was_to_be_equal_and_was_not(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=30)
+    for seed in (0, 1):
+        make_run(tmp_path / "quorum" / f"seed-{seed}", waits=False, steps=33, seed=seed)
+    found = summarize(tmp_path)
+    assert any(
+        one.startswith("the arms did not train on equally many examples: ddp 960, all") for one in found.warnings
+    )
+    assert not any("Every run trained on" in one for one in found.fairness.equal)
+
+
+def test_work_that_is_a_step_apart_is_equal(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=30)
+    for seed in (0, 1):
+        make_run(tmp_path / "quorum" / f"seed-{seed}", waits=False, steps=31, seed=seed)
+    found = summarize(tmp_path)
+    assert not any("equally many" in one for one in found.warnings)
+    assert "Every run trained on 960 to 992 examples, counted over all workers." in found.fairness.equal
+
+
+def test_a_target_nobody_met(tmp_path: Path) -> None:
+    folder = changed(make_comparison(tmp_path, fails=False, steps=20), lambda plan: plan.update(target=0.99))
+    for one in summarize(folder).arms:
+        assert one.time_to_target is None and one.target_reached == (0, 3) and one.target_speedup is None
+        assert "time_to_target" not in one.differences
+
+
+def test_times_to_a_target_some_missed_show_nothing(tmp_path: Path) -> None:
+    make_comparison(tmp_path, fails=False)
+    make_run(tmp_path / "quorum" / "seed-1", waits=False, quality=0.5, seed=1)
+    found = arm(summarize(tmp_path), "quorum")
+    assert found.target_reached == (2, 3) and found.target_speedup is not None
+    assert found.differences["time_to_target"] == "no difference shown"
+
+
+def test_who_failed_after_the_target_has_not_reached_it(tmp_path: Path) -> None:
+    folder = changed(make_comparison(tmp_path), lambda plan: plan.update(target=0.3))
+    assert arm(summarize(folder), "all-reduce").target_reached == (2, 3)
+
+
+def test_no_interval_of_a_time_is_below_zero(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=30)
+    make_run(tmp_path / "ddp" / "seed-1", compute=0.2, strategy="ddp", seed=1, quality=-0.7)
+    base = summarize(tmp_path).arms[0]
+    assert base.seconds is not None and base.seconds.low == 0.0 < (base.seconds.high or 0.0)
+    assert base.quality is not None and base.quality.low is not None and base.quality.low < 0.0
+
+
+def test_an_arm_that_always_failed(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
+    for seed in (0, 1):
+        make_run(tmp_path / "quorum" / f"seed-{seed}", fails_at=10, seed=seed)
+    found = summarize(tmp_path)
+    lost = arm(found, "quorum")
+    assert lost.quality is None and lost.steps is None and lost.arrival is None and lost.timeline == ()
+    assert lost.differences == {} and lost.target_reached == (0, 2)
+    assert found.verdict.endswith("; no run of quorum ended well.")
+
+
+def test_a_baseline_that_always_failed(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0,), steps=20)
+    make_run(tmp_path / "ddp" / "seed-0", fails_at=10)
+    assert summarize(tmp_path).verdict == "No run of the baseline ddp ended well, so nothing can be held against it."
+
+
+def test_a_comparison_that_is_under_way(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
+    found = summarize(changed(tmp_path, lambda plan: plan.update(seeds=[0, 1, 2])))
+    assert found.arms[0].runs[2].status is None
+    assert sum("has no outcome" in one for one in found.warnings) == 3
+
+
+def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Path) -> None:
+    make_comparison(tmp_path, fails=False, quality=0.7)
+    for seed in (0, 1, 2):
+        make_run(tmp_path / "all-reduce" / f"seed-{seed}", seed=seed, quality=0.9)
+    assert arm(summarize(tmp_path), "all-reduce").differences["quality"] == "better"
+    with open(records_of(tmp_path / "all-reduce" / "seed-1", 0), "a", encoding="utf-8") as file:
+        file.write('{"kind":"log","step":60,"time":1e6,"values":{"top1":NaN}}\n')
+    found = summarize(tmp_path)
+    diverged = arm(found, "all-reduce")
+    assert diverged.differences["quality"] == "no difference shown"
+    assert diverged.quality is not None and len(diverged.quality.values) == 2
+    assert "all-reduce, seed 1: top1 is no number at step 60" in found.warnings
+
+
+def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0,), steps=20)
+    found = summarize(changed(tmp_path, lambda plan: plan.update(git={"commit": "0", "dirty": True}, cores=2)))
+    assert found.warnings[-2:] == (
+        "4 workers shared 2 cores: they slowed each other down",
+        "the working tree had changes that are in no commit",
+    )
+
+
+def test_without_a_metric_there_is_speed_alone(tmp_path: Path) -> None:
+    make_comparison(tmp_path, fails=False, steps=20)
+    found = summarize(changed(tmp_path, lambda plan: plan.update(metric=None, target=None)))
+    for one in found.arms:
+        assert one.quality is None and one.curves == () and one.losses != () and "quality" not in one.differences
+    assert found.verdict.startswith("all-reduce does ")
+
+
+def test_examples_that_nobody_counted(tmp_path: Path) -> None:
+    found = summarize(make_comparison(tmp_path, fails=False, steps=20, counts_examples=False))
+    assert arm(found, "all-reduce").examples_per_second is None and arm(found, "all-reduce").speedup is None
+    assert any("examples were not counted" in one for one in found.warnings)
+    assert found.arms[0].curves[0].examples == () and found.arms[0].curves[0].bytes != ()
+
+
+def test_a_run_alone(tmp_path: Path) -> None:
+    found = summarize(make_run(tmp_path, steps=60))
+    (only,) = found.arms
+    assert (only.name, only.strategy, only.is_baseline, found.baseline) == ("all-reduce", "all-reduce", False, None)
+    assert found.fairness.warm_up_steps == 6 and found.warnings == () and only.runs[0].folder == "."
+    assert found.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrives last in" in found.verdict
+
+
+def test_a_run_whose_strategy_is_the_scripts_own(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, strategy=None, steps=20)
+    assert summarize(folder).arms[0].name == "all-reduce", "the records say which it was"
+    for rank in range(4):
+        path = records_of(folder, rank)
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if '"distribute"' not in line))
+    assert summarize(folder).arms[0].name == "the script's own"
+
+
+def test_a_run_alone_is_reported_however_it_ended(tmp_path: Path) -> None:
+    found = summarize(make_run(tmp_path, fails_at=30))
+    assert found.arms[0].examples_per_second is not None
+    assert found.warnings == (f"the run failed with status 1: {KILLED}",)
+    (tmp_path / "outcome.json").unlink()
+    assert summarize(tmp_path).warnings[0].startswith("the run has no outcome")
+
+
+def test_a_run_that_left_nothing_but_its_plan(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    for rank in range(4):
+        records_of(tmp_path, rank).unlink()
+    found = summarize(tmp_path)
+    assert found.verdict == "No worker left the steps it takes to say anything of this run."
+    assert Summary.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_rank_that_left_nothing_is_named(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    records_of(tmp_path, 2).unlink()
+    assert "the run: rank 2 left no steps" in summarize(tmp_path).warnings
+
+
+def test_a_folder_that_is_neither(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no run and no comparison in"):
+        summarize(tmp_path)
+    (tmp_path / "compare.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="cannot be read as the plan of a comparison"):
+        summarize(tmp_path)
+    (tmp_path / "compare.json").write_text('{"format": 99, "arms": [{"name": "ddp"}]}')
+    with pytest.raises(ConfigurationError, match="has format 99"):
+        summarize(tmp_path)
+
+
+def test_what_is_written_can_be_read_again(made: Path, summary: Summary, tmp_path: Path) -> None:
+    write_summary(tmp_path, summary)
+    assert Summary.model_validate_json((tmp_path / "summary.json").read_text()) == summary
+    assert "NaN" not in (tmp_path / "summary.json").read_text()
+    write_summary(tmp_path, summary)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
+    write_summary(tmp_path, summary)
+    tables = {path.stem: list(csv.reader(path.read_text().splitlines())) for path in (tmp_path / "data").glob("*.csv")}
+    assert {name: len(rows) - 1 for name, rows in tables.items()} == {
+        "curves": (3 + 2 + 3) * 6,
+        "losses": sum(len(curve.seconds) for one in summary.arms for curve in one.losses),
+        "step_times": 3 * 40,
+        "shares": 3 * 9,
+        "arrival": 3 * 4,
+        "heat": sum(4 * len(one.arrival.steps) for one in summary.arms if one.arrival is not None),
+        "timeline": sum(len(lane.spans) for one in summary.arms for lane in one.timeline),
+    }
+    assert {len(rows[0]) == len(row) for rows in tables.values() for row in rows} == {True}
+
+
+def test_the_summary_in_words(summary: Summary, tmp_path: Path) -> None:
+    write_summary(tmp_path, summary)
+    text = (tmp_path / "summary.md").read_text()
+    rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("| ")}
+    assert "**" not in rows["ddp (baseline)"] + rows["all-reduce"]
+    assert "**1.49 (1.47 to 1.51, 3 seeds)**" in rows["quorum"] and "3 seeds): worse" in rows["quorum"]
+    assert "| 40.0 kB (3 seeds) |" in rows["ddp (baseline)"]
+    assert "no difference shown" in rows["all-reduce"] and rows["all-reduce"].endswith("| 2 of 3 |")
+    assert f"- Caution: {summary.warnings[0]}." in text
+    assert "quorate compare -n 4 --workload stdlib-functions --tune" in text

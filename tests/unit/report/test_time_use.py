@@ -1,0 +1,133 @@
+"""Where the time of steps went, by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorate.core.records import Step
+from quorate.report.meetings import meetings_of
+from quorate.report.reading import read_run
+from quorate.report.time_use import (
+    ACTIVITIES,
+    BINS,
+    Spent,
+    by_rank,
+    edges_for,
+    spent_in,
+    step_times,
+    totals_of,
+    waiting_share,
+)
+from quorate.report.timeline import LANES, STEPS, timeline_of
+from tests.support.made_records import make_run
+
+
+def step(begin: float, arrive: float, end: float, **more: Any) -> Step:
+    return Step(step=1, optimizer="1", round=1, begin=begin, arrive=arrive, end=end, **more)
+
+
+def by(spent: Spent) -> dict[str, float]:
+    return dict(zip(ACTIVITIES, spent.by, strict=True))
+
+
+def in_folder(folder: Path, **changes: Any) -> list[Spent]:
+    return spent_in(meetings_of(read_run(make_run(folder, **changes)).after(5)))
+
+
+def test_waiting_ends_when_the_last_one_arrives() -> None:
+    parts: dict[str, Any] = {"data": 0.5, "encode": 0.25, "update": 0.5}
+    early = step(0.0, 1.0, 6.0, compute=0.5, wait=4.0, **parts)
+    late = step(0.0, 4.0, 6.0, compute=2.5, delay=1.0, wait=1.0, **parts)
+    first, second = (by(one) for one in spent_in(meetings_of({0: [early], 1: [late]})))
+    assert first == {
+        "data": 0.5, "compute": 0.5, "delay": 0.0, "encode": 0.25, "waiting": 3.0, "communication": 1.0,
+        "decode": 0.0, "update": 0.5, "other": 0.25,
+    }  # fmt: skip
+    assert (second["waiting"], second["communication"]) == (0.0, 1.0)
+    assert (second["delay"], second["other"]) == (1.0, 0.25)
+
+
+def test_waiting_is_never_more_than_the_wait() -> None:
+    early, late = step(0.0, 1.0, 6.0, wait=2.0), step(0.0, 5.0, 6.0, wait=0.5)
+    first, second = (by(one) for one in spent_in(meetings_of({0: [early], 1: [late]})))
+    assert (first["waiting"], first["communication"]) == (2.0, 0.0)
+    assert (second["waiting"], second["communication"]) == (0.0, 0.5)
+
+
+def test_alone_nobody_is_waited_for() -> None:
+    (only,) = spent_in(meetings_of({0: [step(0.0, 1.0, 3.0, wait=2.0, compute=1.0)]}))
+    assert (by(only)["waiting"], by(only)["communication"]) == (0.0, 2.0)
+
+
+def test_parts_that_are_more_than_the_whole_are_made_to_fit() -> None:
+    (only,) = spent_in(meetings_of({0: [step(0.0, 2.0, 4.0, compute=6.0, update=2.0)]}))
+    assert by(only)["compute"] == 3.0 and by(only)["update"] == 1.0 and by(only)["other"] == 0.0
+
+
+def test_shares_add_up_to_the_mean_step(tmp_path: Path) -> None:
+    spent = in_folder(tmp_path)
+    lengths = sorted(one.seconds for one in spent)
+    found = step_times(lengths, totals_of(spent), edges_for([lengths]))
+    assert found is not None
+    assert sum(found.shares.values()) == pytest.approx(found.mean)
+    assert list(found.shares) == list(ACTIVITIES)
+    assert found.shares["communication"] == pytest.approx(0.003, abs=0.0005)
+    assert found.shares["delay"] == pytest.approx(0.015 / 4)
+    assert waiting_share(spent) == pytest.approx(found.shares["waiting"] / found.mean)
+    assert found.p50 <= found.p95 <= found.p99
+    assert found.count == len(lengths) == sum(found.counts) == 4 * 50, "five steps come after evaluations"
+
+
+def test_the_histogram_has_bins_for_all_arms_and_keeps_the_tail() -> None:
+    quick, slow = [0.010] * 99 + [5.0], [0.030] * 100
+    edges = edges_for([quick, slow, []])
+    assert len(edges) == BINS + 1 and edges[0] == 0.010 and edges[-1] < 0.1
+    found = step_times(quick, [0.0] * len(ACTIVITIES), edges)
+    assert found is not None and found.counts[0] == 99 and found.counts[-1] == 1
+
+
+def test_a_histogram_of_equal_steps_has_one_bar_inside() -> None:
+    lengths = [0.030300, 0.030301] * 10
+    edges = edges_for([sorted(lengths)])
+    found = step_times(sorted(lengths), [0.0] * len(ACTIVITIES), edges)
+    assert found is not None and sorted(found.counts)[-1] == 20
+    assert edges[0] < 0.0303 < edges[-1]
+
+
+def test_without_steps_there_is_nothing() -> None:
+    assert edges_for([[], []]) == ()
+    assert step_times([], [], ()) is None
+    assert waiting_share([]) is None
+    assert timeline_of({}, None) == ()
+
+
+def test_the_timeline_shows_consecutive_steps_end_to_end(tmp_path: Path) -> None:
+    lanes = timeline_of(by_rank(in_folder(tmp_path, evaluate_every=0)), slow_rank=3)
+    assert [lane.rank for lane in lanes] == [0, 1, 2, 3]
+    for lane in lanes:
+        assert sum(activity == "update" for activity, _, _ in lane.spans) == STEPS
+        assert lane.spans[0][1] == 0.0
+        for (_, _, end), (_, begin, _) in zip(lane.spans, lane.spans[1:], strict=False):
+            assert begin == pytest.approx(end, abs=3e-6)
+    waited = [{activity for activity, _, _ in lane.spans} for lane in lanes]
+    assert "waiting" in waited[0] and "waiting" not in waited[3] and "delay" in waited[3]
+
+
+def test_the_timeline_is_where_steps_are_usual() -> None:
+    """Of three windows of 20 steps the middle one in length is shown."""
+    ends = [0.0]
+    for number in range(22):
+        ends.append(ends[-1] + (9.0 if number == 0 else 2.0 if number == 1 else 1.0))
+    steps = [Spent(0, step(begin, end, end), (end - begin,) + (0.0,) * 8) for begin, end in pairwise(ends)]
+    (lane,) = timeline_of({0: steps}, None)
+    assert lane.spans[0] == ("data", 0.0, 2.0) and lane.spans[-1][2] == 21.0
+
+
+def test_the_slow_rank_is_in_the_timeline(tmp_path: Path) -> None:
+    steps = by_rank(in_folder(tmp_path, ranks=24, slow_rank=20, steps=30))
+    assert [lane.rank for lane in timeline_of(steps, 20)] == [*range(LANES - 1), 20]
+    assert [lane.rank for lane in timeline_of(steps, None)] == list(range(LANES))
