@@ -93,7 +93,7 @@ def _header(view: View) -> Markup:
         chips.append(chip(f"target {summary.metric.name} {summary.target:g}"))
     return element(
         "header",
-        element("p", "Quorate · comparison", class_="brand"),
+        element("p", f"Quorate · {'run' if view.is_single else 'comparison'}", class_="brand"),
         element("h1", summary.title),
         element("p", *chips, class_="chips"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorate.report.charts.markup import Markup, element, joined
-from quorate.report.page_parts import NOT_MEASURED, View, figure_in_words, in_words, missing, section, table
+from quorate.report.page_parts import NOT_MEASURED, View, figure_in_words, in_words, missing, paragraphs, section, table
 from quorate.report.schema import Trial
 from quorate.report.wording import counted, listed
 
@@ -14,11 +14,16 @@ LEAD = "A difference counts only where everything else was equal. This is what w
 
 def fairness(view: View) -> Markup:
     """Section 2 of the page."""
+    if view.is_single:
+        alone = missing("This is one run alone: there is nothing to hold it against.")
+        return section("fairness", "Fairness", LEAD, alone, paragraphs(_counted(view)))
     return section(
         "fairness",
         "Fairness",
         LEAD,
+        element("h3", "What was equal"),
         _equal(view),
+        paragraphs(_counted(view)),
         element("h3", "What differed"),
         _differed(view),
         element("h3", "Tuning"),
@@ -27,22 +32,19 @@ def fairness(view: View) -> Markup:
 
 
 def _equal(view: View) -> Markup:
+    sentences = view.summary.fairness.equal
+    if not sentences:
+        return missing("Nothing is known of what was equal.")
+    return element("ul", *(element("li", sentence) for sentence in sentences), class_="facts")
+
+
+def _counted(view: View) -> str:
+    """Which seeds and steps the figures are of."""
     told = view.summary.fairness
-    seeds = f"{counted(len(told.seeds), 'seed')}: {', '.join(map(str, told.seeds))}." if told.seeds else "No seeds."
-    if len(told.seeds) == 1:
-        seeds += " One seed shows nothing of what chance does."
-    warm_up = (
-        f"Warm-up: the first {counted(told.warm_up_steps, 'step')} of every rank left out of all figures about steps."
-        if told.warm_up_steps
-        else "Warm-up: no steps were left out."
-    )
-    injected = [
-        f"{name}: {value}."
-        for name, value in (("Injected imbalance", view.summary.imbalance), ("Pace", view.summary.pace))
-        if value is not None
-    ]
-    items = (element("li", sentence) for sentence in (*told.equal, seeds, warm_up, *injected))
-    return joined([element("h3", "What was equal"), element("ul", *items, class_="facts")])
+    seeds = f"Seed{'' if len(told.seeds) == 1 else 's'} {listed([str(seed) for seed in told.seeds])}"
+    warm_up = f"warm-up left out: {counted(told.warm_up_steps, 'step')} of every rank"
+    alone = " One seed shows nothing of what chance does." if len(told.seeds) == 1 else ""
+    return f"{seeds if told.seeds else 'No seeds'}; {warm_up}.{alone}"
 
 
 def _differed(view: View) -> Markup:
@@ -61,7 +63,7 @@ def _tuning(view: View) -> Markup:
     """A row for each arm, a column for each factor, and in the cells a line for each seed."""
     trials = view.summary.tuning
     if not trials:
-        return missing("No arm was tuned in this comparison: each was given its settings as they are.")
+        return missing("No arm was tuned: each was given its settings as they are.")
     factors = sorted({trial.factor for trial in trials})
     arms = list(dict.fromkeys(trial.arm for trial in trials))
     known: dict[tuple[str, float], list[Trial]] = {}

@@ -28,6 +28,11 @@ class View:
     def is_virtual(self) -> bool:
         return self.summary.world == "virtual"
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it is of one run alone, with nothing to hold it against."""
+        return len(self.summary.arms) == 1 and self.summary.baseline is None
+
     def time(self, words: str) -> str:
         """Words for a time, which say so where it is a virtual one."""
         return f"virtual {words}" if self.is_virtual else words

@@ -58,7 +58,7 @@ def quality(view: View) -> Markup:
 
 def _why_nothing(view: View) -> str:
     if view.summary.metric is None:
-        return "No quality was named for this comparison, and no training loss was recorded: there is no curve to draw."
+        return "No quality was named, and no training loss was recorded: there is no curve to draw."
     return f"No run logged {view.summary.metric.name} or a training loss: there is no curve to draw."
 
 
@@ -83,7 +83,7 @@ def _charts(view: View, one: Against) -> list[Markup]:
     metric = view.summary.metric
     charts: list[Markup] = []
     if metric is None:
-        charts.append(missing("No quality was named for this comparison, so there is only the training loss."))
+        charts.append(missing("No quality was named, so there is only the training loss."))
     else:
         better = "higher is better" if metric.higher_is_better else "lower is better"
         caption = f"{metric.name} against {view.time(one.title) if one.kind == 'seconds' else one.title}"

@@ -87,7 +87,7 @@ def _meanings(view: View) -> Markup:
         "narrower than the digits shown. Bold: better than the baseline, beyond what chance explains."
     )
     gone = [one.head for one in COLUMNS if one not in shown and one.field not in NEEDS_TARGET | AGAINST_BASELINE]
-    notes = [element("p", rule, class_="note")]
+    notes = [] if view.is_single else [element("p", rule, class_="note")]
     if gone:
         notes.append(element("p", f"Not measured: {', '.join(gone)}.", class_="note"))
     if view.summary.target is None:

@@ -355,6 +355,20 @@ def test_links_to_folders_are_escaped() -> None:
     assert root.one("div", "failures").one("a").attributes["href"] == "./javascript%3Aalert%281%29/a%20b%3F%23"
 
 
+def test_one_run_alone_is_no_comparison() -> None:
+    run = made_arm("all-reduce", 0.7, 1.0, seeds=(0,)).model_copy(update={"speedup": None, "differences": {}})
+    root = parsed(page(made_summary(arms=(run,), baseline=None, seeds=(0,))))
+    assert root.one("p", "brand").text == "Quorate · run"
+    assert "one run alone" in root.one("section", id="fairness").text
+    assert "Bold" not in root.one("section", id="verdict").text
+    assert read("usual")[1].one("p", "brand").text == "Quorate · comparison"
+
+
+def test_seeds_and_warm_up_are_told() -> None:
+    assert "Seeds 0, 1 and 2; warm-up left out: 5 steps of every rank." in read("usual")[1].text
+    assert "Seed 0; warm-up left out: 5 steps of every rank. One seed shows" in read("one seed")[1].text
+
+
 def test_a_long_verdict_has_a_line_for_each_part() -> None:
     long = "; ".join(["a part of the verdict that takes some forty letters or more"] * 4)
     sentence = parsed(page(made_summary(verdict=long))).one("p", "verdict")
