@@ -42,8 +42,11 @@ class Mean(Protocol):
 class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
 
-    def contribute(self) -> Work[int]:
-        """Hand in the gradient as it stands in `.grad`; the work is done when it need not be waited for any more."""
+    def contribute(self, *, waits: bool = True) -> Work[int]:
+        """Hand in the gradient as it stands in `.grad`, unscaled; the work is done when it need not be waited for.
+
+        `waits` says whether the strategy does wait for it before the worker goes on computing.
+        """
         ...
 
     def completed(self) -> Iterator[Mean]:
@@ -124,6 +127,10 @@ class Strategy(ABC):
     agrees_on: ClassVar[Literal["gradient", "parameters", "updates"]] = "gradient"
     waits: ClassVar[bool] = True
     """Whether every step waits for all workers. Where not, data is dealt out to whoever asks, unless told."""
+
+    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
+        """What becomes of buffers at an evaluation and at the end: each worker's own, their mean, or rank 0's."""
+        return "rank0"
 
     def start(self, worker: Worker) -> Any:
         """Called once; what it returns is `worker.state`."""

@@ -21,6 +21,8 @@ SHARE_OVERRIDE = "share override"
 loaders that shuffle: the others serve evaluation."""
 RUN_SEED = "seed"
 """The key in `Place.kept` of the run's seed."""
+NOBODY_WAITS = "nobody waits"
+"""The key in `Place.kept` of whether an optimizer was distributed by a strategy that does not wait for all workers."""
 NEEDS_EQUAL_SHARES = "needs equal shares"
 """The key in `Place.kept` of the name of the baseline that cannot do with unequal numbers of batches."""
 _COUNT = "loaders"
@@ -30,7 +32,7 @@ def shard(
     dataset: Dataset[Any],
     batch_size: int,
     *,
-    share: str = "static",
+    share: str | None = None,
     shuffle: bool = True,
     seed: int | None = None,
     drop_last: bool = False,
@@ -51,16 +53,19 @@ def shard(
     `seed`, `shuffle` and `drop_last`, and `set_epoch` is not needed. `drop_last` cuts the epoch to a multiple of the
     number of workers, and leaves out an incomplete last batch; otherwise some examples come twice. "dynamic" gives
     each batch of the epoch to the worker that asks first, so that every example comes once and fast workers compute
-    more; an epoch ends for all together. `seed` None is the run's (0 unless told). The other arguments are those of
-    torch's DataLoader. `dataset` and all arguments must be equal on every worker.
+    more; under strategies that wait for all, an epoch ends for all together. None is "static", or "dynamic" where the
+    optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled. `seed` None is the
+    run's (0 unless told). The other arguments are those of torch's DataLoader. `dataset` and all arguments must be
+    equal on every worker.
 
     Raises `ConfigurationError` before `quorate.join()`, for an unknown `share`, a batch size below 1, a dataset that
     is empty or has no length, and, with `drop_last`, a batch larger than the share.
     """
-    if share not in SHARES:
+    if share is not None and share not in SHARES:
         raise unknown("share", share, SHARES)
     place = here()
-    chosen = (place.kept.get(SHARE_OVERRIDE) if shuffle else None) or share
+    usual = "dynamic" if shuffle and place.kept.get(NOBODY_WAITS) else "static"
+    chosen = (place.kept.get(SHARE_OVERRIDE) if shuffle else None) or share or usual
     mine = _share(place, chosen, place.kept.get(RUN_SEED, 0) if seed is None else seed, shuffle, drop_last)
     loading = Loading(
         num_workers=num_workers,

@@ -13,6 +13,7 @@ strategies: Registry[type[Strategy]] = Registry(
     "strategy",
     {
         "all-reduce": "quorate.strategies.all_reduce:AllReduce",
+        "quorum": "quorate.strategies.quorum:Quorum",
     },
 )
 register = strategies.register

@@ -12,7 +12,7 @@ from quorate.buckets.flat import layout_of, pack
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
 from quorate.train.backward import Spending
 from quorate.train.step_times import StepTimer, Timed
@@ -20,6 +20,19 @@ from quorate.wire.work import Together
 
 _WEIGHT, _ENDED, _RESTING, _COUNTS = 0, 1, 2, 3
 _POLL = 0.02
+
+
+def header_of(weight: float, used: Sequence[bool], layout: Layout) -> Tensor:
+    """What travels with a vector besides its numbers: its weight, and which parameters it has something for."""
+    header = torch.zeros(layout.header)
+    header[_WEIGHT] = weight
+    header[_COUNTS : _COUNTS + len(used)] = torch.tensor(used, dtype=header.dtype)
+    return header
+
+
+def used_in(sums: Flat, count: int) -> list[bool]:
+    """Which of `count` parameters any worker had something for."""
+    return [n > 0 for n in sums.header[_COUNTS : _COUNTS + count].tolist()]
 
 
 class LocalGradient(Flat):

@@ -15,6 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
+from quorate.data.sharding import NOBODY_WAITS
 from quorate.strategies import strategies
 from quorate.train.backward import listeners
 from quorate.train.pacing import PACING
@@ -168,7 +169,10 @@ def distribute(
             raise
         optimizer.__dict__[_WORKER] = worker
         place.leaving.append(worker.finish)
-        rests_with_loaders(place)
+        if chosen.waits:
+            rests_with_loaders(place)
+        else:
+            place.kept[NOBODY_WAITS] = True
     _record(place, channel, optimizer, label, chosen)
     return optimizer
 

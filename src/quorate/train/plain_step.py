@@ -9,22 +9,24 @@ import torch
 from torch.optim import Optimizer
 
 
-def plain_step(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None) -> Any:
-    """`plain.step`, as it would run without us.
+def plain_step(
+    optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, *, is_scaled: bool = True
+) -> Any:
+    """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
     gradients are unscaled here, and the step is left out if one of them is not finite.
     """
     own: dict[str, Any] = optimizer.__dict__
-    if own.get("_step_supports_amp_scaling", False) or "found_inf" not in own:
+    if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
         return _call(optimizer, plain, closure)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
-        if scale is not None:
+        if is_scaled and scale is not None:
             _unscale(optimizer, scale)
-        if float(found_inf):
+        if is_scaled and float(found_inf):
             return None
         return _call(optimizer, plain, closure)
     finally:

@@ -47,32 +47,57 @@ def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
                 x.copy_(numbers.view(x.shape))
 
 
+def average_tensors(tensors: Sequence[Tensor], wire: Wire) -> None:
+    """Make everyone's floating-point `tensors` the mean of all workers', one all-reduce per device and dtype."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for x in tensors:
+        kinds.setdefault((x.device, x.dtype), []).append(x.detach())
+    with torch.no_grad():
+        for some in kinds.values():
+            whole = torch.cat([x.reshape(-1) for x in some]).div_(wire.size)
+            mean = wire.all_reduce(whole).wait()
+            for x, numbers in zip(some, mean.split([x.numel() for x in some]), strict=True):
+                x.copy_(numbers.view(x.shape))
+
+
 def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
     """Give everyone `root`'s optimizer state and options; other than tensors, numbers and texts, all keep theirs."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tensors: list[Tensor] = []
     pieces: list[Tensor] | None = None
     if wire.rank == root:
-        states = [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters]
-        options = [_plain({k: v for k, v in g.items() if k != "params"}, tensors) for g in optimizer.param_groups]
+        about, tensors = optimizer_to_plain(optimizer)
         kinds = [[list(x.shape), str(x.dtype).removeprefix("torch."), x.device.type] for x in tensors]
-        pieces = [_bytes_of(json.dumps({"states": states, "options": options, "tensors": kinds}))] * wire.size
+        pieces = [_bytes_of(json.dumps({**about, "tensors": kinds}))] * wire.size
     sent = json.loads(_text_of(wire.scatter(pieces, root).wait()))
     if wire.rank != root:
-        here = parameters[0].device
+        here = optimizer.param_groups[0]["params"][0].device
         tensors = [
             torch.empty(shape, dtype=getattr(torch, dtype), device="cpu" if device == "cpu" else here)
             for shape, dtype, device in sent["tensors"]
         ]
     copy_tensors(tensors, wire, root)
-    if wire.rank == root:
-        return
-    for p, state in zip(parameters, sent["states"], strict=True):
+    if wire.rank != root:
+        optimizer_from_plain(optimizer, sent, tensors)
+
+
+def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
+    """An optimizer's state and options as JSON and tensors, which are its own."""
+    tensors: list[Tensor] = []
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    states = [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters]
+    options = [_plain({k: v for k, v in g.items() if k != "params"}, tensors) for g in optimizer.param_groups]
+    return {"states": states, "options": options}, tensors
+
+
+def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+    """Become what `optimizer_to_plain` wrote; the tensors are the optimizer's from then on."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p, state in zip(parameters, about["states"], strict=True):
         if state is None:
             optimizer.state.pop(p, None)
         else:
             optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
-    for group, options in zip(optimizer.param_groups, sent["options"], strict=True):
+    for group, options in zip(optimizer.param_groups, about["options"], strict=True):
         group.update(_rebuilt(options, tensors, group))
 
 

@@ -100,8 +100,7 @@ class VirtualWire(Wire):
         return self._launch(Call("barrier"), ())
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
-        """Never waits for the receiver."""
-        self._own()
+        """Never waits for the receiver; from any thread."""
         return self._stage.post.send(self.rank, (self.name, self._checked(to, "receiver"), tag), message)
 
     def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:

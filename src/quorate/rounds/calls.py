@@ -1,0 +1,110 @@
+"""When a round starts: a pure function of what workers have said of their steps. Knows no wire and no clock.
+
+A step *calls* for a round if no round has started since that worker's previous step returned; otherwise its gradient
+*rides* with the next round. A round starts when enough workers have called since the last one started, enough being
+`wait_for`, or all that still step where they are fewer. So two starts are separated by a whole local step of the
+second's caller, and the fastest worker may leave, evaluate or end at any time without a silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.draws import chosen
+from quorate.rounds.terms import Agreed
+
+Activity = Literal["stepping", "settling", "ended"]
+
+_STREAM = 0x5EED
+
+
+@dataclass
+class Stepper:
+    """What is known of one worker."""
+
+    activity: Activity = "stepping"
+    computing: int | None = 0
+    """The round whose parameters it computes on now; None while it waits for a round."""
+    is_present: bool = True
+    """Whether it answered the last time it was asked."""
+    heard_at: float = 0.0
+    """When it last spoke."""
+
+
+class Calls:
+    """Who has called since the newest round started."""
+
+    def __init__(self, agreed: Agreed, started: int = 0) -> None:
+        self.agreed = agreed
+        self.started = started
+        self.workers = [Stepper() for _ in range(agreed.size)]
+        self.callers: set[int] = set()
+
+    def called(self, rank: int, since: int, computing: int | None = None) -> None:
+        """`rank` calls; it knows of no round that started after `since`. A call that a start has overtaken is none.
+
+        It waits for the round, or goes on computing on the parameters of round `computing`.
+        """
+        worker = self.workers[rank]
+        worker.activity, worker.computing = "stepping", computing
+        if since >= self.started:
+            self.callers.add(rank)
+
+    def rode(self, rank: int, computing: int) -> None:
+        """`rank` has handed in a gradient and computes the next one on the parameters of round `computing`."""
+        worker = self.workers[rank]
+        worker.activity, worker.computing = "stepping", computing
+
+    def settled(self, rank: int, *, ended: bool) -> None:
+        """`rank` does not step until all have come: it drains, evaluates or (with `ended`) has ended."""
+        worker = self.workers[rank]
+        worker.activity, worker.computing = "ended" if ended else "settling", None
+        self.callers.discard(rank)
+
+    def may_start(self) -> bool:
+        """Whether a round starts now."""
+        counted = [rank for rank, w in enumerate(self.workers) if w.activity == "stepping" and w.is_present]
+        callers = self.callers.intersection(counted)
+        if not callers or len(callers) < min(self.agreed.quorum, len(counted)):
+            return False
+        is_drawn = self.agreed.wait_for == "designated" and len(callers) < len(counted)
+        if is_drawn and self._initiator(counted) not in callers:
+            return False
+        newest = self.started + 1
+        return all(
+            computing is None or newest - computing <= self.agreed.max_staleness
+            for computing in (self.workers[rank].computing for rank in counted)
+        )
+
+    def may_settle(self) -> bool:
+        """Whether nobody steps any more: one more round takes in what is pending."""
+        return all(worker.activity != "stepping" for worker in self.workers)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every worker has ended."""
+        return all(w.activity == "ended" for w in self.workers)
+
+    def begin(self) -> int:
+        """The next round starts; its number."""
+        self.started += 1
+        self.callers.clear()
+        return self.started
+
+    def completed(self, number: int) -> None:
+        """Those that waited for round `number` compute on its parameters now."""
+        for worker in self.workers:
+            if worker.activity == "stepping" and worker.computing is None:
+                worker.computing = number
+
+    def resumed(self, number: int) -> None:
+        """All that settled step again, from round `number` on; those that have ended do not."""
+        for worker in self.workers:
+            if worker.activity == "settling":
+                worker.activity, worker.computing = "stepping", number
+
+    def _initiator(self, counted: list[int]) -> int:
+        """The one drawn for the next round, among those that step."""
+        (place,) = chosen(1, len(counted), self.agreed.seed, _STREAM, self.started + 1)
+        return counted[place]

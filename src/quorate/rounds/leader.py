@@ -1,0 +1,198 @@
+"""The one place at a time where rounds are decided and formed: a star, as told below. Knows no wire: takes and gives
+messages.
+
+A round takes three hops: the leader asks everyone (`start`), everyone gives what is pending (`give`), the leader adds
+up in order of rank and tells the sum (`round`). Who has not answered within `grace` is left out, and asked for nothing
+until it speaks again; then it is brought up from the log, or, where that does not reach back, by a copy of a replica.
+
+Cost per round with P workers, k contributors and d numbers: 3 (P - 1) small messages, k d numbers to the leader and
+(P - 1) d from it. That is the seam for larger worlds: a tree in place of the star needs log2(P) hops each way and at
+most 2 d numbers per worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.core.vectors import Flat
+from quorate.rounds.calls import Calls
+from quorate.rounds.log import Log, Round
+from quorate.rounds.terms import Agreed
+
+Send = Callable[[int, dict[str, Any], Flat | None], None]
+"""(to, header, vector)"""
+COPY_SECONDS = 2.0
+"""After which a copy that did not come is asked for again."""
+
+
+@dataclass
+class Given:
+    """What one worker gave to the round that is being formed."""
+
+    weight: float
+    step: int
+    options: Any
+    stalenesses: list[tuple[int, int]]
+    vector: Flat | None
+
+
+@dataclass
+class Gathering:
+    """A round that is being formed."""
+
+    number: int
+    until: float
+    settles: bool
+    expected: set[int]
+    given: dict[int, Given] = field(default_factory=dict)
+
+
+class Leader:
+    """Decides when rounds start, forms them, and sees to it that everyone gets them; `accept` is for its own worker.
+
+    `started` is the newest round that any worker has seen start (one more than the log's newest where it was under way
+    when the last leader fell silent).
+    """
+
+    def __init__(
+        self, agreed: Agreed, rank: int, term: int, log: Log, send: Send, accept: Callable[[Round], None], started: int
+    ) -> None:
+        self.agreed, self.rank, self.term = agreed, rank, term
+        self._log, self._send, self._accept = log, send, accept
+        self.calls = Calls(agreed, log.newest)
+        self._resumes = started > log.newest
+        self.gathering: Gathering | None = None
+        self._has = dict.fromkeys(range(agreed.size), log.newest)
+        self._copies: dict[int, float] = {}
+        self.is_over = False
+
+    # -- what workers say
+
+    def heard(self, rank: int, says: dict[str, Any], now: float) -> None:
+        """Anything from `rank`: it is there, and `says["logged"]` is the newest round it has."""
+        worker = self.calls.workers[rank]
+        worker.heard_at = now
+        if not worker.is_present:
+            worker.is_present = True
+            self.bring_up(rank, says, now)
+
+    def behind(self, rank: int, says: dict[str, Any], now: float) -> None:
+        """`rank` misses rounds."""
+        self._copies.pop(rank, None)
+        self.bring_up(rank, says, now)
+
+    def are_absent(self, ranks: Iterable[int]) -> None:
+        """They do not answer: nobody waits for them until they speak."""
+        for rank in ranks:
+            self.calls.workers[rank].is_present = False
+            self._has[rank] = -1
+
+    def noted(self, rank: int, says: dict[str, Any]) -> None:
+        """What `rank` does: see `Member.note`."""
+        kind = says["note"]
+        if kind == "call":
+            self.calls.called(rank, says["since"], says["computing"])
+            is_over = says["since"] < self.calls.started and self.gathering is None
+            if is_over and says["computing"] is None:
+                self.calls.rode(rank, self._log.newest)  # the round it waits for is over already
+        elif kind == "ride":
+            self.calls.rode(rank, says["computing"])
+        else:
+            self.calls.settled(rank, ended=says["note"] == "end")
+
+    def gave(self, rank: int, number: int, given: Given, now: float) -> None:
+        """`rank` gives to round `number`; where that is over, it takes it back when it has the round."""
+        gathering = self.gathering
+        if gathering is not None and gathering.number == number:
+            gathering.given[rank] = given
+            if gathering.expected <= gathering.given.keys():
+                self._form(gathering, now)
+
+    # -- deciding
+
+    def advance(self, now: float) -> None:
+        """Start what may start, and end what has waited long enough."""
+        gathering = self.gathering
+        if gathering is not None and now >= gathering.until and not gathering.settles:
+            self.are_absent(gathering.expected - gathering.given.keys())
+            self._form(gathering, now)
+        while self.gathering is None and not self.is_over:
+            if self._resumes:
+                self._resumes = False
+                self._begin(now, settles=False)
+            elif self.calls.may_start():
+                self._begin(now, settles=False)
+            elif self.calls.may_settle():
+                self._begin(now, settles=True)
+            else:
+                break
+
+    def _begin(self, now: float, *, settles: bool) -> None:
+        number = self.calls.begin()
+        assert number == self._log.newest + 1
+        expected = {rank for rank, worker in enumerate(self.calls.workers) if worker.is_present or settles}
+        self.gathering = Gathering(number, now + self.agreed.grace, settles, expected)
+        for rank in range(self.agreed.size):  # also the absent ones: it wakes them up
+            self._send(rank, {"kind": "start", "number": number}, None)
+
+    def _form(self, gathering: Gathering, now: float) -> None:
+        self.gathering = None
+        given = dict(sorted(gathering.given.items()))
+        total: Flat | None = None
+        best_step, best_options = self._log.step, self._log.options
+        for one in given.values():
+            if one.vector is not None:
+                total = one.vector.clone() if total is None else total.add_(one.vector)
+                if one.step > best_step:
+                    best_step, best_options = one.step, one.options
+        workers = self.calls.workers
+        live = sum(
+            worker.activity != "ended" and (worker.is_present or now - worker.heard_at < self.agreed.patience)
+            for worker in workers
+        )
+        formed = Round(
+            number=gathering.number,
+            term=self.term,
+            sum=total,
+            weight=sum(one.weight for one in given.values()),
+            live=self.agreed.size if gathering.settles else max(1, live),
+            options=best_options,
+            step=best_step,
+            contributors={rank: one.stalenesses for rank, one in given.items() if one.vector is not None},
+            settles=gathering.settles,
+            is_last=gathering.settles and self.calls.all_ended,
+        )
+        self.is_over = formed.is_last
+        if gathering.settles:
+            self.calls.resumed(gathering.number)
+        self.calls.completed(gathering.number)
+        for rank in [r for r in range(self.agreed.size) if r != self.rank]:
+            if self._has[rank] == formed.number - 1:
+                self._send(rank, {"kind": "round", **formed.about}, formed.sum)
+                self._has[rank] = formed.number
+        self._accept(formed)
+        self._has[self.rank] = formed.number
+
+    # -- those that miss something
+
+    def bring_up(self, rank: int, says: dict[str, Any], now: float) -> None:
+        """Send `rank` what it misses, or see to it that it gets a copy of a replica."""
+        logged, newest = says["logged"], self._log.newest
+        missing = [self._log.get(number) for number in range(logged + 1, newest + 1)]
+        if logged > newest or self._log.term_of(logged) != says["log_term"] or None in missing:
+            if self._copies.get(rank, now) <= now:
+                self._copies[rank] = now + COPY_SECONDS
+                self._send(self._source_for(rank), {"kind": "copy for", "rank": rank}, None)
+            return
+        for one in missing:
+            assert one is not None
+            self._send(rank, {"kind": "round", **one.about}, one.sum)
+        self._has[rank] = newest
+
+    def _source_for(self, rank: int) -> int:
+        """A replica that others may copy: one that steps, this one if it does."""
+        workers = self.calls.workers
+        fit = [r for r, w in enumerate(workers) if r != rank and w.is_present and w.activity == "stepping"]
+        return self.rank if self.rank in fit or not fit else fit[0]

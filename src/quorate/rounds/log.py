@@ -1,0 +1,127 @@
+"""The results of rounds, as everyone applies them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.core.vectors import Flat
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round has formed. The same bits everywhere."""
+
+    number: int
+    term: int
+    """Under which leader."""
+    sum: Flat | None
+    """Of what was given, each contribution divided by the size of the world beforehand; None where nothing was."""
+    weight: float
+    """Given in all, late contributions by what they count."""
+    live: int
+    """Workers that were counted."""
+    options: Any
+    """The optimizer's numbers of the most advanced contributor so far; None where there was none yet."""
+    step: int
+    """That contributor's local step."""
+    contributors: dict[int, list[tuple[int, int]]]
+    """By rank, (staleness, number of contributions)."""
+    settles: bool = False
+    """Nobody steps any more: all replicas are equal after it, and nothing is pending."""
+    is_last: bool = False
+    """Every worker has ended."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory."""
+        return 0 if self.sum is None else sum(part.numel() * part.element_size() for part in self.sum.parts)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """All but the vector, as JSON."""
+        return {
+            "number": self.number,
+            "formed_in": self.term,
+            "weight": self.weight,
+            "live": self.live,
+            "options": self.options,
+            "step": self.step,
+            "contributors": [[rank, given] for rank, given in self.contributors.items()],
+            "settles": self.settles,
+            "is_last": self.is_last,
+        }
+
+
+def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
+    """What `Round.about` said, perhaps among other things."""
+    return Round(
+        number=about["number"],
+        term=about["formed_in"],
+        sum=vector,
+        weight=about["weight"],
+        live=about["live"],
+        options=about["options"],
+        step=about["step"],
+        contributors={rank: [(s, n) for s, n in given] for rank, given in about["contributors"]},
+        settles=about["settles"],
+        is_last=about["is_last"],
+    )
+
+
+_REMEMBERED = 4096
+"""Rounds of which it is known whom they took in, and the most that are kept whole."""
+
+
+class Log:
+    """The newest rounds: all that are not applied yet, and before these what fits in `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rounds: dict[int, Round] = {}
+        self._takers: dict[int, tuple[int, frozenset[int]]] = {}
+        self.newest = 0
+        self.term = 0
+        """Of the newest."""
+        self.step = 0
+        """The greatest local step that was contributed so far."""
+        self.options: Any = None
+        """The optimizer's numbers at that step."""
+
+    def add(self, one: Round) -> None:
+        """The next round is there."""
+        assert one.number == self.newest + 1, f"round {one.number} came after round {self.newest}"
+        self._rounds[one.number] = one
+        self.newest, self.term = one.number, one.term
+        self.step, self.options = one.step, one.options
+        self._takers[one.number] = one.term, frozenset(one.contributors)
+        self._takers.pop(one.number - _REMEMBERED, None)
+
+    def jump(self, number: int, term: int, step: int, options: Any) -> None:
+        """Everything up to round `number` has come another way: as a copy of a replica."""
+        self._rounds.clear()
+        self.newest, self.term, self.step, self.options = number, term, step, options
+
+    def took(self, number: int, rank: int) -> bool | None:
+        """Whether round `number` took in what `rank` gave; None where that is not known any more."""
+        found = self._takers.get(number)
+        return None if found is None else rank in found[1]
+
+    def term_of(self, number: int) -> int | None:
+        """Under which leader round `number` was formed; None where that is not known any more."""
+        if number == self.newest:
+            return self.term
+        found = self._takers.get(number)
+        return None if found is None else found[0]
+
+    def get(self, number: int) -> Round | None:
+        """Round `number`; None where it is not kept."""
+        return self._rounds.get(number)
+
+    def trim(self, applied: int) -> None:
+        """Forget the oldest of those up to round `applied` that do not fit."""
+        size = sum(one.nbytes for one in self._rounds.values())
+        for number in sorted(self._rounds):
+            if number >= applied or (size <= self._limit and len(self._rounds) <= _REMEMBERED):
+                break
+            size -= self._rounds.pop(number).nbytes

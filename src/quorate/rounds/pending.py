@@ -1,0 +1,118 @@
+"""What a worker has produced and no round has taken in yet. Nothing is lost uncounted.
+
+produced = taken + pending + dropped + replaced + expired, at any time, in weights; `taken` is what rounds have taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.core.vectors import Flat
+from quorate.rounds.terms import Agreed
+
+
+@dataclass
+class Entry:
+    """Contributions computed on the parameters of one round, added up in float32 (or the parameters' wider type)."""
+
+    version: int
+    weight: float
+    vector: Flat
+    count: int = 1
+
+
+@dataclass
+class Snapshot:
+    """What one worker gives to one round; kept until the round after it is there."""
+
+    number: int
+    entries: list[Entry]
+    step: int
+    """The greatest local step contributed so far."""
+    options: Any
+    """The optimizer's numbers at that step."""
+    vector: Flat | None = None
+    """The sum, each entry by what its staleness counts; None where there is nothing."""
+    weight: float = 0.0
+    """Likewise."""
+
+    @property
+    def stalenesses(self) -> list[tuple[int, int]]:
+        """(staleness, number of contributions), the freshest last."""
+        return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
+
+
+@dataclass
+class Ledger:
+    """Weights of contributions by what became of them."""
+
+    produced: float = 0.0
+    taken: float = 0.0
+    dropped: float = 0.0
+    replaced: float = 0.0
+    expired: float = 0.0
+
+
+@dataclass
+class Pending:
+    """The buffer of one worker. Not locked: whoever shares it between threads locks around it."""
+
+    agreed: Agreed
+    entries: list[Entry] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    step: int = 0
+    options: Any = None
+
+    def add(self, vector: Flat, weight: float, version: int, step: int, options: Any) -> None:
+        """Take in a contribution; `vector` is the caller's no more."""
+        self.ledger.produced += weight
+        self.step, self.options = step, options
+        if self.agreed.late == "replace":
+            self.ledger.replaced += sum(entry.weight for entry in self.entries)
+            self.entries = []
+        for entry in self.entries:
+            if entry.version == version:
+                entry.vector = entry.vector + vector  # the old one may still be on its way
+                entry.weight += weight
+                entry.count += 1
+                return
+        self.entries.append(Entry(version, weight, vector))
+
+    @property
+    def weight(self) -> float:
+        """What waits for a round."""
+        return sum(entry.weight for entry in self.entries)
+
+    def take(self, number: int) -> Snapshot:
+        """All that round `number` may have; what is too old for it is counted and gone."""
+        entries, self.entries = self.entries, []
+        fit = []
+        for entry in entries:
+            staleness = number - 1 - entry.version
+            if self.agreed.late == "drop" and staleness > 0:
+                self.ledger.dropped += entry.weight
+            elif staleness > self.agreed.max_staleness:
+                self.ledger.expired += entry.weight
+            else:
+                fit.append(entry)
+        snapshot = Snapshot(number, fit, self.step, self.options)
+        for entry in fit:
+            counts = self.agreed.weight_of(number - 1 - entry.version)
+            part = entry.vector if counts == 1.0 else entry.vector * counts
+            snapshot.vector = part if snapshot.vector is None else snapshot.vector + part
+            snapshot.weight += counts * entry.weight
+        self.ledger.taken += sum(entry.weight for entry in fit)
+        return snapshot
+
+    def give_back(self, snapshot: Snapshot) -> None:
+        """The round went by without it: it waits again."""
+        self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
+        for old in snapshot.entries:
+            same = next((entry for entry in self.entries if entry.version == old.version), None)
+            if same is None:
+                self.entries.insert(0, old)
+            else:
+                same.vector = same.vector + old.vector
+                same.weight += old.weight
+                same.count += old.count

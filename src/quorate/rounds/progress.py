@@ -1,0 +1,144 @@
+"""The task beside each worker that answers for it in rounds, also while its training thread computes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire
+from quorate.core.errors import WireTimeout
+from quorate.core.vectors import Flat, Layout
+from quorate.rounds.member import Member
+from quorate.rounds.terms import Agreed
+
+_TAG = "rounds"
+_NEWS = "news"
+_LEASE = "lease"
+_IDLE_SECONDS = 60.0
+
+
+class Progress:
+    """Carries messages between `member` and the wire, looks at the clock for it, and takes the lease when it must.
+
+    `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends.
+    """
+
+    def __init__(self, wire: Wire, agreed: Agreed, layout: Layout) -> None:
+        self.lock = threading.Lock()
+        self._layout, self._mine = layout, wire
+        self._wire = wire.channel("progress")
+        self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell)
+        self.error: BaseException | None = None
+        self.is_waiting = False
+        """Whether the training thread waits for a round: then the leader is watched."""
+        self._pinged: float | None = None
+        self._is_open = True
+        self.task = wire.spawn(self._run, "progress")
+
+    # -- for the training thread
+
+    def say(self, says: dict[str, Any]) -> None:
+        """Tell the member what this worker does."""
+        self._wire.send(Message(header={"to": "member", **says}), self._wire.rank, _TAG)
+
+    def carry(self, to: int, says: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Send another worker's member a message with tensors of any kind."""
+        self._wire.send(Message(tuple(tensors), says), to, _TAG)
+
+    def close(self) -> None:
+        """End the task."""
+        self.say({"close": True})
+        self.task.wait()
+
+    # -- the task
+
+    def _run(self, wire: Wire) -> None:
+        try:
+            self._serve(wire)
+        except BaseException as error:  # the training thread waits for news, and raises it
+            self.error = error
+            self._tell()
+            raise
+
+    def _serve(self, wire: Wire) -> None:
+        asked = wire.receive(None, _TAG)
+        while self._is_open:
+            try:
+                source, message = asked.wait(self._seconds())
+            except WireTimeout:
+                pass
+            else:
+                asked = wire.receive(None, _TAG)
+                self._take(source, message)
+            now = wire.clock.now()
+            self.member.passed(now)
+            self._watch(now)
+
+    def _take(self, source: int, message: Message) -> None:
+        says = dict(message.header)
+        now = self._wire.clock.now()
+        if says.pop("to", None) == "member":
+            if says.get("close"):
+                self._is_open = False
+            elif "note" in says:
+                self.member.note(says, now)
+            elif "jump" in says:
+                self.member.jump(says["jump"])
+            return
+        vector = Flat(message.tensors, self._layout) if message.tensors and says["kind"] != "copy" else None
+        if says["kind"] == "copy":
+            says["tensors"] = message.tensors
+        self.member.received(source, says, vector, now)
+
+    def _seconds(self) -> float:
+        """Until something has to be looked at."""
+        member, now = self.member, self._wire.clock.now()
+        until = [now + _IDLE_SECONDS]
+        if member.leader is not None and member.leader.gathering is not None and not member.leader.gathering.settles:
+            until.append(member.leader.gathering.until)
+        if member.asks_until is not None:
+            until.append(member.asks_until)
+        if self.is_waiting and member.leads != member.rank:
+            grace = member.agreed.grace
+            until.append((member.heard_at if self._pinged is None else self._pinged) + grace)
+        return max(0.0, min(until) - now) + 1e-6
+
+    def _watch(self, now: float) -> None:
+        """Stand where the leader does not answer, or where one that was about to lead asks for it."""
+        member = self.member
+        if member.is_wanted:
+            member.is_wanted = False
+            self._stand(now)
+        elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):
+            self._pinged = None
+        elif self._pinged is None:
+            if now >= member.heard_at + member.agreed.grace:
+                self._pinged = now
+                member.ping()
+        elif now >= self._pinged + member.agreed.grace:
+            self._pinged = None
+            member.heard_at = now
+            self._stand(now)
+
+    def _stand(self, now: float) -> None:
+        """Take the lease; where another one has taken it meanwhile, follow that one."""
+        board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
+        written = board.get(key)
+        held = {"term": 0, "leads": 0} if written is None else json.loads(written)
+        if held["term"] > self.member.term:
+            self.member.received(held["leads"], {"kind": "term", "logged": 0, "log_term": 0, **held}, None, now)
+            return
+        term = held["term"] + 1
+        new = json.dumps({"term": term, "leads": self._wire.rank}).encode()
+        if board.swap(key, written, new):
+            self.member.stand(term, now)
+
+    def _send(self, to: int, says: dict[str, Any], vector: Flat | None) -> None:
+        self._wire.send(Message(() if vector is None else vector.parts, says), to, _TAG)
+
+    def _tell(self) -> None:
+        self._mine.send(Message(), self._mine.rank, _NEWS)

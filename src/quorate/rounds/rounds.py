@@ -1,0 +1,222 @@
+"""`Rounds`: what the training thread of one worker has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from quorate.core.contracts import Wire, Work
+from quorate.core.errors import WireTimeout
+from quorate.core.vectors import Flat, Layout
+from quorate.rounds.log import Round
+from quorate.rounds.progress import Progress
+from quorate.rounds.terms import Agreed, check
+
+_NEWS = "news"
+_LOOK_SECONDS = 5.0
+_MEETING_SECONDS = 0.02
+
+
+class Replica(Protocol):
+    """What rounds need to copy one replica onto another."""
+
+    def capture(self) -> tuple[dict[str, Any], Sequence[Tensor]]:
+        """Parameters and optimizer, as JSON and tensors; nothing of it changes afterwards."""
+        ...
+
+    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Become what was captured."""
+        ...
+
+
+class Rounds:
+    """The rounds of one optimizer, for its training thread."""
+
+    def __init__(self, wire: Wire, agreed: Agreed, layout: Layout, replica: Replica) -> None:
+        check(agreed)
+        self.agreed, self._wire, self._replica = agreed, wire, replica
+        self._news = wire.receive(wire.rank, _NEWS)
+        self._progress = Progress(wire, agreed, layout)
+        self._member = self._progress.member
+        self.is_over = self._has_settled = False
+
+    @property
+    def version(self) -> int:
+        """The newest round this replica has applied."""
+        return self._member.applied
+
+    @property
+    def ledger(self) -> Any:
+        """What became of this worker's contributions; see `rounds.pending.Ledger`."""
+        return self._member.pending.ledger
+
+    @property
+    def pending_weight(self) -> float:
+        """What waits for a round."""
+        with self._progress.lock:
+            return self._member.pending.weight
+
+    def contribute(self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True) -> Wait:
+        """Hand in a gradient (None: nothing this time), divided by the size of the world; it is not the caller's more.
+
+        `waits` says whether the worker waits for what is returned before it goes on computing.
+
+        Calls for a round if none has started since the worker's previous step returned (what has started it would have
+        applied by then), else rides with the next one. The work is done when every round that has started, or that was
+        called for, is there.
+        """
+        member = self._member
+        if vector is not None:
+            with self._progress.lock:
+                member.pending.add(vector, weight, self.version, step, options)
+        started = member.started
+        if started > self.version:
+            self._progress.say({"note": "ride", "computing": started if waits else self.version})
+            return Wait(self, started, is_called_for=False)
+        self._progress.say({"note": "call", "since": started, "computing": None if waits else self.version})
+        return Wait(self, started + 1)
+
+    def goes_on(self) -> None:
+        """The worker computes, whatever it waited for: the round it had called for may be void."""
+        self._progress.say({"note": "ride", "computing": self.version})
+
+    def completed(self) -> Iterator[Round]:
+        """The rounds that are there and not applied, in order; each is applied when the next one is asked for."""
+        member = self._member
+        while True:
+            self._take_copy()
+            one = member.log.get(member.applied + 1)
+            if one is None:
+                break
+            yield one
+            member.applied = one.number
+        while self._news.done():
+            self._next_news()
+        self._give_copies()
+
+    def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
+        """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal."""
+        if self.is_over:
+            return
+        self._progress.say({"note": "end" if ended else "settle"})
+        while not self.is_over:
+            self._has_settled = False
+            for one in self.completed():
+                apply(one)
+                if one.settles:
+                    self._member.applied = one.number
+                    self._has_settled, self.is_over = True, one.is_last
+                    break
+            if self._has_settled:
+                self._meet()
+                if not ended:
+                    return
+            else:
+                self.until(self._member.applied + 1)
+
+    def _meet(self) -> None:
+        """Return when all workers have come; one that still misses something gets a copy meanwhile."""
+        met = self._wire.barrier()
+        while not met.done():
+            self._give_copies()
+            with suppress(WireTimeout):
+                met.wait(_MEETING_SECONDS)
+        met.wait()
+
+    def until(self, number: int, timeout: float | None = None, *, is_called_for: bool = True) -> None:
+        """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`.
+
+        A round that was not called for, only known to have started, may be void when another worker leads: then this
+        returns as well.
+        """
+        member, progress = self._member, self._progress
+        limit = self._wire.timeout if timeout is None else timeout
+        clock = self._wire.clock
+        begin, term = clock.now(), member.term
+        progress.is_waiting = True
+        try:
+            if not self.is_there(number):
+                progress.say({"look": True})
+            while not self.is_there(number) and (is_called_for or member.term == term):
+                self._raise()
+                if member.copies_wanted:
+                    self._give_copies()
+                left = limit - (clock.now() - begin)
+                try:
+                    self._next_news(min(left, _LOOK_SECONDS))
+                except WireTimeout:
+                    if left <= _LOOK_SECONDS:
+                        raise WireTimeout(
+                            f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
+                            f"is the newest, and rank {member.leads} leads"
+                        ) from None
+        finally:
+            progress.is_waiting = False
+
+    def _next_news(self, timeout: float | None = None) -> None:
+        self._news.wait(timeout)
+        self._news = self._wire.receive(self._wire.rank, _NEWS)
+
+    def is_there(self, number: int) -> bool:
+        """Whether `until(number)` would return at once."""
+        return self._member.log.newest >= number or self._member.copy is not None
+
+    def _raise(self) -> None:
+        if self._progress.error is not None:
+            raise self._progress.error
+
+    def _take_copy(self) -> None:
+        member = self._member
+        if member.copy is None:
+            return
+        _, says, _ = member.copy
+        member.copy = None
+        if (says["number"], says["log_term"]) == (member.applied, member.log.term_of(member.applied)):
+            return
+        self._replica.adopt(says["replica"], says["tensors"])
+        self._has_settled, self.is_over = says["settles"], says["is_last"]
+        member.applied = says["number"]
+        jumps = member.jumps
+        self._progress.say({"jump": {key: says[key] for key in _COPIED}})
+        while member.jumps == jumps:
+            self._raise()
+            self._next_news()
+
+    def _give_copies(self) -> None:
+        member = self._member
+        while member.copies_wanted:
+            rank = member.copies_wanted.pop()
+            about, tensors = self._replica.capture()
+            says = {**member.about_copy(rank), "term": member.term, "leads": member.leads, "logged": member.log.newest}
+            self._progress.carry(rank, {**says, "replica": about}, tensors)
+
+    def close(self) -> None:
+        """End the task beside the training thread."""
+        self._progress.close()
+
+
+_COPIED = ("number", "log_term", "best_step", "best_options", "took")
+
+
+class Wait:
+    """The work of one contribution."""
+
+    def __init__(self, rounds: Rounds, number: int, *, is_called_for: bool = True) -> None:
+        self._rounds, self.number, self._is_called_for = rounds, number, is_called_for
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._rounds.is_there(self.number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The number of the round; raises as `Work.wait`."""
+        self._rounds.until(self.number, timeout, is_called_for=self._is_called_for)
+        if not self.done():
+            self._rounds.goes_on()
+        return self.number
+
+
+_: type[Work[int]] = Wait

@@ -1,0 +1,65 @@
+"""The settings of rounds, and what is said in them: `Agreed`, and the words of the protocol."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.errors import ConfigurationError
+
+WaitFor = int | float | Literal["all", "majority", "designated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """What the workers of one optimizer have agreed about their rounds; the same on all."""
+
+    size: int
+    wait_for: WaitFor = "majority"
+    late: Literal["carry", "drop", "replace"] = "carry"
+    late_weight: Literal["full", "falling"] = "full"
+    max_staleness: int = 16
+    divide_by: Literal["world", "arrived"] = "world"
+    grace: float = 0.050
+    """Seconds in which a worker answers, or is waited for by nobody."""
+    patience: float = 10.0
+    """Seconds of silence after which a worker is not counted among those that step."""
+    log_bytes: int = 256 << 20
+    """What results that were formed may take in memory, beside those not applied yet."""
+    seed: int = 0
+
+    @property
+    def quorum(self) -> int:
+        """How many workers have to call."""
+        wanted = self.wait_for
+        if wanted == "all":
+            return self.size
+        if wanted == "designated":
+            return 1
+        if wanted == "majority":
+            return self.size // 2 + 1
+        assert isinstance(wanted, int | float)
+        return wanted if isinstance(wanted, int) else math.ceil(wanted * self.size)
+
+    def weight_of(self, staleness: int) -> float:
+        """What a contribution of that staleness counts."""
+        return 1.0 if self.late_weight == "full" else 1.0 / (1 + staleness)
+
+
+def check(agreed: Agreed) -> None:
+    """Raise `ConfigurationError` for settings that no quorum can have."""
+    wanted, size = agreed.wait_for, agreed.size
+    known = '"all", "majority", "designated", a count, or a fraction between 0 and 1'
+    if isinstance(wanted, str):
+        if wanted not in ("all", "majority", "designated"):
+            raise ConfigurationError(f'wait_for="{wanted}" is unknown; it is {known}')
+    elif isinstance(wanted, bool) or (isinstance(wanted, float) and not 0 < wanted < 1):
+        raise ConfigurationError(f"wait_for is {wanted!r}; it is {known}")
+    elif isinstance(wanted, int) and not 1 <= wanted <= size:
+        raise ConfigurationError(f"wait_for is {wanted}, and there are {size} workers; it is from 1 to {size}")
+    if agreed.max_staleness < 0:
+        raise ConfigurationError(f"max_staleness is {agreed.max_staleness}; it is a number of rounds from 0 on")
+    for name in ("grace", "patience"):
+        if not 0 < getattr(agreed, name) < math.inf:
+            raise ConfigurationError(f"{name} is {getattr(agreed, name)!r}; it is a number of seconds above 0")

@@ -1,0 +1,104 @@
+"""Rounds with a quorum: a step is taken when enough workers have a gradient; nobody waits for the slowest.
+
+Idea: A worker that has a gradient calls for a round. As soon as `wait_for` workers have called, the sum of everything
+that is pending anywhere is formed and applied by all, in order, with the same bits. A worker that is late finds that
+the round has gone by: its gradient is not lost but added to what the next round takes in, one or more rounds stale.
+`wait_for` 1 is eager-SGD's solo, "majority" any majority, "designated" its published majority (an initiator drawn for
+each round), "all" plain synchronous SGD; `late="drop"` makes backup workers of those who are late; `max_staleness`
+bounds how far the others may run ahead of a worker that is alive.
+
+Cost: Per round with P workers, k of which have something, and d parameters: k d numbers to the worker that leads and
+(P - 1) d from it, after the backward pass; three small messages per worker. Memory: one flat copy of the gradient for
+each version that is pending, and the results that a slow worker has not applied yet.
+
+When it loses: Where all workers are equally fast: late gradients are staler than they need be, and the exchange does
+not overlap with the backward pass. Under severe imbalance with a small quorum, fresh gradients are few and stale ones
+many: accuracy suffers (60.6 % against 69.7 % for solo and majority on UCF101 in the paper). At learning rates where
+synchronous SGD is only just stable.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
+- slow worker: goes on; its gradients come late and count, within `max_staleness`
+- corrupt gradient: untested; it is added like any other
+- resize: not yet
+- resume: not yet
+
+Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with partial
+collective operations", PPoPP 2020 (eager-SGD: solo and majority); Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting
+distributed synchronous SGD", 2016 (backup workers); Ho et al., "More effective distributed ML via a stale synchronous
+parallel parameter server", NIPS 2013 (bounded staleness). Ordered rounds in place of an overwritten receive buffer, and
+calls in place of step numbers, are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Strategy, Worker
+from quorate.strategies import register
+
+
+@register("quorum")
+@dataclass(frozen=True, kw_only=True)
+class Quorum(Strategy):
+    """A step is taken when enough workers have a gradient; late gradients are added to a later step."""
+
+    waits: ClassVar[bool] = False
+
+    wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
+    """Workers that have to call: a count, a fraction, "majority", "all", or "designated", one drawn for each round."""
+    late: Literal["carry", "drop", "replace"] = "carry"
+    """What becomes of a gradient that comes too late for its round: the next takes it, none does, or the newest one."""
+    late_weight: Literal["full", "falling"] = "full"
+    """What a late gradient counts: as much as any, or 1 / (1 + staleness)."""
+    max_staleness: int = 16
+    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    divide_by: Literal["world", "arrived"] = "world"
+    """The divisor of a round's sum: the number of workers, or the weight that has arrived."""
+    clip_norm: float | None = None
+    """The greatest norm of a round's mean."""
+    grace: float = 0.05
+    """Seconds in which a worker's process answers, or is left out until it does."""
+    patience: float = 10.0
+    """Seconds of silence after which a worker is not counted in the divisor."""
+    buffers: Literal["none", "mean", "rank0"] = "rank0"
+    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    overlap: bool = False
+    """Whether a step goes on at once, and its round is applied by a later one."""
+
+    def __post_init__(self) -> None:
+        if self.overlap and self.max_staleness < 1:
+            raise ConfigurationError(
+                "overlap makes every gradient at least one round stale; max_staleness is at least 1"
+            )
+
+    def start(self, worker: Worker) -> None:
+        worker.agree_on_rounds(
+            wait_for=self.wait_for,
+            late=self.late,
+            late_weight=self.late_weight,
+            max_staleness=self.max_staleness,
+            divide_by=self.divide_by,
+            clip_norm=self.clip_norm,
+            grace=self.grace,
+            patience=self.patience,
+        )
+
+    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
+        return self.buffers
+
+    def step(self, worker: Worker) -> None:
+        mine = worker.rounds.contribute(waits=not self.overlap)
+        if not self.overlap:
+            mine.wait()
+        for one in worker.rounds.completed():
+            worker.update(one.mean, options=one.options)
+
+    def drain(self, worker: Worker) -> None:
+        worker.rounds.settle(ended=False)
+
+    def finish(self, worker: Worker) -> None:
+        worker.rounds.settle(ended=True)

@@ -1,0 +1,164 @@
+"""Rounds as a strategy sees them through its worker: gradients go in, means and their options come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from quorate.buckets.flat import pack
+from quorate.core.contracts import Work
+from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat
+from quorate.rounds.log import Round
+from quorate.rounds.rounds import Rounds
+from quorate.rounds.terms import Agreed
+from quorate.train.agreement import header_of, used_in
+from quorate.train.replicas import optimizer_from_plain, optimizer_to_plain
+from quorate.train.step_times import Timed
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+
+@dataclass(frozen=True)
+class Mean:
+    """One round, ready to be applied."""
+
+    number: int
+    mean: Flat
+    norm: float
+    """Of the mean, before it was clipped."""
+    options: Any
+
+
+class WorkerRounds:
+    """Implements `core.strategy.RoundsOf`: the rounds of one optimizer's worker."""
+
+    def __init__(self, worker: OptimizerWorker, agreed: Agreed, clip_norm: float | None) -> None:
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
+        self._worker, self._agreed, self._clip_norm = worker, agreed, clip_norm
+        self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
+
+    def contribute(self, *, waits: bool = True) -> Work[int]:
+        """See `core.strategy.WorkerRounds`."""
+        worker = self._worker
+        worker.timer.arrived()
+        own: dict[str, Any] = worker.optimizer.__dict__
+        is_finite = not float(own["found_inf"]) if "found_inf" in own else True
+        grads = [p.grad for p in worker.trained]
+        vector: Flat | None = None
+        with worker.timer.spending("encode"):
+            if is_finite and any(grad is not None for grad in grads):
+                scale = own.get("grad_scale")
+                vector = Flat.zeros(worker.peers.layout)
+                share = worker.weight / worker.size
+                pack(grads, vector, scale=share if scale is None else share / float(scale))
+                vector.header.copy_(header_of(worker.weight, [grad is not None for grad in grads], vector.layout))
+            work = self.rounds.contribute(
+                vector, weight=worker.weight, step=worker.step, options=options_of(worker.optimizer), waits=waits
+            )
+        return Timed(work, worker.timer)
+
+    def completed(self) -> Iterator[Mean]:
+        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
+        for one in self.rounds.completed():
+            ready = self._ready(one)
+            if ready is not None:
+                yield ready
+
+    def settle(self, *, ended: bool) -> None:
+        """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
+        self.rounds.settle(ended=ended, apply=self._apply)
+
+    def _apply(self, one: Round) -> None:
+        ready = self._ready(one)
+        if ready is not None:
+            self._worker.update(ready.mean, options=ready.options)
+
+    def _ready(self, one: Round) -> Mean | None:
+        worker = self._worker
+        self._note(one)
+        if one.sum is None or one.weight <= 0:
+            return None  # applied by nobody
+        divisor = one.live if self._agreed.divide_by == "world" else one.weight
+        mean = one.sum if divisor == worker.size else one.sum * (worker.size / divisor)
+        worker.peers.used = used_in(one.sum, len(worker.trained))
+        norm = math.nan
+        if self._clip_norm is not None:
+            places = mean.segments()
+            norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in places])))
+            if norm > self._clip_norm:
+                mean = mean * (self._clip_norm / (norm + 1e-6))
+        return Mean(one.number, mean, norm, one.options)
+
+    def _note(self, one: Round) -> None:
+        """Into the records: whose gradients, and how old."""
+        timer = self._worker.timer
+        timer.contributors = len(one.contributors)
+        mine = one.contributors.get(self._worker.rank)
+        if mine:
+            timer.staleness = max(staleness for staleness, _ in mine)
+        if self._worker.rank == 0 and timer.recorder is not None:
+            timer.recorder.write(
+                "round",
+                number=one.number,
+                time=timer.clock.now(),
+                weight=one.weight,
+                live=one.live,
+                contributors={str(rank): given for rank, given in one.contributors.items()},
+            )
+
+    # -- rounds.rounds.Replica
+
+    def capture(self) -> tuple[dict[str, Any], Sequence[Tensor]]:
+        worker = self._worker
+        parameters = [p.detach().clone() for p in worker.every]
+        about, tensors = optimizer_to_plain(worker.optimizer)
+        return {"parameters": len(parameters), **about}, [*parameters, *(x.clone() for x in tensors)]
+
+    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        worker, count = self._worker, about["parameters"]
+        with torch.no_grad():
+            for p, numbers in zip(worker.every, tensors[:count], strict=True):
+                p.copy_(numbers)
+        kept = [dict(group) for group in worker.optimizer.param_groups]
+        optimizer_from_plain(worker.optimizer, about, list(tensors[count:]))
+        for group, options in zip(worker.optimizer.param_groups, kept, strict=True):
+            group.update(options)  # the learning rate and the rest are this worker's own scheduler's
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Every number of every parameter group, as JSON: a learning rate held in a tensor is its number."""
+    return [
+        {key: number for key, value in group.items() if (number := _number(value)) is not None}
+        for group in optimizer.param_groups
+    ]
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, tuple | list) and value and all(isinstance(x, int | float) for x in value):
+        return list(value)
+    return None
+
+
+def put_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let `options` be in force; returns what was, for the same function."""
+    before = options_of(optimizer)
+    for group, numbers in zip(optimizer.param_groups, options, strict=True):
+        for key, number in numbers.items():
+            old = group[key]
+            if isinstance(old, Tensor):
+                old.fill_(number)
+            else:
+                group[key] = type(old)(number) if isinstance(number, list) else number
+    return before

@@ -1,0 +1,97 @@
+"""Workers whose process stands still, task and all: the others go on, and it ends with the same bits."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Message
+from quorate.rounds.progress import Progress
+from quorate.rounds.terms import Agreed
+from quorate.train import worker as worker_module
+from quorate.wire.virtual.network import Network
+from tests.unit.rounds.test_laws import Told, run, sgd, speeds, train
+
+
+@pytest.fixture(autouse=True)
+def can_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress tasks understand a message that lets them sleep."""
+    take = Progress._take
+
+    def sleeping(self: Progress, source: int, message: Message) -> None:
+        if "sleep" in message.header:
+            self._wire.clock.sleep(message.header["sleep"])
+        else:
+            take(self, source, message)
+
+    monkeypatch.setattr(Progress, "_take", sleeping)
+
+
+def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "Agreed", functools.partial(Agreed, log_bytes=0))
+
+
+def trained(
+    world: quorate.World, stuck: dict[tuple[int, int], float], pauses: Any, steps: int, **settings: Any
+) -> Told:
+    """As `train`; where `stuck` says so, the worker and its task stand still before a step."""
+
+    def pause(rank: int, step: int) -> float:
+        seconds = stuck.get((rank, step), 0.0)
+        if seconds:
+            from quorate.train.backward import listeners
+            from quorate.wire import current
+
+            (mine,) = (w for w in listeners(current.here()).all if isinstance(w, worker_module.OptimizerWorker))
+            assert mine._rounds is not None
+            mine._rounds.rounds._progress.say({"sleep": seconds})
+        return max(seconds, float(pauses(rank, step)))
+
+    return train(world, steps, make=sgd, pauses=pause, strategy="quorum", **settings)
+
+
+def ends_well(found: list[Told]) -> None:
+    for told in found:
+        assert torch.equal(told.parameters, found[0].parameters)
+        ledger = told.ledger
+        assert ledger.produced == ledger.taken + ledger.dropped + ledger.replaced + ledger.expired
+        assert told.pending == 0
+
+
+@pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
+@pytest.mark.parametrize("logs", ["long", "short"])
+def test_the_others_go_on_without_it(who: int, logs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if logs == "short":
+        small_logs(monkeypatch)
+    stuck = {(who, 5): 3.0}
+    found = run(4, lambda w: trained(w, stuck, lambda rank, step: 0.02, 60, wait_for=2))
+    ends_well(found)
+    others = [told for rank, told in enumerate(found) if rank != who]
+    assert max(end - begin for told in others for begin, end in told.steps) < 0.25
+    slept = [step for step in found[who].steps if step[1] - step[0] > 2.9]
+    assert len(slept) == 1
+    if logs == "long":
+        assert found[who].applied == others[0].applied
+    else:
+        missed = {one[0] for one in others[0].applied} - {one[0] for one in found[who].applied}
+        assert len(missed) > 20
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_silences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    if seed % 2:
+        small_logs(monkeypatch)
+    size = draw.choice([2, 3, 5])
+    places = [(rank, step) for rank in range(size) for step in range(12)]
+    stuck = {place: draw.choice([0.06, 0.3, 2.0]) for place in draw.sample(places, draw.randint(1, 4))}
+    network = Network(latency=draw.choice([1e-5, 1e-3]), bandwidth=1e9)
+    settings = {"wait_for": draw.choice([1, 2, "majority", "all"]), "max_staleness": draw.choice([1, 4, 16])}
+    pauses = speeds(draw, size)
+    found = run(size, lambda w: trained(w, stuck, pauses, 12, **settings), seed=seed, network=network)
+    ends_well(found)
