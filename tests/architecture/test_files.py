@@ -12,13 +12,18 @@ NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"
 
 
 def test_files_stay_small() -> None:
-    long = {
-        module.place: lines
-        for module in modules()
-        if (lines := len(module.text.splitlines()))
-        > (LINES_OF_A_STRATEGY_AT_MOST if module.room == "strategies" else LINES_AT_MOST)
-    }
+    long = {module.place: lines for module in modules() if (lines := len(module.text.splitlines())) > LINES_AT_MOST}
     assert not long, "look for the noun that wants out of these"
+
+
+def test_strategies_read_like_their_papers() -> None:
+    """Their cards, which are the documentation of the file, do not count."""
+    lines = {
+        module.place: len(module.text.splitlines()) - len((ast.get_docstring(module.tree) or "").splitlines())
+        for module in modules()
+        if module.room == "strategies"
+    }
+    assert not {place: count for place, count in lines.items() if count > LINES_OF_A_STRATEGY_AT_MOST}
 
 
 def test_no_name_says_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from inspect import cleandoc
@@ -32,7 +32,7 @@ class Source:
     documentation: str
     """Its own: the docstring, or the text under a value; "" where there is none."""
     settings: tuple[Setting, ...] = ()
-    """A dataclass's own public fields, in order; inherited ones are left out."""
+    """A dataclass's public fields, in order, those first that it inherits from a class of another module."""
     facts: tuple[tuple[str, str], ...] = ()
     """Class variables with a value: name and value as written."""
 
@@ -54,10 +54,28 @@ def read_source(place: str) -> Source | None:
             own = ast.get_docstring(node) or ""
             if isinstance(node, ast.FunctionDef):
                 return Source(module=about, documentation=own)
-            return Source(module=about, documentation=own, settings=tuple(_settings(node)), facts=tuple(_facts(node)))
+            settings = _with_inherited(tuple(_settings(node)), node, tree)
+            return Source(module=about, documentation=own, settings=settings, facts=tuple(_facts(node)))
         if attribute in _assigned(node):
             return Source(module=about, documentation=below)
     return None
+
+
+def _with_inherited(own: tuple[Setting, ...], node: ast.ClassDef, tree: ast.Module) -> tuple[Setting, ...]:
+    """The settings of the classes it derives from, where they are imported by name, with its own in their places."""
+    inherited: dict[str, Setting] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module is not None:
+            for imported in statement.names:
+                if imported.name in {ast.unparse(base) for base in node.bases}:
+                    source = read_source(f"{statement.module}:{imported.name}")
+                    inherited |= {} if source is None else {setting.name: setting for setting in source.settings}
+    for setting in own:
+        old = inherited.get(setting.name)
+        if old is not None and setting.meaning.startswith("As of "):
+            setting = replace(setting, meaning=old.meaning)
+        inherited[setting.name] = setting
+    return tuple(inherited.values())
 
 
 def _with_text_below(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:

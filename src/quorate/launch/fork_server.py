@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from quorate.launch.crew import status_in_words
 from quorate.launch.forked_launcher import launch
@@ -33,7 +34,8 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     for name in sys.argv[1:]:
-        importlib.import_module(name)
+        with suppress(ImportError):  # a script that needs it will say so
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a forked process writes to no page that it shares with this one
     os.write(answers, READY)

@@ -29,12 +29,14 @@ IMPORTED = (
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",  # by torch's optimizers when they are first used, which takes as long as torch itself
+    "torch.utils.tensorboard",  # where it is installed
+    "quorate.core.settings",
     "quorate.launch.join",
     "quorate.launch.virtual",
     "quorate.train.distributed",
     "quorate.data.sharding",
 )
-"""What nearly every training imports."""
+"""What nearly every training imports, if it is there."""
 SERVER, LAUNCHER = "quorate.launch.fork_server", "quorate.launch.forked_launcher"
 _LEAVE = 5.0
 """Seconds that the server has to leave before it is killed."""
@@ -56,15 +58,13 @@ class RunServer:
         self._run: Run | None = None
 
     def __enter__(self) -> RunServer:
-        if self._is_forking:
-            self._server = _Program(SERVER, self._leash, self._imported)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._run is not None and self._run.ended is None:
             self._run.program.end(0.0)
         if self._server is not None:
-            self._server.end(_LEAVE)
+            self._server.end(0.0)  # it has nothing to put in order
         self._leash.__exit__()
 
     def start(self, request: RunRequest) -> Run:

@@ -66,6 +66,7 @@ class Leader:
         self.gathering: Gathering | None = None
         self._has = dict.fromkeys(range(agreed.size), log.newest)
         self._copies: dict[int, float] = {}
+        self._asked: dict[int, int] = {}
         self.is_over = False
 
     # -- what workers say
@@ -192,7 +193,9 @@ class Leader:
         self._has[rank] = newest
 
     def _source_for(self, rank: int) -> int:
-        """A replica that others may copy: one that steps, this one if it does."""
-        workers = self.calls.workers
-        fit = [r for r, w in enumerate(workers) if r != rank and w.is_present and w.activity == "stepping"]
-        return self.rank if self.rank in fit or not fit else fit[0]
+        """A replica that `rank` may copy, which misses nothing: this one, and when asked again another one."""
+        workers, newest = self.calls.workers, self._log.newest
+        others = [r for r, has in self._has.items() if has == newest and workers[r].is_present and r != self.rank]
+        fit = [self.rank, *(r for r in others if r != rank)]
+        asked = self._asked[rank] = self._asked.get(rank, -1) + 1
+        return fit[asked % len(fit)]

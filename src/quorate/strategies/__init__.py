@@ -13,6 +13,10 @@ strategies: Registry[type[Strategy]] = Registry(
     "strategy",
     {
         "all-reduce": "quorate.strategies.all_reduce:AllReduce",
+        "backup-workers": "quorate.strategies.backup_workers:BackupWorkers",
+        "bounded-staleness": "quorate.strategies.bounded_staleness:BoundedStaleness",
+        "eager-majority": "quorate.strategies.eager_majority:EagerMajority",
+        "eager-solo": "quorate.strategies.eager_solo:EagerSolo",
         "quorum": "quorate.strategies.quorum:Quorum",
     },
 )

@@ -38,7 +38,9 @@ def forking(place: Path) -> Iterator[RunServer]:
         patch.chdir(place)
         patch.setenv("TORCHELASTIC_RUN_ID", "another launcher's")
         server = RunServer()
-        server.__enter__()
+        (place / "run").mkdir()
+        (place / "nothing.py").touch()
+        _end(server, RunRequest(script="nothing.py", size=1, folder=place / "run"))  # the server begins with the first
     with server:
         yield server
 
@@ -331,8 +333,9 @@ def test_where_no_server_starts_workers_are_programs(tmp_path: Path, monkeypatch
         assert (tmp_path / "run" / "rank-0.log").read_text() == f"{script} 1\n", "it is not tried again"
 
 
-def test_leaving_the_context_ends_the_run(tmp_path: Path) -> None:
-    with RunServer(imported=()) as server:
+@pytest.mark.parametrize("is_forking", [True, False])
+def test_leaving_the_context_ends_the_run(tmp_path: Path, is_forking: bool) -> None:
+    with RunServer(is_forking=is_forking, imported=()) as server:
         server.start(_request(_write(tmp_path, STAYS), tmp_path / "run"))
         pids = [*_words(tmp_path, "pid-0"), *_words(tmp_path, "launcher-0")]
     until(lambda: not any(is_running(pid) for pid in pids), "their end")
@@ -405,6 +408,7 @@ def test_training_gives_the_same_numbers_and_records(tmp_path: Path, forking: Ru
         logs = [(tmp_path / name / f"rank-{rank}.log").read_text() for rank in range(2)]
         rows = [json.loads(line) for line in (tmp_path / name / "rank-1.jsonl").read_text().splitlines()]
         steps = [(row["step"], row["loss"], row["examples"], row["bytes_out"]) for row in rows if row["kind"] == "step"]
-        left.append((logs, steps, sorted(path.name for path in (tmp_path / name).iterdir())))
+        names = sorted(path.name.partition(".")[0] for path in (tmp_path / name).iterdir())
+        left.append((logs, steps, names))
     assert left[0] == left[1]
     assert len(left[0][1]) == 4

@@ -1,0 +1,149 @@
+"""The runs of a comparison: which there are, in which order, where they lie, and what is still to be done."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorate.compare.plan import Arm, Comparison, Metric
+from quorate.core.records import records_of, rows
+from quorate.launch.forked_request import RunRequest, VirtualRun
+from quorate.launch.overrides import Overrides
+
+SCRIPT = Path(__file__).with_name("train_workload.py")
+"""In which every workload is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of the grid."""
+
+    arm: Arm
+    seed: int
+    factor: float | None
+    """Of the script's learning rate."""
+    is_tuning: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies, in the comparison's folder."""
+        if self.is_tuning:
+            return Path(self.arm.name, "tuning", f"lr-{self.factor:g}-seed-{self.seed}")
+        return Path(self.arm.name, f"seed-{self.seed}")
+
+    @property
+    def in_words(self) -> str:
+        """As progress names it."""
+        if self.is_tuning:
+            return f"{self.arm.name}, learning rate x{self.factor:g}"
+        return f"{self.arm.name}, seed {self.seed}"
+
+
+def tuning_cells(plan: Comparison) -> list[Cell]:
+    """The search for learning rates: every factor with every arm, one seed."""
+    return [
+        Cell(arm=arm, seed=plan.tuning_seed, factor=factor, is_tuning=True)
+        for number, factor in enumerate(plan.learning_rates or ())
+        for arm in _from(plan.arms, number)
+    ]
+
+
+def final_cells(plan: Comparison) -> list[Cell]:
+    """Every arm with every seed, seed by seed, so that what changes on the machine meets all arms alike.
+
+    The order of the arms is turned from seed to seed: none is always first.
+    """
+    return [
+        Cell(arm=arm, seed=seed, factor=plan.chosen_learning_rates.get(arm.name))
+        for number, seed in enumerate(plan.seeds)
+        for arm in _from(plan.arms, number)
+    ]
+
+
+def outcome_of(folder: Path) -> int | None:
+    """The exit status of the run in `folder`; None where it has not ended."""
+    try:
+        status = json.loads((folder / "outcome.json").read_text(encoding="utf-8")).get("status")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return status if isinstance(status, int) else None
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Rename the folder of a run that has not ended to `….interrupted-1` (2, 3, …); None where there is no folder."""
+    if not folder.exists():
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.interrupted-{number}")).exists():
+        number += 1
+    return folder.rename(aside)
+
+
+def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
+    """What is to run for `cell`, whose folder is `folder`."""
+    virtual = VirtualRun(seed=cell.seed, compute=plan.compute, latency=plan.latency, bandwidth=plan.bandwidth)
+    return RunRequest(
+        script=str(SCRIPT) if plan.subject.kind == "workload" else plan.subject.name,
+        arguments=list(_arguments(plan)),
+        overrides=Overrides(
+            strategy=cell.arm.strategy,
+            settings=dict(cell.arm.settings),
+            seed=cell.seed,
+            imbalance=plan.imbalance,
+            pace=plan.pace,
+            share=plan.share,
+            seconds=plan.seconds if plan.equal == "seconds" else None,
+            learning_rate_factor=cell.factor,
+        ),
+        size=plan.workers,
+        folder=folder,
+        virtual=virtual if plan.world == "virtual" else None,
+    )
+
+
+def best_factor(plan: Comparison, arm: Arm, folder: Path) -> float | None:
+    """The factor that gave `arm` the best quality; of equals the one nearest to 1. None where every trial failed."""
+    assert plan.metric is not None
+    found = []
+    for cell in tuning_cells(plan):
+        if cell.arm.name == arm.name and cell.factor is not None and outcome_of(folder / cell.folder) == 0:
+            quality = final_quality(folder / cell.folder, plan.metric)
+            if quality is not None:
+                loss = -quality if plan.metric.higher_is_better else quality
+                found.append((loss, abs(math.log(cell.factor)), cell.factor))
+    return min(found)[2] if found else None
+
+
+def final_quality(folder: Path, metric: Metric) -> float | None:
+    """At the last evaluation of a run; None where there was none, or it was no number: a training that diverged."""
+    logged = [row.get("values", {}) for row in rows(records_of(folder, 0)) if row["kind"] == "log"]
+    values = [values[metric.name] for values in logged if metric.name in values]
+    last = values[-1] if values else None
+    return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
+
+
+def steps_of(folder: Path) -> int:
+    """How many steps rank 0 took."""
+    return sum(row["kind"] == "step" for row in rows(records_of(folder, 0)))
+
+
+def _from(arms: Sequence[Arm], number: int) -> Sequence[Arm]:
+    first = number % len(arms)
+    return [*arms[first:], *arms[:first]]
+
+
+def _arguments(plan: Comparison) -> Iterator[str]:
+    if plan.subject.kind == "script":
+        yield from plan.subject.arguments
+        return
+    yield plan.subject.name
+    yield from ("--settings", json.dumps(dict(plan.subject.settings)))
+    if plan.equal == "seconds":
+        yield "--endless"
+    given = {"--epochs": plan.epochs, "--evaluations": plan.evaluations, "--batch": plan.batch}
+    for option, value in given.items():
+        if value is not None:
+            yield from (option, f"{value:g}" if isinstance(value, float) else str(value))

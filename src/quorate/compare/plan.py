@@ -1,0 +1,175 @@
+"""`Comparison`: what is to be compared with what, and how; all of it is in `compare.json`, and read back from there."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.run_folder import write_run
+
+FORMAT = 1
+"""Rises when a key of `compare.json` changes its meaning or goes away."""
+FILE = "compare.json"
+TIMEOUT = 3600.0
+"""Seconds that a run may take, unless told."""
+WARM_UP_STEPS = 10
+"""The first steps of every run that are left out of figures about steps, unless runs are short."""
+LEARNING_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""The usual factors in a search for a learning rate."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One side of a comparison. Its name is that of its folder, too."""
+
+    name: str
+    strategy: str | None
+    """Of a strategy or a baseline; None is the script's own."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    is_baseline: bool = False
+
+    @staticmethod
+    def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:
+        """An arm under the name of its strategy and settings: `quorum-wait_for=1`."""
+        parts = [strategy, *(f"{key}={value}" for key, value in settings.items())]
+        name = "-".join(_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts)
+        return Arm(name=name, strategy=strategy, settings=dict(settings), is_baseline=is_baseline)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is trained: a workload by its name, or a script by its path, with the arguments it is given."""
+
+    kind: Literal["workload", "script"]
+    name: str
+    arguments: Sequence[str] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Of the workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What decides: the name under which a training logs its quality."""
+
+    name: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A grid of runs: every arm with every seed, all else equal. Raises `ConfigurationError` for what is none."""
+
+    subject: Subject
+    metric: Metric | None
+    workers: int
+    world: Literal["real", "virtual"]
+    arms: Sequence[Arm]
+    seeds: Sequence[int]
+    equal: Literal["examples", "seconds"] = "examples"
+    """What every run has equally much of."""
+    epochs: float | None = None
+    """Of a workload, over all workers together; None is the workload's own number."""
+    seconds: float | None = None
+    """Of training, where these are equal."""
+    target: float | None = None
+    imbalance: str | None = None
+    pace: str | None = None
+    share: str | None = None
+    learning_rates: Sequence[float] | None = None
+    """The factors among which the best is searched for every arm; None: every arm has the script's own rate."""
+    chosen_learning_rates: Mapping[str, float] = field(default_factory=dict)
+    """What was found: the factor by the name of the arm."""
+    warm_up_steps: int = WARM_UP_STEPS
+    compute: str | None = None
+    """The virtual time of a step, as after `quorate run --compute`."""
+    latency: float | None = None
+    """Seconds, of the virtual network."""
+    bandwidth: float | None = None
+    """Bytes per second, of the virtual network."""
+    batch: int | None = None
+    """Of a workload: examples per worker and step; None is the workload's own number."""
+    evaluations: int | None = None
+    """Of a workload: how often it is evaluated, evenly over the work."""
+    omp_threads: str = "1"
+    """OMP_NUM_THREADS of every worker that is a process."""
+    timeout: float = TIMEOUT
+    """Seconds by the wall clock after which a run is ended, and has failed."""
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ConfigurationError("a comparison has at least one strategy")
+        names, seeds = [arm.name for arm in self.arms], [str(seed) for seed in self.seeds]
+        for what, values in (("strategy", names), ("seed", seeds)):
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ConfigurationError(f"the {what} {twice} is given twice; each is compared once")
+        if not self.seeds or min(self.seeds) < 0:
+            raise ConfigurationError(f"seeds are whole numbers from 0 on, at least one, not {list(self.seeds)}")
+        if self.workers < 1:
+            raise ConfigurationError(f"a comparison has at least one worker, not {self.workers}")
+        if sum(arm.is_baseline for arm in self.arms) > 1:
+            raise ConfigurationError("a comparison has at most one baseline")
+        for name in ("epochs", "seconds", "batch", "evaluations", "timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigurationError(f"--{name} {value:g}: it is a number above 0")
+        for factor in self.learning_rates or ():
+            if not 0 < factor < math.inf:
+                raise ConfigurationError(f"--tune-lr {factor:g}: factors of a learning rate are numbers above 0")
+        if self.metric is None and (self.target is not None or self.learning_rates is not None):
+            option = "--target" if self.target is not None else "--tune-lr"
+            raise ConfigurationError(f"{option} needs a measure of quality; give --metric NAME as the script logs it")
+        if self.equal == "seconds" and self.seconds is None:
+            raise ConfigurationError("equal seconds need a number of seconds; give --seconds")
+
+    @property
+    def tuning_seed(self) -> int:
+        """The seed of the search for learning rates: the first number that is no seed of the comparison."""
+        return next(seed for seed in range(len(self.seeds) + 1) if seed not in self.seeds)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `compare.json` holds, but for the command and the machine."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def write(self, folder: Path, command: Sequence[str]) -> None:
+        """Begin the comparison's folder, with its `compare.json`."""
+        script = Path(self.subject.name) if self.subject.kind == "script" else None
+        write_run(folder, script, {"command": list(command), **self.as_json()})
+        (folder / "run.json").replace(folder / FILE)
+
+    def rewrite(self, folder: Path) -> None:
+        """Put what has changed into `compare.json`."""
+        about = {**json.loads((folder / FILE).read_text(encoding="utf-8")), **self.as_json()}
+        new = folder / f"{FILE}.new"
+        new.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        new.replace(folder / FILE)
+
+
+def read_plan(folder: Path) -> Comparison:
+    """The comparison in `folder`. Raises `ConfigurationError` where there is none, or none that can be understood."""
+    path = folder / FILE
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no comparison in {folder}: it has no {FILE}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ConfigurationError(f"{path} is not of the format {FORMAT}, which this version of quorate reads")
+    try:
+        metric = about["metric"]
+        told = {name: about[name] for name in (one.name for one in fields(Comparison)) if name in about}
+        told["subject"] = Subject(**about["subject"])
+        told["metric"] = None if metric is None else Metric(**metric)
+        told["arms"] = tuple(Arm(**arm) for arm in about["arms"])
+        return Comparison(**told)
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(f"{path} is damaged: {error}") from None

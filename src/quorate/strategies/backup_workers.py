@@ -1,0 +1,41 @@
+"""Synchronous SGD with backup workers: the slowest few are left out of every step.
+
+Idea: The strategy `quorum` that waits for a share of the workers (nine in ten), drops what comes later, and divides
+by what has arrived. Gradients are never stale.
+
+Cost: As `quorum`; the work of those left out is lost.
+
+When it loses: Where the same workers are always slow: what they see is never learnt. With few workers: one of four is
+a quarter of the work.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
+- slow worker: goes on; it is left out, and its gradients are dropped and counted
+- corrupt gradient: untested; it is added like any other
+- resize: not yet
+- resume: not yet
+
+Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016 (96 of 100 workers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.strategies import register
+from quorate.strategies.quorum import Quorum
+
+
+@register("backup-workers")
+@dataclass(frozen=True, kw_only=True)
+class BackupWorkers(Quorum):
+    """The slowest few are left out of every step, and what they come with is dropped."""
+
+    wait_for: int | float | Literal["all", "majority", "designated"] = 0.9
+    """As of `quorum`."""
+    late: Literal["carry", "drop", "replace"] = "drop"
+    """As of `quorum`."""
+    divide_by: Literal["world", "arrived"] = "arrived"
+    """As of `quorum`."""

@@ -1,0 +1,94 @@
+"""Rounds among real workers: delays, processes that stand still, and replicas that end with the same bits."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.launch.world import World
+from tests.support.processes import run_real_world
+
+
+@dataclass
+class Told:
+    digest: list[float]
+    produced: float
+    accounted: float
+    pending: float
+    rounds: int
+    longest_step: float
+    slept: int
+
+
+def task(strategy: str, settings: dict[str, Any], stops: int, steps: int, world: World) -> Told:
+    """Train; rank `stops` stands still for a second before its twentieth step."""
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.Tanh(), torch.nn.Linear(50, 5))
+    optimizer: Any = quorate.distribute(
+        torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, strategy=strategy, **settings
+    )
+    draw = torch.Generator().manual_seed(world.rank)
+    took = []
+    for step in range(steps):
+        if world.rank == stops and step == 20:
+            subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        begin = time.monotonic()
+        optimizer.zero_grad()
+        time.sleep(0.03 if world.rank == 2 else 0.01)
+        model(torch.randn(8, 20, generator=draw)).square().mean().backward()
+        optimizer.step()
+        took.append(time.monotonic() - begin)
+    optimizer.finish()
+    worker = optimizer.__dict__["_quorate_worker"]
+    ledger = worker._rounds.rounds.ledger
+    return Told(
+        torch.cat([p.detach().reshape(-1) for p in model.parameters()]).double().tolist(),
+        ledger.produced,
+        ledger.taken + ledger.dropped + ledger.replaced + ledger.expired,
+        worker._rounds.rounds.pending_weight,
+        worker.timer.rounds,
+        max(took[10:]),
+        sum(seconds > 0.9 for seconds in took),
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("quorum", {"wait_for": "all"}),
+        ("quorum", {"wait_for": 2, "overlap": True}),
+        ("eager-solo", {}),
+        ("eager-majority", {}),
+        ("backup-workers", {"wait_for": 2}),
+        ("bounded-staleness", {"max_staleness": 1}),
+    ],
+)
+def test_replicas_end_equal_and_nothing_is_lost(strategy: str, settings: dict[str, Any]) -> None:
+    found = run_real_world(3, functools.partial(task, strategy, settings, -1, 30))
+    for told in found:
+        assert told.digest == found[0].digest
+        assert told.produced == told.accounted == 30
+        assert told.pending == 0
+    if settings.get("wait_for") == "all":
+        assert found[0].rounds == 30
+
+
+@pytest.mark.parametrize("stops", [0, 3], ids=["the one that leads", "another one"])
+def test_the_others_go_on_while_a_process_is_stopped(stops: int) -> None:
+    found = run_real_world(4, functools.partial(task, "quorum", {"wait_for": 2}, stops, 60))
+    for told in found:
+        assert told.digest == found[0].digest
+        assert told.produced == told.accounted == 60
+        assert told.pending == 0
+    assert all(told.longest_step < 0.9 for rank, told in enumerate(found) if rank != stops)
