@@ -1,7 +1,7 @@
 # Works with GNU make 3.81 (macOS) and later.
 #
 #   make venv         a virtual environment in .venv with everything below in it
-#   make demo         the same training under torch DDP and under all-reduce, on four workers
+#   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
 #   make test         the whole test suite
 #   make check        format, lint, types, layers and the quick tests: run it before every commit
 #   make clean        remove what the commands above have made, .venv too
@@ -29,7 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: venv
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/quorate compare stdlib-functions -n 4 --baseline ddp --strategy all-reduce --strategy eager-majority \
+	  --strategy eager-solo --pace 100ms --imbalance one-of:150ms --seeds 2 --batch 8 --epochs 1 --evaluations 4 \
+	  --workload-set limit=1200 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
 	@$(BIN)/python -m pytest

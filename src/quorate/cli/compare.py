@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from quorate.cli.comparison import arms_from, check_plan, factors_from, in_words, metric_from, seeds_from, subject_from
+from quorate.cli.listing import registry
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -30,15 +31,29 @@ _FACTORS = re.compile(r"[0-9.eE,+-]+")
 
 
 class CompareCommand(TyperCommand):
-    """Lets `--tune-lr` stand without a value."""
+    """Lets `--tune-lr` stand without a value, and options stand after the name of a workload, which takes none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As its base; in the options, `--tune-lr` before what is no list of numbers gets the usual one."""
+        place = self._subject(args)
+        if place is not None and args[place] in registry("workloads"):
+            args = [*args[:place], *args[place + 1 :], args[place]]
         for number, word in enumerate(args):
             if word == _TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
                 args = [*args[:number], f"{_TUNE}={_USUAL_FACTORS}", *args[number + 1 :]]
                 break
         return list(super().parse_args(ctx, args))
+
+    def _subject(self, args: list[str]) -> int | None:
+        """Where the first word is that is no option and no option's value."""
+        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help")
+            if args[place] == _TUNE:
+                has_value = place + 1 < len(args) and _FACTORS.fullmatch(args[place + 1]) is not None
+            place += 1 + has_value
+        return place if place < len(args) and args[place] != "--" else None
 
 
 def compare(
@@ -94,7 +109,7 @@ def compare(
 ) -> int:
     """Compare strategies on a workload or a training script, all else equal, and write a report.
 
-    Options go before SUBJECT; everything after it is the script's.
+    Everything after a script is the script's; after a workload more options may stand.
     """
     of_workload = {"--epochs": epochs, "--batch": batch, "--evaluations": evaluations}
     of_virtual = {"--compute": compute, "--latency": latency, "--bandwidth": bandwidth}

@@ -42,6 +42,7 @@ def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -
 def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metric | None:
     """What decides: what is named, or else the headline of a workload."""
     if name is not None:
+        higher = _usual_direction(name) if higher is None else higher
         if higher is None:
             raise ConfigurationError(f"say which {name} is better: --higher or --lower")
         return Metric(name=name, higher_is_better=higher)
@@ -54,6 +55,16 @@ def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metr
     return Metric(
         name=ast.literal_eval(facts["headline"]), higher_is_better=ast.literal_eval(facts["higher_is_better"])
     )
+
+
+def _usual_direction(name: str) -> bool | None:
+    """Whether more is better of what is called so; None where the name does not tell."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    if words & {"loss", "error", "perplexity", "ppl", "mse", "rmse", "mae", "wer", "entropy"}:
+        return False
+    if words & {"accuracy", "acc", "top", "auc", "f", "score", "bleu", "precision", "recall", "reward", "iou", "map"}:
+        return True
+    return None
 
 
 def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...]:
