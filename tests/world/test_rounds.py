@@ -15,7 +15,10 @@ import torch
 
 import quorate
 from quorate.launch.world import World
+from quorate.train.distributed import OVERRIDE
+from quorate.wire import current
 from tests.support.processes import run_real_world
+from tests.world.loops import CASES, train
 
 
 @dataclass
@@ -92,3 +95,35 @@ def test_the_others_go_on_while_a_process_is_stopped(stops: int) -> None:
         assert told.produced == told.accounted == 60
         assert told.pending == 0
     assert all(told.longest_step < 0.9 for rank, told in enumerate(found) if rank != stops)
+
+
+UNCHANGED = ("plain", "accumulated", "scheduled_before", "scheduled", "loaded", "unused")
+"""Loops that leave gradients alone between backward and step, so that it does not matter where workers agree."""
+
+
+def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tuple[float, float, bool]]:
+    """Per loop: the largest difference to DDP, how far training moved, and whether replicas are equal."""
+    torch.set_num_threads(1)
+    current.here().kept[OVERRIDE] = ("quorum", {"wait_for": "all"})
+    found = {}
+    for name in names:
+        theirs, mine = train(CASES[name], world, ours=False), train(CASES[name], world, ours=True)
+        difference = max(float((a.double() - b.double()).abs().max()) for a, b in zip(theirs, mine, strict=True))
+        torch.manual_seed(7)
+        moved = max(
+            float((a.detach() - b).abs().max()) for a, b in zip(CASES[name].model().parameters(), mine, strict=True)
+        )
+        bits = world.gather(torch.cat([p.double().reshape(-1) for p in mine]))
+        found[name] = (difference, moved, all(torch.equal(other, bits[0]) for other in bits))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_every_loop_trains_under_a_quorum_of_all_and_equals_ddp_where_gradients_are_left_alone() -> None:
+    found = run_real_world(2, functools.partial(loops_under_a_quorum_of_all, list(CASES)), timeout=110)[0]
+    for name, (difference, moved, equal) in found.items():
+        if CASES[name].loop.__name__ in UNCHANGED:
+            assert difference == 0.0, f"{name}: differs from DDP by {difference}"
+        assert equal, f"{name}: replicas differ"
+        assert moved > 1e-3, f"{name}: nothing was trained"

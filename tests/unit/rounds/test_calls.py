@@ -1,0 +1,143 @@
+"""The rule of when rounds start, by itself: a pure function of what workers have said."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quorate.rounds.calls import Calls
+from quorate.rounds.terms import Agreed
+
+
+def calls(size: int, **settings: object) -> Calls:
+    return Calls(Agreed(size=size, **settings))  # type: ignore[arg-type]
+
+
+def started(one: Calls) -> int | None:
+    return one.begin() if one.may_start() else None
+
+
+@pytest.mark.parametrize(
+    ("wait_for", "size", "count"),
+    [
+        (1, 5, 1),
+        (3, 5, 3),
+        ("all", 5, 5),
+        ("majority", 5, 3),
+        ("majority", 4, 3),
+        (0.5, 5, 3),
+        (0.9, 10, 9),
+        (0.1, 4, 1),
+    ],
+)
+def test_how_many_have_to_call(wait_for: object, size: int, count: int) -> None:
+    one = calls(size, wait_for=wait_for)
+    for rank in range(count):
+        assert started(one) is None
+        one.called(rank, 0)
+    assert started(one) == 1
+    assert started(one) is None
+
+
+def test_riders_do_not_count() -> None:
+    one = calls(3, wait_for=2)
+    one.called(0, 0)
+    one.rode(1, 0)
+    assert started(one) is None
+    one.called(1, 0)
+    assert started(one) == 1
+
+
+def test_a_call_that_a_start_has_overtaken_is_none() -> None:
+    one = calls(2, wait_for=1)
+    one.called(0, 0)
+    assert started(one) == 1
+    one.called(1, 0)  # it did not know of round 1
+    assert started(one) is None
+    one.completed(1)
+    one.called(1, 1)
+    assert started(one) == 2
+
+
+def test_the_quorum_shrinks_to_those_that_step() -> None:
+    one = calls(3, wait_for="all")
+    one.called(0, 0)
+    one.settled(1, ended=True)
+    assert started(one) is None
+    one.workers[2].is_present = False
+    assert started(one) == 1
+
+
+def test_the_bound_waits_for_one_that_computes_and_is_there() -> None:
+    one = calls(2, wait_for=1, max_staleness=2)
+    for number in (1, 2):
+        one.called(0, number - 1)
+        assert started(one) == number
+        one.completed(number)
+    one.workers[1].computing = 0
+    one.called(0, 2)
+    assert started(one) is None
+    one.workers[1].is_present = False
+    assert one.may_start()
+    one.workers[1].is_present = True
+    one.rode(1, 2)
+    assert started(one) == 3
+
+
+def test_the_drawn_one_starts_the_round_and_others_when_it_does_not_step() -> None:
+    drawn = []
+    for seed in range(40):
+        one = calls(4, wait_for="designated", seed=seed)
+        for rank in range(3):
+            one.called(rank, 0)
+        may = one.may_start()
+        one.called(3, 0)
+        assert one.may_start()
+        drawn.append(may)
+        if not may:  # rank 3 is the one: without it another is drawn, among those that have called
+            one = calls(4, wait_for="designated", seed=seed)
+            for rank in range(3):
+                one.called(rank, 0)
+            one.settled(3, ended=True)
+            assert one.may_start()
+    assert 0 < drawn.count(False) < 25
+
+
+def test_all_settle_together_and_step_again() -> None:
+    one = calls(2)
+    one.settled(0, ended=False)
+    assert not one.may_settle()
+    one.settled(1, ended=True)
+    assert one.may_settle() and not one.all_ended
+    one.resumed(one.begin())
+    assert [worker.activity for worker in one.workers] == ["stepping", "ended"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_two_starts_are_a_whole_step_of_the_second_ones_caller_apart(seed: int) -> None:
+    """Workers step at random; whoever is in the quorum of a start has begun its step after the start before."""
+    draw = random.Random(seed)
+    size = draw.choice([1, 2, 3, 5, 8])
+    one = calls(size, wait_for=draw.choice([1, "majority", "all", min(2, size)]), max_staleness=draw.choice([1, 16]))
+    last_start, knows = -1, [0] * size
+    begun, waiting = [0] * size, [False] * size
+    for now in range(1, 300):
+        free = [rank for rank in range(size) if not waiting[rank]]
+        assert free, "nobody can step: a deadlock"
+        rank = draw.choice(free)
+        if one.started > knows[rank]:
+            one.rode(rank, one.started)
+            knows[rank], begun[rank] = one.started, now
+        else:
+            one.called(rank, one.started)
+            waiting[rank] = True
+        callers = set(one.callers)
+        if one.may_start():
+            assert all(begun[caller] >= last_start for caller in callers)
+            number = one.begin()
+            one.completed(number)
+            last_start = now
+            for other in range(size):
+                if waiting[other]:
+                    waiting[other], knows[other], begun[other] = False, number, now
