@@ -76,6 +76,9 @@ def compare(
     epochs: Annotated[float | None, typer.Option(help="Of a workload, over all workers (its own number).")] = None,
     seconds: Annotated[float | None, typer.Option(help="Equal time for all, instead of equal work.")] = None,
     target: Annotated[float | None, typer.Option(help="The quality to which time is taken.")] = None,
+    stops: Annotated[
+        bool, typer.Option("--stop-at-target", help="End every run when it has reached the target, or all its work.")
+    ] = False,
     metric: Annotated[str | None, typer.Option(help="What a script logs as its quality, by name.")] = None,
     higher: Annotated[bool | None, typer.Option("--higher/--lower", help="Which values of it are better.")] = None,
     imbalance: Annotated[
@@ -116,6 +119,7 @@ def compare(
     others = {
         "SUBJECT": subject, "-n": workers, "--virtual": virtual, "--strategy": strategies, "--baseline": baseline,
         "--seeds": seeds, "--seconds": seconds, "--target": target, "--metric": metric, "--higher/--lower": higher,
+        "--stop-at-target": stops or None,
         "--imbalance": imbalance, "--pace": pace, "--share": share, _TUNE: tune, "--workload-set": workload_settings,
         "--name": name, "--timeout": timeout, **of_workload, **of_virtual,
     }  # fmt: skip
@@ -124,7 +128,7 @@ def compare(
     if subject is None:
         raise ConfigurationError("name what is to be trained: a workload (quorate list workloads), or a script")
     what = subject_from(subject, arguments or [], workload_settings or [])
-    _check(what.kind, workers, virtual, seconds, of_workload, of_virtual)
+    _check(what.kind, workers, virtual, seconds, of_workload, of_virtual, stops=stops)
     plan = Comparison(
         subject=what,
         metric=metric_from(what, metric, higher),
@@ -132,7 +136,7 @@ def compare(
         world="real" if virtual is None else "virtual",
         arms=arms_from(strategies or (), baseline),
         seeds=seeds_from(seeds or "3"),
-        equal="examples" if seconds is None else "seconds",
+        equal="target" if stops else "examples" if seconds is None else "seconds",
         epochs=epochs,
         seconds=seconds,
         target=target,
@@ -164,6 +168,8 @@ def _check(
     seconds: float | None,
     of_workload: Mapping[str, object],
     of_virtual: Mapping[str, object],
+    *,
+    stops: bool,
 ) -> None:
     if (workers is None) == (virtual is None):
         raise ConfigurationError("say how many workers there are: -n 4 for processes, or --virtual 8")
@@ -176,6 +182,8 @@ def _check(
     ):
         if given:
             raise ConfigurationError(f"{listed(given)} can be chosen for {goes_with}")
+    if seconds is not None and stops:
+        raise ConfigurationError("--seconds and --stop-at-target exclude each other: equal time for all, or a target")
     if seconds is not None and of_workload["--epochs"] is not None:
         raise ConfigurationError("--epochs and --seconds exclude each other: equal work for all, or equal time")
 

@@ -143,7 +143,13 @@ def _arguments(plan: Comparison) -> Iterator[str]:
     yield from ("--settings", json.dumps(dict(plan.subject.settings)))
     if plan.equal == "seconds":
         yield "--endless"
-    given = {"--epochs": plan.epochs, "--evaluations": plan.evaluations, "--batch": plan.batch}
+    until = plan.target if plan.equal == "target" else None
+    given: dict[str, float | int | None] = {
+        "--epochs": plan.epochs,
+        "--evaluations": plan.evaluations,
+        "--batch": plan.batch,
+        "--target": until,
+    }
     for option, value in given.items():
         if value is not None:
             yield from (option, f"{value:g}" if isinstance(value, float) else str(value))

@@ -73,8 +73,8 @@ class Comparison:
     world: Literal["real", "virtual"]
     arms: Sequence[Arm]
     seeds: Sequence[int]
-    equal: Literal["examples", "seconds"] = "examples"
-    """What every run has equally much of."""
+    equal: Literal["examples", "seconds", "target"] = "examples"
+    """What every run has equally much of; "target": it ends when its quality is as good as the target."""
     epochs: float | None = None
     """Of a workload, over all workers together; None is the workload's own number."""
     seconds: float | None = None
@@ -127,6 +127,10 @@ class Comparison:
         if self.metric is None and (self.target is not None or self.learning_rates is not None):
             option = "--target" if self.target is not None else "--tune-lr"
             raise ConfigurationError(f"{option} needs a measure of quality; give --metric NAME as the script logs it")
+        if self.equal == "target" and self.target is None:
+            raise ConfigurationError("--stop-at-target goes with --target")
+        if self.equal == "target" and self.subject.kind == "script":
+            raise ConfigurationError("--stop-at-target is for workloads; a script says itself when it ends")
         if self.equal == "seconds" and self.seconds is None:
             raise ConfigurationError("equal seconds need a number of seconds; give --seconds")
 

@@ -56,6 +56,8 @@ def _status(*arguments: str) -> int:
         (["--virtual", "2", "--baseline", "ddp", "digits"], "the baseline ddp needs processes (-n)"),
         (["-n", "2", "--baseline", "dpd", "digits"], 'unknown baseline "dpd"; did you mean "ddp"? Known: all-reduce, '),
         (["-n", "2", "--strategy", "ddp", "--strategy", "ddp", "digits"], "the strategy ddp is given twice"),
+        (["-n", "2", "--stop-at-target", "digits"], "--stop-at-target goes with --target"),
+        (["-n", "2", "--stop-at-target", "--target", "1", "--seconds", "2", "digits"], "--seconds and --stop-at-t"),
         (["-n", "2", "--seeds", "0", "digits"], "--seeds 0: a comparison has at least one seed"),
         (["-n", "2", "--seeds", "a,2", "digits"], '--seeds "a,2": give how many, such as 3, or which, such as 1,2,5'),
         (["-n", "2", "--seeds", "1,1", "digits"], "the seed 1 is given twice"),
