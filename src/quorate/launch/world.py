@@ -14,7 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.consumption import EVALUATING
 from quorate.data.limit import LIMIT
 from quorate.data.sharding import RUN_SEED
-from quorate.train.rest import agree_on_buffers, rest
+from quorate.train.rest import agree_on_buffers, come_back, go_away, rest
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
@@ -47,21 +47,29 @@ class World:
         return seed
 
     @contextmanager
-    def evaluate(self) -> Iterator[None]:
+    def evaluate(self, *, alone: bool = False) -> Iterator[None]:
         """A pause of training, for all workers together: replicas and buffers are equal inside.
 
         Returns into the block when every worker has come; those that come early take part in the others' means
         without weight. What the block takes is no training time. Gradients are not switched off.
+
+        With `alone` only this worker pauses, with its replica as it is. Under strategies that do not wait, nobody waits
+        for it meanwhile, and it comes out of the block where the others are by then; under others it is refused.
         """
         place = self._place
-        rest(place)
-        agree_on_buffers(place)
+        if alone:
+            go_away(place)
+        else:
+            rest(place)
+            agree_on_buffers(place)
         begin = self.wire.clock.now()
         place.kept[EVALUATING] = True
         try:
             yield
         finally:
             place.kept[EVALUATING] = False
+            if alone:
+                come_back(place)
             self._evaluated(begin)
 
     def _evaluated(self, begin: float) -> None:

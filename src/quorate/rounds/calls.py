@@ -14,7 +14,7 @@ from typing import Literal
 from quorate.core.draws import chosen
 from quorate.rounds.terms import Agreed
 
-Activity = Literal["stepping", "settling", "ended"]
+Activity = Literal["stepping", "away", "settling", "ended"]
 
 _STREAM = 0x5EED
 
@@ -56,6 +56,12 @@ class Calls:
         worker = self.workers[rank]
         worker.activity, worker.computing = "stepping", computing
 
+    def went_away(self, rank: int) -> None:
+        """`rank` does not step for a while, and is waited for by nobody until it says that it is back."""
+        worker = self.workers[rank]
+        worker.activity, worker.computing, worker.is_present = "away", None, False
+        self.callers.discard(rank)
+
     def settled(self, rank: int, *, ended: bool) -> None:
         """`rank` does not step until all have come: it drains, evaluates or (with `ended`) has ended."""
         worker = self.workers[rank]
@@ -79,7 +85,7 @@ class Calls:
 
     def may_settle(self) -> bool:
         """Whether nobody steps any more: one more round takes in what is pending."""
-        return all(worker.activity != "stepping" for worker in self.workers)
+        return all(worker.activity in ("settling", "ended") for worker in self.workers)
 
     @property
     def all_ended(self) -> bool:

@@ -75,7 +75,7 @@ class Leader:
         """Anything from `rank`: it is there, and `says["logged"]` is the newest round it has."""
         worker = self.calls.workers[rank]
         worker.heard_at = now
-        if not worker.is_present:
+        if not worker.is_present and worker.activity != "away":
             worker.is_present = True
             self.bring_up(rank, says, now)
 
@@ -90,7 +90,7 @@ class Leader:
             self.calls.workers[rank].is_present = False
             self._has[rank] = -1
 
-    def noted(self, rank: int, says: dict[str, Any]) -> None:
+    def noted(self, rank: int, says: dict[str, Any], now: float) -> None:
         """What `rank` does: see `Member.note`."""
         kind = says["note"]
         if kind == "call":
@@ -100,6 +100,12 @@ class Leader:
                 self.calls.rode(rank, self._log.newest)  # the round it waits for is over already
         elif kind == "ride":
             self.calls.rode(rank, says["computing"])
+        elif kind == "away":
+            self.calls.went_away(rank)
+            self.are_absent([rank])
+        elif kind == "back":
+            self.calls.rode(rank, says["computing"])
+            self.heard(rank, says, now)
         else:
             self.calls.settled(rank, ended=says["note"] == "end")
 

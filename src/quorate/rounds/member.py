@@ -60,7 +60,7 @@ class Member:
     # -- from the training thread
 
     def note(self, note: dict[str, Any], now: float) -> None:
-        """What this worker does: a note "call" (since, computing), "ride" (computing), "settle" or "end"."""
+        """What this worker does: a note "call" (since, computing), "ride", "away", "back", "settle" or "end"."""
         self._note = note
         self._tell(self.leads, {"kind": "note", **note}, None)
         self.heard_at = now
@@ -108,9 +108,9 @@ class Member:
             return  # this member leads no more: whoever said it says it again to the next leader
         leader.heard(source, says, now)
         if kind == "note":
-            leader.noted(source, says)
+            leader.noted(source, says, now)
         elif kind == "state":
-            leader.noted(source, says["did"])
+            leader.noted(source, {**says, **says["did"]}, now)
             leader.bring_up(source, says, now)
         elif kind == "give":
             given = Given(
@@ -221,11 +221,11 @@ class Member:
         leader = self.leader = self._new_leader(started)
         leader.are_absent(set(range(self.agreed.size)) - states.keys())
         for rank, state in states.items():
-            leader.noted(rank, state["did"])
+            leader.noted(rank, {**state, **state["did"]}, now)
             leader.bring_up(rank, state, now)
         for source, says in self._early:
             leader.heard(source, says, now)
-            leader.noted(source, says)
+            leader.noted(source, says, now)
         leader.advance(now)
 
     def _new_leader(self, started: int) -> Leader:

@@ -83,6 +83,19 @@ class Rounds:
         """The worker computes, whatever it waited for: the round it had called for may be void."""
         self._progress.say({"note": "ride", "computing": self.version})
 
+    def goes_away(self) -> None:
+        """This worker does not step until `is_back`; nobody waits for it, and no rounds are kept for it."""
+        self._progress.say({"note": "away"})
+
+    def is_back(self) -> Iterator[Round]:
+        """It steps again: the rounds it has missed, or, where they are not kept any more, what came after a copy."""
+        self._progress.say({"note": "back", "computing": self.version})
+        newest = self._member.started
+        while self.version < newest:
+            self.until(min(self.version + 1, newest), is_called_for=False)
+            yield from self.completed()
+            newest = min(newest, self._member.started)
+
     def completed(self) -> Iterator[Round]:
         """The rounds that are there and not applied, in order; each is applied when the next one is asked for."""
         member = self._member

@@ -20,6 +20,18 @@ def rest(place: Place) -> None:
         worker.rested()
 
 
+def go_away(place: Place) -> None:
+    """This worker alone pauses; the others go on. Raises `ConfigurationError` where they would have to wait for it."""
+    for worker in _workers(place):
+        worker.goes_away()
+
+
+def come_back(place: Place) -> None:
+    """It goes on, from where the others are by now."""
+    for worker in _workers(place):
+        worker.is_back()
+
+
 def agree_on_buffers(place: Place) -> None:
     """Give every worker rank 0's buffers, as torch DDP does."""
     for worker in _workers(place):

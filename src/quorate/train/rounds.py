@@ -72,6 +72,15 @@ class WorkerRounds:
             if ready is not None:
                 yield ready
 
+    def goes_away(self) -> None:
+        """See `Rounds.goes_away`."""
+        self.rounds.goes_away()
+
+    def is_back(self) -> None:
+        """Be where the others are by now."""
+        for one in self.rounds.is_back():
+            self._apply(one)
+
     def settle(self, *, ended: bool) -> None:
         """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
         self.rounds.settle(ended=ended, apply=self._apply)

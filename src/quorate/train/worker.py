@@ -169,6 +169,19 @@ class OptimizerWorker:
         if not self.peers.some_ended:
             self._level()
 
+    def goes_away(self) -> None:
+        """This worker pauses, and the others go on without it. Raises where they would have to wait."""
+        if self._rounds is None:
+            raise ConfigurationError(
+                "under a strategy that waits for all workers none can evaluate alone: call world.evaluate() on all"
+            )
+        self._rounds.goes_away()
+
+    def is_back(self) -> None:
+        """It goes on, from where the others are."""
+        if self._rounds is not None:
+            self._rounds.is_back()
+
     def rested(self) -> None:
         """All optimizers of all workers rest: training may go on."""
         self.peers.rested()

@@ -11,11 +11,12 @@ import torch
 
 import quorate
 from quorate.core.contracts import Message
+from quorate.core.errors import ConfigurationError
 from quorate.rounds.progress import Progress
 from quorate.rounds.terms import Agreed
 from quorate.train import worker as worker_module
 from quorate.wire.virtual.network import Network
-from tests.unit.rounds.test_laws import Told, run, sgd, speeds, train
+from tests.unit.rounds.test_laws import Told, net, run, sgd, speeds, train
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +96,48 @@ def test_random_silences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = speeds(draw, size)
     found = run(size, lambda w: trained(w, stuck, pauses, 12, **settings), seed=seed, network=network)
     ends_well(found)
+
+
+@pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
+@pytest.mark.parametrize("logs", ["long", "short"])
+def test_one_that_evaluates_alone_is_waited_for_by_nobody(who: int, logs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if logs == "short":
+        small_logs(monkeypatch)
+    steps = 50
+
+    def task(world: quorate.World) -> Any:
+        model = net()
+        optimizer: Any = quorate.distribute(sgd(model), model, strategy="quorum", wait_for="all", max_staleness=2)
+        draw, took = torch.Generator().manual_seed(world.rank), []
+        for step in range(steps if world.rank != who else 10):
+            begin = world.wire.clock.now()
+            if world.rank == who and step == 5:
+                before = optimizer.__dict__["_quorate_worker"]._rounds.rounds.version
+                with world.evaluate(alone=True):
+                    world.wire.clock.sleep(0.5)
+                    inside = optimizer.__dict__["_quorate_worker"]._rounds.rounds.version
+                assert inside == before
+                assert optimizer.__dict__["_quorate_worker"]._rounds.rounds.version > before + 20
+            optimizer.zero_grad()
+            model(torch.randn(4, 3, generator=draw)).square().mean().backward()
+            optimizer.step()
+            took.append(world.wire.clock.now() - begin)
+        optimizer.finish()
+        worker = optimizer.__dict__["_quorate_worker"]
+        flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        return Told(flat, worker._rounds.rounds.ledger, worker._rounds.rounds.pending_weight), max(took)
+
+    found = run(3, task)  # type: ignore[arg-type]
+    ends_well([told for told, _ in found])  # type: ignore[misc]
+    assert max(longest for rank, (_, longest) in enumerate(found) if rank != who) < 0.1  # type: ignore[misc]
+
+
+def test_nobody_evaluates_alone_where_all_wait() -> None:
+    def task(world: quorate.World) -> Any:
+        model = net()
+        quorate.distribute(sgd(model), model)
+        with world.evaluate(alone=True):
+            pass
+
+    with pytest.raises(ConfigurationError, match="none can evaluate alone"):
+        run(2, task)
