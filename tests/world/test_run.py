@@ -60,7 +60,8 @@ def test_the_same_script_joins_each_kind_of_world(tmp_path: Path, options: tuple
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == f"0 of {size}: {(size - 1) / 2} ['--lr', '3']\n"
     kept = tmp_path / "runs" / "here"
-    assert {path.name for path in kept.iterdir()} == {"run.json", *(f"rank-{rank}.log" for rank in range(size))}
+    of_ranks = {f"rank-{rank}.{kind}" for rank in range(size) for kind in ("log", "jsonl")}
+    assert {path.name for path in kept.iterdir()} == {"run.json", "outcome.json", *of_ranks}
     assert (kept / f"rank-{size - 1}.log").read_text() == f"{size - 1} of {size}: {(size - 1) / 2} ['--lr', '3']\n"
 
 
