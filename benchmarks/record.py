@@ -34,6 +34,11 @@ def figure(name: str, values: Sequence[float]) -> Figure:
     return Figure(name, float(np.median(data)), float(low), float(high), len(data))
 
 
+def median_of(values: Sequence[float] | None) -> float | None:
+    """The median; None where nothing was measured."""
+    return float(np.median(values)) if values else None
+
+
 @dataclass
 class Report:
     """What one benchmark measured; `show` prints it, the JSON object last."""

@@ -112,7 +112,8 @@ def test_a_run_leaves_its_records(folder: Path) -> None:
     assert "2 workers of train.py" in finished.stderr
     assert "OMP_NUM_THREADS=1; records in runs/here" in finished.stderr
     kept = folder / "runs" / "here"
-    assert {path.name for path in kept.iterdir()} == {"run.json", "rank-0.log", "rank-1.log"}
+    assert {path.name for path in kept.iterdir()} == {"run.json", "outcome.json", "rank-0.log", "rank-1.log"}
+    assert json.loads((kept / "outcome.json").read_text())["status"] == 0
     assert (kept / "rank-1.log").read_text() == f"1 {arguments[1:]}\n"
     about = json.loads((kept / "run.json").read_text())
     assert about["workers"] == 2
