@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +74,20 @@ _REMEMBERED = 4096
 """Rounds of which it is known whom they took in, and the most that are kept whole."""
 
 
+HISTORY = 64
+"""Rounds of which a copy of a replica tells whom they took in."""
+
+History = Sequence[tuple[int, int, Sequence[int]]]
+"""(number, the leader's term, the ranks it took something from) of rounds, in order."""
+
+
 class Log:
     """The newest rounds: all that are not applied yet, and before these what fits in `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._rounds: dict[int, Round] = {}
-        self._takers: dict[int, tuple[int, frozenset[int]]] = {}
+        self._history: dict[int, tuple[int, frozenset[int]]] = {}
         self.newest = 0
         self.term = 0
         """Of the newest."""
@@ -94,24 +102,30 @@ class Log:
         self._rounds[one.number] = one
         self.newest, self.term = one.number, one.term
         self.step, self.options = one.step, one.options
-        self._takers[one.number] = one.term, frozenset(one.contributors)
-        self._takers.pop(one.number - _REMEMBERED, None)
+        self._history[one.number] = one.term, frozenset(one.contributors)
+        self._history.pop(one.number - _REMEMBERED, None)
 
-    def jump(self, number: int, term: int, step: int, options: Any) -> None:
-        """Everything up to round `number` has come another way: as a copy of a replica."""
+    def jump(self, number: int, term: int, step: int, options: Any, history: History) -> None:
+        """Everything up to round `number` has come another way: as a copy of a replica, with what it knows."""
         self._rounds.clear()
         self.newest, self.term, self.step, self.options = number, term, step, options
+        self._history = {past: (of, frozenset(ranks)) for past, of, ranks in history}
+
+    def history(self, number: int) -> History:
+        """What is known of the rounds up to `number`, as far back as goes with a copy."""
+        known = [past for past in self._history if number - HISTORY < past <= number]
+        return [(past, self._history[past][0], sorted(self._history[past][1])) for past in sorted(known)]
 
     def took(self, number: int, rank: int) -> bool | None:
         """Whether round `number` took in what `rank` gave; None where that is not known any more."""
-        found = self._takers.get(number)
+        found = self._history.get(number)
         return None if found is None else rank in found[1]
 
     def term_of(self, number: int) -> int | None:
         """Under which leader round `number` was formed; None where that is not known any more."""
         if number == self.newest:
             return self.term
-        found = self._takers.get(number)
+        found = self._history.get(number)
         return None if found is None else found[0]
 
     def get(self, number: int) -> Round | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat
 from quorate.rounds.leader import Given, Leader, Send
-from quorate.rounds.log import Log, Round, round_from
+from quorate.rounds.log import HISTORY, Log, Round, round_from
 from quorate.rounds.pending import Pending, Snapshot
 from quorate.rounds.terms import Agreed
 
@@ -46,6 +46,8 @@ class Member:
         self.heard_at = 0.0
         self._send, self._lock, self._news = send, lock, news
         self._snapshots: dict[int, Snapshot] = {}
+        self._given: dict[int, float] = {}
+        """Weights by round, of what this worker gave and did not take back, as far back as goes with a copy."""
         self._note: dict[str, Any] = {"note": "ride", "computing": 0}
         self._states: dict[int, dict[str, Any]] | None = None
         self._states_until = 0.0
@@ -127,10 +129,15 @@ class Member:
         self.started = max(self.started, number)
         self._asked = max(self._asked, number)
         snapshot = self._snapshots.get(number)
-        if snapshot is None:
+        if number <= self.log.newest:  # formed under another leader: one of the two will come to nothing
+            snapshot = Snapshot(number, [], self.pending.step, self.pending.options)
+        elif snapshot is None:
             with self._lock:
                 snapshot = self.pending.take(number)
             self._snapshots[number] = snapshot
+            self._given[number] = sum(entry.weight for entry in snapshot.entries)
+            for old in [past for past in self._given if past <= number - HISTORY]:
+                del self._given[old]
         about = {
             "kind": "give",
             "number": number,
@@ -157,31 +164,40 @@ class Member:
         """Take back what was given to rounds that went by without it; forget what they took."""
         for number in [n for n in self._snapshots if n <= newest]:
             if self.log.took(number, self.rank) is False:
-                with self._lock:
-                    self.pending.give_back(self._snapshots[number])
-                del self._snapshots[number]
+                self._give_back(number)
             elif number < newest:
                 del self._snapshots[number]
 
+    def _give_back(self, number: int) -> None:
+        with self._lock:
+            self.pending.give_back(self._snapshots.pop(number))
+        self._given.pop(number, None)
+
     def jump(self, says: dict[str, Any]) -> None:
         """This replica is a copy of another one, as it was after round `says["number"]`."""
-        number = says["number"]
-        taken = dict(says["took"])
-        for given in [n for n in self._snapshots if n <= number]:
-            if not taken.get(str(given), False):
+        number, newest = says["number"], self.log.newest
+        self.log.jump(number, says["log_term"], says["best_step"], says["best_options"], says["history"])
+        for given in sorted(self._given):
+            took = self.log.took(given, self.rank)
+            if took or (given <= number and took is None) or (given > max(number, newest)):
+                continue  # it counts, or nobody knows any more, or its round is still to come
+            if given in self._snapshots and given > number:
+                continue  # the round is formed anew, from this snapshot
+            if given in self._snapshots:
+                self._give_back(given)
+            else:  # an old leader's round took it, and came to nothing
                 with self._lock:
-                    self.pending.give_back(self._snapshots[given])
-            del self._snapshots[given]
-        self.log.jump(number, says["log_term"], says["best_step"], says["best_options"])
+                    self.pending.lose(self._given.pop(given))
+        for old in [past for past in self._snapshots if past <= number]:
+            del self._snapshots[old]
         self.started = max(self._asked, number)  # what this replica had seen beyond may never have been
         self.jumps += 1
         self._tell(self.leads, {"kind": "behind"}, None)
         self._news()
 
-    def about_copy(self, rank: int) -> dict[str, Any]:
-        """What goes with a copy of this replica, as it is after round `applied`, for `rank`."""
+    def about_copy(self) -> dict[str, Any]:
+        """What goes with a copy of this replica, as it is after round `applied`."""
         newest = self.log.get(self.applied)
-        numbers = range(max(1, self.applied - self.agreed.max_staleness * 4), self.applied + 1)
         return {
             "kind": "copy",
             "number": self.applied,
@@ -190,7 +206,7 @@ class Member:
             "best_options": self.log.options,
             "settles": newest is not None and newest.settles,
             "is_last": newest is not None and newest.is_last,
-            "took": {str(number): bool(self.log.took(number, rank)) for number in numbers},
+            "history": [list(past) for past in self.log.history(self.applied)],
         }
 
     # -- who leads

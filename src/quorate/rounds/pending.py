@@ -105,6 +105,11 @@ class Pending:
         self.ledger.taken += sum(entry.weight for entry in fit)
         return snapshot
 
+    def lose(self, weight: float) -> None:
+        """So much was taken by a round that came to nothing, and is not kept any more."""
+        self.ledger.taken -= weight
+        self.ledger.expired += weight
+
     def give_back(self, snapshot: Snapshot) -> None:
         """The round went by without it: it waits again."""
         self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)

@@ -203,7 +203,7 @@ class Rounds:
         while member.copies_wanted:
             rank = member.copies_wanted.pop()
             about, tensors = self._replica.capture()
-            says = {**member.about_copy(rank), "term": member.term, "leads": member.leads, "logged": member.log.newest}
+            says = {**member.about_copy(), "term": member.term, "leads": member.leads, "logged": member.log.newest}
             self._progress.carry(rank, {**says, "replica": about}, tensors)
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Rounds:
         self._progress.close()
 
 
-_COPIED = ("number", "log_term", "best_step", "best_options", "took")
+_COPIED = ("number", "log_term", "best_step", "best_options", "history")
 
 
 class Wait:

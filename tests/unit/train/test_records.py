@@ -110,6 +110,23 @@ def test_imbalance_and_pace(
             assert step["arrive"] - step["begin"] == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_worker_is_late_once_a_step_however_many_backward_passes_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def task(world: quorate.World) -> None:
+        model = torch.nn.Linear(3, 2)
+        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        for _ in range(3):
+            with optimizer.accumulate():
+                model(torch.ones(1, 3)).sum().backward()
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+
+    for ranks in run(2, task, tmp_path, monkeypatch, IMBALANCE="rank:0:50ms+rank:1:50ms"):
+        assert [step["delay"] for step in steps_of(ranks)] == pytest.approx([0.05] * 3)
+        assert all(step["compute"] == pytest.approx(0.06, abs=1e-4) for step in steps_of(ranks))
+
+
 def test_every_rank_draws_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(4, lambda world: training(world, epochs=6), tmp_path, monkeypatch, IMBALANCE="one-of:40ms", SEED="3")
     delays = [[step["delay"] for step in steps_of(ranks)] for ranks in found]
