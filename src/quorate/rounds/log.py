@@ -125,6 +125,8 @@ class Log:
         """Under which leader round `number` was formed; None where that is not known any more."""
         if number == self.newest:
             return self.term
+        if number == 0:  # before the first
+            return 0
         found = self._history.get(number)
         return None if found is None else found[0]
 

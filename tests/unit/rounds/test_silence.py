@@ -63,7 +63,8 @@ KEPT = [1010, 1061, 1110, 1179, 1256, 1573, 1657, 2026, 2991]
 def ends_well(found: list[Told], bound: int = 16) -> None:
     newest = max((one.number for told in found for one in told.rounds), default=0)
     whole = [told for told in found if [one.number for one in told.rounds] == list(range(1, newest + 1))]
-    for told in whole[:1] if newest else []:  # it was never copied onto, so what it has applied is what counts
+    if newest and whole:  # it was never copied onto, so what it has applied is what counts
+        told = max(whole, key=lambda told: [one.term for one in told.rounds])
         given = [pair for one in told.rounds for pairs in one.contributors.values() for pair in pairs]
         assert max((staleness for staleness, _ in given), default=0) <= bound
         assert sum(count for _, count in given) == sum(each.ledger.taken for each in found)

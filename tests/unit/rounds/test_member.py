@@ -1,0 +1,176 @@
+"""Members without a wire: messages are delivered, kept back or lost by hand."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from quorate.core.vectors import Flat, Layout, Part, Segment
+from quorate.rounds.member import Member
+from quorate.rounds.terms import Agreed
+
+LAYOUT = Layout((Segment("w", (2,), torch.float32, 0, 0),), (Part(2, torch.float32, torch.device("cpu")),), header=0)
+
+
+class Bench:
+    """`size` members and what they have said to each other; `deaf` ranks get nothing until they are taken out."""
+
+    def __init__(self, size: int, **settings: Any) -> None:
+        self.now = 0.0
+        self.deaf: set[int] = set()
+        self.under_way: list[tuple[int, int, dict[str, Any], Flat | None]] = []
+        agreed = Agreed(size=size, **settings)
+        self.members = [
+            Member(agreed, rank, self._sender(rank), threading.Lock(), lambda: None) for rank in range(size)
+        ]
+
+    def _sender(self, source: int) -> Any:
+        return lambda to, says, vector: self.under_way.append((source, to, says, vector))
+
+    def deliver(self) -> None:
+        """Everything that is under way, and what follows from it."""
+        while any(to not in self.deaf for _, to, _, _ in self.under_way):
+            place = next(i for i, (_, to, _, _) in enumerate(self.under_way) if to not in self.deaf)
+            source, to, says, vector = self.under_way.pop(place)
+            self.members[to].received(source, dict(says), vector, self.now)
+
+    def call(self, rank: int) -> None:
+        """`rank` hands in a gradient of ones and calls."""
+        member = self.members[rank]
+        member.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, member.log.newest, 1, None)
+        member.note({"note": "call", "since": member.started, "computing": None}, self.now)
+
+    def logs(self) -> list[tuple[int, int]]:
+        return [(member.log.newest, member.log.term) for member in self.members]
+
+
+def test_a_round_is_formed_and_told() -> None:
+    bench = Bench(3, wait_for=2)
+    bench.call(1)
+    bench.deliver()
+    assert bench.logs() == [(0, 0)] * 3
+    bench.call(2)
+    bench.deliver()
+    assert bench.logs() == [(1, 0)] * 3
+    one = bench.members[0].log.get(1)
+    assert one is not None and one.sum is not None
+    assert one.sum.parts[0].tolist() == [2.0, 2.0]
+    assert set(one.contributors) == {1, 2}
+
+
+def test_one_that_does_not_answer_is_left_out_and_brought_up_when_it_speaks() -> None:
+    bench = Bench(3, wait_for=1)
+    bench.deaf = {2}
+    bench.call(1)
+    bench.deliver()
+    assert bench.logs() == [(0, 0)] * 3
+    bench.now = 1.0
+    bench.members[0].passed(bench.now)
+    bench.deliver()
+    assert bench.logs() == [(1, 0), (1, 0), (0, 0)]
+    bench.deaf = set()
+    bench.deliver()
+    assert bench.logs() == [(1, 0)] * 3
+
+
+def test_who_knows_most_leads_next() -> None:
+    """Rank 2 missed the round that ranks 0 and 1 have; when rank 0 is silent and rank 2 stands, rank 1 has to lead."""
+    bench = Bench(3, wait_for=1)
+    bench.call(1)
+    bench.deaf = {2}
+    bench.deliver()
+    bench.now = 1.0
+    bench.members[0].passed(bench.now)
+    bench.deliver()
+    bench.under_way.clear()
+    bench.deaf = {0}
+    bench.members[2].stand(1, bench.now)
+    bench.deliver()
+    bench.now = 2.0
+    bench.members[2].passed(bench.now)
+    bench.deliver()
+    assert bench.members[1].is_wanted and not bench.members[2].is_wanted
+    bench.members[1].stand(2, bench.now)
+    bench.deliver()
+    bench.now = 3.0
+    bench.members[1].passed(bench.now)
+    bench.deliver()
+    assert bench.logs()[1:] == [(1, 0), (1, 0)]
+    bench.call(2)
+    bench.deliver()
+    assert bench.logs()[1:] == [(2, 2), (2, 2)]
+
+
+def test_what_is_said_to_one_that_is_about_to_lead_is_not_lost() -> None:
+    bench = Bench(3, wait_for=2)
+    bench.deaf = {0}
+    bench.members[1].stand(1, bench.now)
+    bench.deliver()
+    bench.call(1)
+    bench.call(2)
+    bench.deliver()
+    bench.now = 1.0
+    bench.members[1].passed(bench.now)
+    bench.deliver()
+    assert bench.logs()[1:] == [(1, 1), (1, 1)]
+
+
+def test_a_former_leader_is_not_listened_to() -> None:
+    bench = Bench(3, wait_for=1)
+    bench.deaf = {0}
+    bench.members[1].stand(1, bench.now)
+    bench.deliver()
+    bench.now = 1.0
+    bench.members[1].passed(bench.now)
+    bench.deaf = {1, 2}
+    bench.call(0)
+    bench.deaf = set()
+    bench.under_way = [message for message in bench.under_way if message[0] == 0]
+    bench.deliver()
+    assert bench.members[0].term == 1 and bench.members[0].leader is None
+
+
+def test_a_gradient_that_a_round_went_by_waits_again() -> None:
+    bench = Bench(2, wait_for=1)
+    bench.call(0)
+    late = bench.members[1]
+    late.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
+    bench.deaf = {0}
+    bench.under_way, kept = [m for m in bench.under_way if m[1] == 0], []
+    bench.deaf = set()
+    while bench.under_way:  # what rank 1 gives is kept back until its time is over
+        source, to, says, vector = bench.under_way.pop(0)
+        if source == 1 and says["kind"] == "give":
+            kept.append((source, to, says, vector))
+        else:
+            bench.members[to].received(source, dict(says), vector, bench.now)
+    assert late.pending.weight == 0
+    bench.now = 1.0
+    bench.members[0].passed(bench.now)
+    bench.under_way += kept
+    bench.deliver()
+    assert bench.logs() == [(1, 0), (1, 0)]
+    assert late.pending.weight == 1.0
+    assert late.pending.ledger.taken == 0.0
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
+    bench = Bench(2, wait_for=1)
+    bench.call(0)
+    bench.call(1)
+    bench.deliver()
+    source, other = bench.members
+    source.applied = source.log.newest
+    says = dict(source.about_copy())
+    if not knows:
+        says["history"] = [[number, term, [0]] for number, term, _ in says["history"]]
+    fresh = Bench(2, wait_for=1).members[1]
+    fresh.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
+    fresh._start(1)
+    fresh.jump(says)
+    assert fresh.log.newest == source.log.newest == other.log.newest
+    assert fresh.pending.weight == (0.0 if knows else 1.0)
