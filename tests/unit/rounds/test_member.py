@@ -77,29 +77,29 @@ def test_one_that_does_not_answer_is_left_out_and_brought_up_when_it_speaks() ->
 
 
 def test_who_knows_most_leads_next() -> None:
-    """Rank 2 missed the round that ranks 0 and 1 have; when rank 0 is silent and rank 2 stands, rank 1 has to lead."""
+    """Rank 1 missed the round that ranks 0 and 2 have; when rank 0 is silent and rank 1 stands, rank 2 has to lead."""
     bench = Bench(3, wait_for=1)
-    bench.call(1)
-    bench.deaf = {2}
+    bench.call(2)
+    bench.deaf = {1}
     bench.deliver()
     bench.now = 1.0
     bench.members[0].passed(bench.now)
     bench.deliver()
     bench.under_way.clear()
     bench.deaf = {0}
-    bench.members[2].stand(1, bench.now)
+    bench.members[1].stand(1, bench.now)
     bench.deliver()
     bench.now = 2.0
-    bench.members[2].passed(bench.now)
-    bench.deliver()
-    assert bench.members[1].is_wanted and not bench.members[2].is_wanted
-    bench.members[1].stand(2, bench.now)
-    bench.deliver()
-    bench.now = 3.0
     bench.members[1].passed(bench.now)
     bench.deliver()
+    assert bench.members[2].is_wanted and not bench.members[1].is_wanted
+    bench.members[2].stand(2, bench.now)
+    bench.deliver()
+    bench.now = 3.0
+    bench.members[2].passed(bench.now)
+    bench.deliver()
     assert bench.logs()[1:] == [(1, 0), (1, 0)]
-    bench.call(2)
+    bench.call(1)
     bench.deliver()
     assert bench.logs()[1:] == [(2, 2), (2, 2)]
 
