@@ -19,7 +19,8 @@ from quorate.launch.world import World
 from quorate.train.distributed import OVERRIDE
 from quorate.wire import current
 from tests.support.processes import run_real_world
-from tests.world.loops import CASES, train
+from tests.world.loops import CASES
+from tests.world.test_matches_ddp import both_ways
 
 
 @dataclass
@@ -116,19 +117,8 @@ UNCHANGED = ("plain", "accumulated", "scheduled_before", "scheduled", "loaded", 
 
 def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tuple[float, float, bool]]:
     """Per loop: the largest difference to DDP, how far training moved, and whether replicas are equal."""
-    torch.set_num_threads(1)
     current.here().kept[OVERRIDE] = ("quorum", {"wait_for": "all"})
-    found = {}
-    for name in names:
-        theirs, mine = train(CASES[name], world, ours=False), train(CASES[name], world, ours=True)
-        difference = max(float((a.double() - b.double()).abs().max()) for a, b in zip(theirs, mine, strict=True))
-        torch.manual_seed(7)
-        moved = max(
-            float((a.detach() - b).abs().max()) for a, b in zip(CASES[name].model().parameters(), mine, strict=True)
-        )
-        bits = world.gather(torch.cat([p.double().reshape(-1) for p in mine]))
-        found[name] = (difference, moved, all(torch.equal(other, bits[0]) for other in bits))
-    return found
+    return both_ways(names, world)
 
 
 @pytest.mark.slow

@@ -115,7 +115,9 @@ def test_a_world_must_have_been_joined() -> None:
 
 
 def test_unknown_share() -> None:
-    with pytest.raises(ConfigurationError, match=r'unknown share "statik"; did you mean "static".* Known: dynamic, static'):
+    with pytest.raises(
+        ConfigurationError, match=r'unknown share "statik"; did you mean "static".* Known: dynamic, static'
+    ):
         loader_of(0, 2, share="statik")
 
 

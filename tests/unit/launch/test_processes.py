@@ -73,7 +73,9 @@ def test_each_worker_finds_its_place_in_the_environment(
     monkeypatch.setenv("QUORATE_STRATEGY", "another run's")
     monkeypatch.delenv("OMP_NUM_THREADS")
     text = "(WORDS / f'env-{RANK}').write_text(json.dumps([dict(os.environ), sys.argv[1:]]))"
-    command = Command(script=script(text), arguments=["-n", "--help", "--", "a b"], overrides=Overrides(settings={"wait_for": "all"}))
+    command = Command(
+        script=script(text), arguments=["-n", "--help", "--", "a b"], overrides=Overrides(settings={"wait_for": "all"})
+    )
     assert run_processes(command, 2, folder) == 0
     for rank, written in enumerate(_words(tmp_path, "env-0", "env-1")):
         found, arguments = json.loads(written)
