@@ -71,7 +71,7 @@ def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
 
 
 _REMEMBERED = 4096
-"""Rounds of which it is known whom they took in, and the most that are kept whole."""
+"""Rounds of which it is known whom they took in."""
 
 
 HISTORY = 64
@@ -82,10 +82,10 @@ History = Sequence[tuple[int, int, Sequence[int]]]
 
 
 class Log:
-    """The newest rounds: all that are not applied yet, and before these what fits in `limit` bytes."""
+    """The newest rounds: all that are not applied yet, and before these at most `rounds`, in at most `limit` bytes."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, rounds: int, limit: int) -> None:
+        self._most, self._limit = rounds, limit
         self._rounds: dict[int, Round] = {}
         self._history: dict[int, tuple[int, frozenset[int]]] = {}
         self.newest = 0
@@ -135,9 +135,9 @@ class Log:
         return self._rounds.get(number)
 
     def trim(self, applied: int) -> None:
-        """Forget the oldest of those up to round `applied` that do not fit."""
+        """Forget the oldest of those before round `applied` that are too many."""
         size = sum(one.nbytes for one in self._rounds.values())
         for number in sorted(self._rounds):
-            if number >= applied or (size <= self._limit and len(self._rounds) <= _REMEMBERED):
+            if number >= applied or (size <= self._limit and number > applied - self._most):
                 break
             size -= self._rounds.pop(number).nbytes

@@ -32,7 +32,7 @@ class Member:
         news: Callable[[], None],
     ) -> None:
         self.agreed, self.rank = agreed, rank
-        self.pending, self.log = Pending(agreed), Log(agreed.log_bytes)
+        self.pending, self.log = Pending(agreed), Log(agreed.log_rounds, agreed.log_bytes)
         self.term, self.leads, self.started = 0, 0, 0
         self.applied = 0
         """By the training thread."""

@@ -26,7 +26,7 @@ class Agreed:
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted among those that step."""
     log_bytes: int = 256 << 20
-    """What results that were formed may take in memory, beside those not applied yet."""
+    """What results that were applied may take in memory."""
     seed: int = 0
 
     @property
@@ -41,6 +41,11 @@ class Agreed:
             return self.size // 2 + 1
         assert isinstance(wanted, int | float)
         return wanted if isinstance(wanted, int) else math.ceil(wanted * self.size)
+
+    @property
+    def log_rounds(self) -> int:
+        """How many results that were applied are kept at most, for workers that are behind."""
+        return max(2 * self.max_staleness, 8)
 
     def weight_of(self, staleness: int) -> float:
         """What a contribution of that staleness counts."""
