@@ -34,13 +34,11 @@ class Piece(Dataset[Any]):
         self._examples: int = len(self.data)
         examples = self._examples
         epochs = range(begin // examples, (begin + length - 1) // examples + 1)
-        self._orders: dict[int, list[int]] = {
-            epoch: epoch_order(examples, seed=seed, epoch=epoch).tolist() for epoch in epochs
-        }
+        self._orders = {epoch: epoch_order(examples, seed=seed, epoch=epoch) for epoch in epochs}
 
     def _place(self, index: int) -> int:
         epoch, place = divmod(self.begin + index, self._examples)
-        return self._orders[epoch][place]
+        return int(self._orders[epoch][place])
 
     def __len__(self) -> int:
         return self.length
