@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv
 	@$(BIN)/quorate compare stdlib-functions -n 4 --baseline ddp --strategy all-reduce --strategy eager-majority \
-	  --strategy eager-solo --pace 100ms --imbalance one-of:150ms --seeds 2 --batch 8 --epochs 1 --evaluations 4 \
-	  --workload-set limit=1200 --workload-set longest=200 --workload-set hidden=16
+	  --strategy eager-solo --pace 100ms --imbalance one-of:150ms --seeds 3 --batch 8 --epochs 1 --evaluations 3 \
+	  --workload-set limit=900 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
 	@$(BIN)/python -m pytest
