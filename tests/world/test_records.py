@@ -61,6 +61,7 @@ def as_ddp_and_as_baseline(folder: str, world: World) -> tuple[list[float], list
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
     mine = train(model, model, optimizer, world)
     optimizer.finish()  # type: ignore[attr-defined]
+    place.kept[RECORDER].close()
     return theirs.tolist(), mine.tolist(), type(optimizer).__mro__[1].__name__
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from quorate.core.errors import ConfigurationError, Mismatch, QuorateError
+from quorate.launch.recording import flush_records
 from quorate.wire import current
 from quorate.wire.failure import report_failure
 
@@ -54,6 +55,7 @@ class _Ending:
         if self.status is not None:
             return
         self.status = status
+        flush_records(self.place)
         wire = self.place.wire
         try:
             report_failure(wire.board, wire.rank, reason, kind=kind)

@@ -22,9 +22,6 @@ from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 
-_HELD = 64
-"""Rows a virtual worker writes at once."""
-
 
 def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool | None) -> None:
     """Open this worker's records, where it keeps some.
@@ -39,7 +36,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     is_real = isinstance(wire, RealWire)
     recorder = place.kept[RECORDER] = Recorder(
         records_of(folder, wire.rank),
-        held=1 if is_real else _HELD,
+        closes=not is_real,
         copy=event_files(folder) if is_real and wire.rank == 0 else None,
     )
     recorder.write(
