@@ -194,6 +194,7 @@ def test_the_run_under_way_is_read_as_it_grows(tmp_path: Path) -> None:
     assert (tail.in_words, tail.steps, tail.quality("top1")) == ("starting", 0, None)
     recorder = Recorder(tmp_path / "rank-0.jsonl")
     recorder.step(_step(1))
+    recorder.flush()
     tail.look()
     assert tail.in_words == "step 1"
     recorder.step(_step(2, loss=0.5))
