@@ -140,7 +140,7 @@ class Leader:
         number = self.calls.begin()
         assert number == self._log.newest + 1
         expected = {rank for rank, worker in enumerate(self.calls.workers) if worker.is_present or settles}
-        self.gathering = Gathering(number, now + self.agreed.grace, settles, expected)
+        self.gathering = Gathering(number, now + self.agreed.silence, settles, expected)
         for rank in range(self.agreed.size):  # also the absent ones: it wakes them up
             self._send(rank, {"kind": "start", "number": number}, None)
 

@@ -222,7 +222,7 @@ class Member:
         """This member leads from now on, in a new term; it first asks everyone where they are."""
         self._follow(term, self.rank)
         self._states, self._early = {}, []
-        self._states_until = now + self.agreed.grace
+        self._states_until = now + self.agreed.silence
         for rank in range(self.agreed.size):
             self._tell(rank, {"kind": "term"}, None)
 

@@ -103,7 +103,7 @@ class Progress:
         if member.asks_until is not None:
             until.append(member.asks_until)
         if self.is_waiting and member.leads != member.rank:
-            grace = member.agreed.grace
+            grace = member.agreed.silence
             until.append((member.heard_at if self._pinged is None else self._pinged) + grace)
         return max(0.0, min(until) - now) + 1e-6
 
@@ -116,10 +116,10 @@ class Progress:
         elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):
             self._pinged = None
         elif self._pinged is None:
-            if now >= member.heard_at + member.agreed.grace:
+            if now >= member.heard_at + member.agreed.silence:
                 self._pinged = now
                 member.ping()
-        elif now >= self._pinged + member.agreed.grace:
+        elif now >= self._pinged + member.agreed.silence:
             self._pinged = None
             member.heard_at = now
             self._stand(now)

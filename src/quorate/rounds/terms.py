@@ -8,6 +8,9 @@ from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 
+_SLOWEST = 100e6
+"""Bytes per second that are expected at least of a process that carries vectors."""
+
 WaitFor = int | float | Literal["all", "majority", "designated"]
 
 
@@ -23,6 +26,8 @@ class Agreed:
     divide_by: Literal["world", "arrived"] = "world"
     grace: float = 0.050
     """Seconds in which a worker answers, or is waited for by nobody."""
+    vector_bytes: int = 0
+    """Of one gradient: what carrying it takes is not silence."""
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted among those that step."""
     log_bytes: int = 256 << 20
@@ -41,6 +46,11 @@ class Agreed:
             return self.size // 2 + 1
         assert isinstance(wanted, int | float)
         return wanted if isinstance(wanted, int) else math.ceil(wanted * self.size)
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which a worker is taken for silent: `grace`, and what everyone's vectors to and fro take."""
+        return self.grace + 2 * self.size * self.vector_bytes / _SLOWEST
 
     @property
     def log_rounds(self) -> int:

@@ -61,7 +61,7 @@ class Quorum(Strategy):
     clip_norm: float | None = None
     """The greatest norm of a round's mean."""
     grace: float = 0.05
-    """Seconds in which a worker's process answers, or is left out until it does."""
+    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted in the divisor."""
     buffers: Literal["none", "mean", "rank0"] = "rank0"

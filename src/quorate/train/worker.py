@@ -122,7 +122,9 @@ class OptimizerWorker:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
         seed = self._place.kept.get(RUN_SEED, 0)
-        self._rounds = WorkerRounds(self, Agreed(size=self.size, seed=seed, **settings), clip_norm)
+        nbytes = sum(part.numel * part.dtype.itemsize for part in self.peers.layout.parts)
+        agreed = Agreed(size=self.size, seed=seed, vector_bytes=nbytes, **settings)
+        self._rounds = WorkerRounds(self, agreed, clip_norm)
 
     def update(self, gradient: Flat, *, options: Any = None) -> None:
         self.timer.rounds += 1
