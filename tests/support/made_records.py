@@ -1,8 +1,8 @@
 """Folders of runs and comparisons as training would leave them, made without training: the same bytes every time.
 
 `make_comparison` writes three arms: `ddp` (the baseline) and `all-reduce` wait for everybody in every step; `quorum`
-waits for nobody, and its slow rank takes fewer steps. Rank 3 is slow in all of them unless told otherwise. One run of
-`all-reduce` has failed: a rank was killed in the middle of a line.
+waits for nobody, its slow rank takes fewer steps, and it has rounds (`made_rounds`). Rank 3 is slow in all of them
+unless told otherwise. One run of `all-reduce` has failed: a rank was killed in the middle of a line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Recorder, Step, records_of
+from tests.support.made_rounds import Rows, put_rounds
 
 WALL = 1_790_000_000.0
 """The time of day when the clocks of `Run.clocks` began, in seconds since 1970."""
@@ -143,10 +144,8 @@ class _Made:
         self.now = [0.0] * run.ranks
         """Seconds since the run began, by rank."""
         self.taken = [0] * run.ranks
-        self.rows: list[list[Step | tuple[str, dict[str, Any]]]] = [[] for _ in range(run.ranks)]
+        self.rows: Rows = [[] for _ in range(run.ranks)]
         self.round = 0
-        self.seen = [0] * run.ranks
-        """The round that each rank's gradient was computed at."""
 
     def write(self) -> None:
         if self.run.waits:
@@ -175,16 +174,12 @@ class _Made:
         run, evaluated = self.run, 0
         while sum(self.taken) < run.ranks * run.steps:
             rank = min(range(run.ranks), key=lambda one: self.now[one])
-            spent = self._busy(rank, 0.0)
-            if rank != run.slow_rank:
-                self.round += rank == min(one for one in range(run.ranks) if one != run.slow_rank)
-            staleness = max(0, self.round - self.seen[rank] - 1)
-            contributors = run.ranks if staleness == 0 else run.ranks - 1
-            self._step(rank, self.now[rank], spent, wait=0.001, contributors=contributors, staleness=staleness)
-            self.seen[rank] = self.round
+            self._step(rank, self.now[rank], self._busy(rank, 0.0), wait=0.001, contributors=1)
             if run.evaluate_every and sum(self.taken) // (run.evaluate_every * run.ranks) > evaluated:
                 evaluated += 1
                 self._evaluate()
+        caller = min(rank for rank in range(run.ranks) if rank != run.slow_rank or run.ranks == 1)
+        put_rounds(self.rows, caller, [self._start(rank) for rank in range(run.ranks)])
 
     def _busy(self, rank: int, delay: float) -> tuple[float, float, float]:
         """Seconds of data, delay and compute of a step."""
@@ -200,7 +195,6 @@ class _Made:
         *,
         wait: float,
         contributors: int,
-        staleness: int = 0,
     ) -> None:
         run = self.run
         data, delay, compute = spent
@@ -228,7 +222,6 @@ class _Made:
             bytes_out=run.step_bytes,
             bytes_in=run.step_bytes,
             contributors=contributors,
-            staleness=staleness,
         )
         self.rows[rank].append(row)
         self.now[rank] = end
@@ -324,7 +317,7 @@ class _Made:
                 recorder.step(row)
             else:
                 kind, values = row
-                recorder.write("log" if kind == "log" else "evaluate", **values)
+                recorder.write(kind, **values)
         if run.fails_at is None:
             peak = None if run.is_virtual else 300_000_000 + 1_000_000 * rank
             recorder.write("end", time=self._start(rank) + self.now[rank], steps=self.taken[rank], peak_bytes=peak)

@@ -15,10 +15,12 @@ from quorate.report.schema import (
     Estimate,
     Fairness,
     Lane,
+    Mark,
     Metric,
     Outcome,
     RankArrival,
     Reproduce,
+    Rounds,
     StepTimes,
     Summary,
     Trial,
@@ -123,8 +125,10 @@ def made_arm(name: str, quality: float, speed: float, *, ranks: int = 4, seeds: 
         steps=made_steps(name, chance),
         curves=tuple(_curve(seed, quality, speed, chance) for seed in seeds),
         losses=tuple(_losses(seed, speed, chance) for seed in seeds),
-        arrival=made_arrival(ranks, seeds[0], chance),
-        timeline=made_timeline(min(ranks, 16), waits, chance),
+        arrival=made_arrival(ranks, seeds[0], chance).model_copy(update={"is_together": waits}),
+        timeline=(lanes := made_timeline(min(ranks, 16), waits, chance)),
+        marks=() if waits else made_marks(lanes),
+        rounds=None if waits else made_rounds(ranks, seeds, chance),
     )
 
 
@@ -162,6 +166,7 @@ def made_arrival(ranks: int, seed: int, chance: random.Random, columns: int = 40
     )
     return Arrival(
         seed=seed,
+        is_together=True,
         ranks=tuple(
             RankArrival(
                 rank=rank,
@@ -199,6 +204,38 @@ def made_timeline(ranks: int, waits: bool, chance: random.Random, steps: int = 2
     return tuple(
         Lane(rank=rank, spans=tuple((name, low, min(high, end)) for name, low, high in own if low < end))
         for rank, own in enumerate(spans)
+    )
+
+
+def made_marks(lanes: Sequence[Lane]) -> tuple[Mark, ...]:
+    """A round each time the first rank has computed; it takes in what has come since the one before it."""
+    arrivals = [(end, lane.rank) for lane in lanes for name, _, end in lane.spans if name == "compute"]
+    marks = []
+    before = -1.0
+    for number, time in enumerate((end for end, rank in sorted(arrivals) if rank == lanes[0].rank), 100):
+        given = tuple((rank, end, int(rank == 3)) for end, rank in sorted(arrivals) if before < end <= time)
+        marks.append(Mark(number=number, time=time + 0.001, given=given))
+        before = time
+    return tuple(marks)
+
+
+def made_rounds(ranks: int, seeds: Sequence[int], chance: random.Random) -> Rounds:
+    """Most rounds have nearly all workers in them, and most gradients are fresh."""
+    contributors = tuple(int(900 * math.exp(-0.7 * abs(ranks - 1 - count))) for count in range(ranks + 1))
+    staleness = (6100, 1730, 401, 96, 17, 0, 2)
+    shares = [0.6 if rank == 3 else 1.0 for rank in range(ranks)]
+    return Rounds(
+        count=estimate([2412.0 + chance.randint(-9, 9) for _ in seeds]),
+        per_second=estimate([28.1 + chance.gauss(0.0, 0.3) for _ in seeds]),
+        contributors=contributors,
+        contributors_mean=sum(number * count for number, count in enumerate(contributors)) / sum(contributors),
+        fresh_share=estimate([0.73 + chance.gauss(0.0, 0.01) for _ in seeds]),
+        staleness=staleness,
+        staleness_mean=sum(number * count for number, count in enumerate(staleness)) / sum(staleness),
+        effective_batch=estimate([25.0 + chance.gauss(0.0, 0.2) for _ in seeds]),
+        rank_shares=tuple(share / sum(shares) for share in shares),
+        waiting_share=estimate([0.008 + chance.gauss(0.0, 0.001) for _ in seeds]),
+        waiting_in_step=estimate([0.29 + chance.gauss(0.0, 0.005) for _ in seeds]),
     )
 
 

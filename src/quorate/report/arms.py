@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from quorate.report.figures import RunFigures
 from quorate.report.planned import Planned, PlannedArm
-from quorate.report.schema import Arm, Difference, Estimate
+from quorate.report.round_figures import RoundFigures
+from quorate.report.schema import Arm, Difference, Estimate, Rounds
 from quorate.report.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.time_use import step_times
 
@@ -68,6 +70,8 @@ def arm_of(
         losses=tuple(run.losses for run in used if run.losses is not None),
         arrival=None if first is None else first.arrival,
         timeline=() if first is None else first.timeline,
+        marks=() if first is None else first.marks,
+        rounds=_rounds([run.rounds for run in used if run.rounds is not None]),
     )
 
 
@@ -81,11 +85,50 @@ def _reached(runs: Sequence[RunFigures], plan: Planned) -> tuple[int, int] | Non
 def _estimate(runs: Sequence[RunFigures], figure: Figure, *, least: float = 0.0) -> Estimate | None:
     """Over the runs that have it; an interval does not reach below the least value there can be."""
     values = [value for run in runs if (value := figure(run)) is not None]
-    if not values:
-        return None
+    return _mean(values, least=least) if values else None
+
+
+def _mean(values: Sequence[float], *, least: float = 0.0, most: float = math.inf) -> Estimate:
+    """Of at least one value; its interval does not reach beyond what there can be."""
     found = mean_interval(values)
     low = None if found.low is None else max(found.low, least)
-    return Estimate(mean=found.mean, low=low, high=found.high, values=tuple(values))
+    high = None if found.high is None else min(found.high, most)
+    return Estimate(mean=found.mean, low=low, high=high, values=tuple(values))
+
+
+def _rounds(runs: Sequence[RoundFigures]) -> Rounds | None:
+    """Over the runs that have rounds; counts of all runs are added up."""
+    if not runs:
+        return None
+    contributors = sum((run.contributors for run in runs), Counter[int]())
+    staleness = sum((run.staleness for run in runs), Counter[int]())
+    ranks = sum((run.ranks for run in runs), Counter[int]())
+    speeds = [run.per_second for run in runs if run.per_second is not None]
+    batches = [run.effective_batch for run in runs if run.effective_batch is not None]
+    waited = [run.waiting for run in runs if run.waiting is not None]
+    in_step = [run.waiting_in_step for run in runs if run.waiting_in_step is not None]
+    return Rounds(
+        count=_mean([run.count for run in runs]),
+        per_second=_mean(speeds) if speeds else None,
+        contributors=_listed(contributors),
+        contributors_mean=_centre(contributors),
+        fresh_share=_mean([run.fresh_share for run in runs], most=1.0),
+        staleness=_listed(staleness),
+        staleness_mean=_centre(staleness),
+        effective_batch=_mean(batches) if batches else None,
+        rank_shares=tuple(count / ranks.total() for count in _listed(ranks, max(run.size for run in runs))),
+        waiting_share=_mean(waited, most=1.0) if waited else None,
+        waiting_in_step=_mean(in_step, most=1.0) if in_step else None,
+    )
+
+
+def _listed(counts: Counter[int], size: int = 0) -> tuple[int, ...]:
+    """By number, from 0 on; at least so many."""
+    return tuple(counts[number] for number in range(max(size, max(counts) + 1)))
+
+
+def _centre(counts: Counter[int]) -> float:
+    return sum(number * count for number, count in counts.items()) / counts.total()
 
 
 def _ratio_estimate(ratios: Sequence[float]) -> Estimate | None:

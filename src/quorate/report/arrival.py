@@ -26,6 +26,7 @@ def arrival_of(skew: Skew, seed: int) -> Arrival:
     )
     return Arrival(
         seed=seed,
+        is_together=skew.is_together,
         ranks=ranks,
         slow_rank=skew.slow[0].rank if skew.slow else None,
         sentence=sentence_of(skew),
@@ -76,14 +77,19 @@ def _of_nobody(skew: Skew) -> str:
 
 
 def _of_pace(skew: Skew) -> str:
+    """Where not everybody waits for everybody."""
     if not skew.slow:
-        return "nobody waits for the slowest, and no rank takes longer for a step than the others beyond chance"
-    mine = statistics.median(one.step_median for one in skew.slow)
-    others = statistics.median(one.step_median for one in skew.others)
-    verb = "take" if len(skew.slow) > 1 else "takes"
+        last = seconds_in_words(skew.last_median)
+        return (
+            "not everybody is waited for, and no rank is longer at work on a step than the others beyond chance; had "
+            f"all begun each step together, the last would have arrived {last} after the first (median)"
+        )
+    mine = statistics.median(one.busy_median for one in skew.slow)
+    others = statistics.median(one.busy_median for one in skew.others)
+    verb = "are" if len(skew.slow) > 1 else "is"
     return (
-        f"nobody waits for the slowest: {_names(skew.slow, skew)} {verb} {seconds_in_words(mine)} for a step (median), "
-        f"{mine / others:.2f} times what the others take"
+        f"not everybody is waited for: {_names(skew.slow, skew)} {verb} at work on a step for {seconds_in_words(mine)} "
+        f"(median), {mine / others:.2f} times as long as the others"
     )
 
 

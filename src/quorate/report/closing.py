@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from quorate.core.records import ranks_in
 from quorate.report.lateness import Skew, skew_of
-from quorate.report.meetings import Meetings, meetings_of
+from quorate.report.meetings import meetings_of
 from quorate.report.reading import RunRecords, read_run
+from quorate.report.round_figures import RoundFigures, figures_of_rounds
+from quorate.report.rounds import last_arrivals, wait_for_all
 from quorate.report.throughput import Window, training_seconds, window_of
-from quorate.report.time_use import spent_in, waiting_share
+from quorate.report.time_use import Spent, spent_in, waiting_share
 from quorate.report.wording import counted, number_in_words, ranks_named, seconds_in_words, share_in_words
 
 MOST_BYTES = 4 << 20
@@ -24,34 +27,52 @@ def closing_line(folder: Path) -> str | None:
     """What is to be said of the run in `folder`; None where no step was recorded.
 
     `120 steps in 14.2 s (8.40 steps/s, 270 examples/s); rank 3 arrived last in 97% of the steps, 182 ms after the
-    first; 61% of the others' time was waiting; records in runs/x`. Who arrives when is said of two workers or more. Of
-    a run with long records rates and arrivals are those of its last steps.
+    first; 61% of the others' time was waiting; records in runs/x`. Who arrives when is said of two workers or more.
+    Under a quorum it says what that cost and gained: `412 rounds, 2.3 of 4 workers in each, 61% fresh, effective batch
+    74; 14% of the time was waiting (in step it would have been 43%)`. Of a run with long records all but the numbers of
+    steps and rounds is of its last steps.
     """
     ranks = max(1, len(ranks_in(folder)))
     run = read_run(folder, most_bytes=max(LEAST_BYTES, MOST_BYTES // ranks))
     seconds = training_seconds(run)
     if seconds is None:
         return None
-    skipped = _skipped(run)
-    warm_up = run.usual_warm_up if skipped is None else skipped
+    merged = run.merged()
+    is_all = not _keep_ends(run)
+    warm_up = run.usual_warm_up if is_all else 0
     window = window_of(run, warm_up)
     total = max(one.steps[-1].step for one in run.ranks if one.steps)
     virtual = " of virtual time" if run.is_virtual else ""
     parts = [f"{counted(total, 'step')} in {seconds_in_words(seconds)}{virtual}"]
     if window is not None:
-        parts[0] += f" ({_rates(run, window, is_all=skipped is None)})"
+        parts[0] += f" ({_rates(run, window, is_all=is_all)})"
     steps = run.after(warm_up)
-    meetings = meetings_of(steps)
-    skew = skew_of(meetings, steps)
+    meetings = meetings_of(steps, is_together=wait_for_all(merged) if merged else None)
+    warm = run.warm(warm_up)
+    skew = skew_of(meetings, steps, warm)
+    spent = spent_in(meetings, last_arrivals(merged) if merged else None)
+    rounds = figures_of_rounds(merged, run.size, window, warm, spent)
+    if rounds is not None:
+        parts.append(_rounds(rounds))
     if skew is not None:
-        parts += _waiting(skew, meetings)
+        parts += _waiting(skew, spent)
+    if rounds is not None and not meetings.is_together:
+        parts += _gained(rounds)
     return "; ".join([*parts, f"records in {folder}"])
 
 
-def _skipped(run: RunRecords) -> int | None:
-    """The last step of which not all rows were read; None where all were."""
-    gaps = [late.step for one in run.ranks for early, late in pairwise(one.steps) if late.step > early.step + 1]
-    return max(gaps, default=None)
+def _keep_ends(run: RunRecords) -> bool:
+    """Where not all rows were read, leave only steps from which on those of every rank are known; whether it was so.
+
+    The last step of every rank stays, whenever it was.
+    """
+    gaps = [next_ for one in run.ranks for early, next_ in pairwise(one.steps) if next_.step > early.step + 1]
+    since = max((step.begin for step in gaps), default=None)
+    if since is None:
+        return False
+    for one in run.ranks:
+        one.steps[:-1] = [step for step in one.steps[:-1] if step.begin >= since]
+    return True
 
 
 def _rates(run: RunRecords, window: Window, *, is_all: bool) -> str:
@@ -62,10 +83,30 @@ def _rates(run: RunRecords, window: Window, *, is_all: bool) -> str:
     return rates if is_all else f"lately {rates}"
 
 
-def _waiting(skew: Skew, meetings: Meetings) -> list[str]:
+def _rounds(rounds: RoundFigures) -> str:
+    """What the updates were made of."""
+    batch = rounds.effective_batch
+    said = (
+        f"{counted(rounds.count, 'round')}, {rounds.contributors_mean:.1f} of {rounds.size} workers in each, "
+        f"{share_in_words(rounds.fresh_share)} fresh"
+    )
+    return said if batch is None else f"{said}, effective batch {number_in_words(batch)}"
+
+
+def _gained(rounds: RoundFigures) -> list[str]:
+    """What waiting was left, of what there would have been."""
+    if rounds.waiting is None:
+        return []
+    waited = f"{share_in_words(rounds.waiting)} of the time was waiting"
+    if rounds.waiting_in_step is None:
+        return [waited]
+    return [f"{waited} (in step it would have been {share_in_words(rounds.waiting_in_step)})"]
+
+
+def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:
     """Who held the others up, and how much that was."""
     slow = [one.rank for one in skew.slow]
-    share = waiting_share(one for one in spent_in(meetings) if one.rank not in slow)
+    share = waiting_share(one for one in spent if one.rank not in slow)
     waited = "" if share is None else share_in_words(share)
     if not skew.is_together:
         return [_pace(skew)] if slow else []
@@ -79,9 +120,9 @@ def _waiting(skew: Skew, meetings: Meetings) -> list[str]:
 
 
 def _pace(skew: Skew) -> str:
-    """Where nobody waits."""
+    """Where not everybody waits for everybody."""
     slow = [one.rank for one in skew.slow]
-    mine = statistics.median(one.step_median for one in skew.slow)
-    others = statistics.median(one.step_median for one in skew.others)
-    who = ranks_named(slow, len(skew.ranks))
-    return f"{who} took {seconds_in_words(mine)} for a step, {mine / others:.2f} times what the others took"
+    mine = statistics.median(one.busy_median for one in skew.slow)
+    others = statistics.median(one.busy_median for one in skew.others)
+    who = f"{ranks_named(slow, len(skew.ranks))} {'was' if len(slow) == 1 else 'were'}"
+    return f"{who} at work on a step for {seconds_in_words(mine)}, {mine / others:.2f} times as long as the others"

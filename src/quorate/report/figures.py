@@ -16,7 +16,9 @@ from quorate.report.meetings import meetings_of
 from quorate.report.planned import Planned
 from quorate.report.quality import Amounts, curve_of, final_quality, losses_of, time_to, went_wrong
 from quorate.report.reading import RunRecords, read_run
-from quorate.report.schema import Arrival, Curve, Lane, Outcome
+from quorate.report.round_figures import RoundFigures, figures_of_rounds
+from quorate.report.rounds import last_arrivals, wait_for_all
+from quorate.report.schema import Arrival, Curve, Lane, Mark, Outcome
 from quorate.report.time_use import by_rank, spent_in, totals_of
 from quorate.report.timeline import timeline_of
 
@@ -50,6 +52,8 @@ class RunFigures:
     """Their seconds by activity."""
     arrival: Arrival | None
     timeline: tuple[Lane, ...]
+    marks: tuple[Mark, ...]
+    rounds: RoundFigures | None
 
 
 def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
@@ -63,10 +67,15 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         reached = time_to(plan.target, curve, higher_is_better=metric.higher_is_better)
     window = throughput.window_of(run, warm_up)
     steps = run.after(warm_up)
-    meetings = meetings_of(steps)
-    skew = skew_of(meetings, steps)
+    merged = run.merged()
+    meetings = meetings_of(steps, is_together=wait_for_all(merged) if merged else None)
+    warm = run.warm(warm_up)
+    skew = skew_of(meetings, steps, warm)
     arrival = None if skew is None else arrival_of(skew, seed)
-    spent = spent_in(meetings)
+    last = last_arrivals(merged) if merged else None
+    spent = spent_in(meetings, last)
+    shown = spent_in(meetings_of(warm), last)
+    lanes, marks = timeline_of(by_rank(shown), None if arrival is None else arrival.slow_rank, merged)
     return RunFigures(
         seed=seed,
         about=run.about,
@@ -87,7 +96,9 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         lengths=sorted(one.seconds for one in spent),
         totals=totals_of(spent),
         arrival=arrival,
-        timeline=timeline_of(by_rank(spent), None if arrival is None else arrival.slow_rank),
+        timeline=lanes,
+        marks=marks,
+        rounds=figures_of_rounds(merged, run.size, window, warm, spent),
     )
 
 

@@ -1,7 +1,9 @@
 """Who is slow: when each rank came to the meeting point, held side by side.
 
 A synchronous exchange ends for all at once, so the fast ranks' steps are as long as the slow one's: step times do not
-tell. Arrivals do. Where nobody waits there is no meeting point to be late at; there a rank's own step time tells.
+tell. Arrivals do. Where not everybody waits for everybody, nobody comes late to anything. There steps of equal number
+are held side by side, and lateness is how much longer a rank was at work on its step than the fastest on the same:
+what it would have been late by, had all begun together.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from quorate.core.records import Step
-from quorate.report.meetings import Key, Meetings, lateness_of
+from quorate.report.in_step import busy, in_order, side_by_side
+from quorate.report.meetings import Meetings, lateness_of
 from quorate.report.statistics import chance_of_at_least, quantile
 
 COLUMNS = 120
@@ -27,7 +31,7 @@ LEAST_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Lateness:
-    """How one rank came to the meeting point; seconds."""
+    """How one rank came to the meeting point, or would have come; seconds."""
 
     rank: int
     mean: float
@@ -38,7 +42,8 @@ class Lateness:
     is_often_last: bool
     """Whether that share is beyond chance."""
     step_mean: float
-    step_median: float
+    busy_median: float
+    """Of the time at work on a step, until it arrived."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,15 @@ class Skew:
 
     ranks: tuple[Lateness, ...]
     is_together: bool
-    """Whether they wait for each other; else they have no meeting point to be late at."""
+    """Whether everybody waits for everybody; else there was no meeting point to be late at."""
     slow: tuple[Lateness, ...]
     """Ranks that are slower than the others beyond chance, the slowest first."""
     last_median: float
     """Seconds from the first to arrive to the last, in half of the meetings at most."""
     columns: tuple[int, ...]
-    """The step that each column of the heat map begins with."""
+    """The step that each column of the heat map begins with; they rise."""
     heat: tuple[tuple[float | None, ...], ...]
-    """Mean lateness by rank (rows, as in `ranks`) and range of meetings (columns)."""
+    """Mean lateness by rank (rows, as in `ranks`) and range of steps (columns)."""
 
     @property
     def others(self) -> list[Lateness]:
@@ -68,32 +73,52 @@ class Skew:
         return _matters(statistics.fmean(one.step_mean for one in self.ranks))
 
 
-def skew_of(meetings: Meetings, steps: Mapping[int, Sequence[Step]]) -> Skew | None:
-    """The skew of the steps (by rank) that made these meetings; None where no two ranks ever met.
+def skew_of(
+    meetings: Meetings, steps: Mapping[int, Sequence[Step]], every: Mapping[int, Sequence[Step]] | None = None
+) -> Skew | None:
+    """The skew of the steps (by rank) that made these meetings; None where no two ranks ever met, or could have met.
+
+    `every` has the steps that are no measure of waiting as well (next after an evaluation): they count where none is.
 
     A rank is slow if it is last far more often than chance would have it (binomial, at `SURPRISE` over all ranks)
     *and* its median lateness is greater than the others' by an amount that matters. So a delay that hits a rank drawn
     anew in every step makes none slow.
     """
-    keys = (
-        meetings.complete if meetings.is_together else [key for key, there in meetings.steps.items() if len(there) > 1]
-    )
-    if not keys:
+    together = meetings.is_together
+    if together:
+        met = [meetings.steps[key] for key in meetings.complete]
+    else:
+        met = _apart({rank: (every or steps)[rank] for rank in meetings.ranks})
+    if not met:
         return None
     late: dict[int, list[float]] = {rank: [] for rank in meetings.ranks}
     last = dict.fromkeys(meetings.ranks, 0)
-    ends = []
-    for key in keys:
-        seconds = lateness_of(meetings.steps[key])
-        ends.append(max(seconds.values()))
-        for rank, own in seconds.items():
+    seconds = [lateness_of(there) if together else _longer(there) for there in met]
+    for one in seconds:
+        latest = max(one.values())
+        for rank, own in one.items():
             late[rank].append(own)
-            last[rank] += own == ends[-1] > 0.0
+            last[rank] += own == latest > 0.0
     size = sum(map(bool, late.values()))
     found = [_of_rank(rank, late[rank], last[rank], size, steps[rank]) for rank in meetings.ranks if late[rank]]
-    slow = _late(found) if meetings.is_together else _slower(found, steps)
-    columns, heat = _heat(meetings, keys, [one.rank for one in found])
-    return Skew(tuple(found), meetings.is_together, tuple(slow), statistics.median(ends), columns, heat)
+    slow = _late(found) if together else _slower(found, steps)
+    firsts = [min(step.step for step in there.values()) for there in met]
+    columns, heat = _heat(firsts, seconds, [one.rank for one in found])
+    last_median = statistics.median(max(one.values()) for one in seconds)
+    return Skew(tuple(found), together, tuple(slow), last_median, columns, heat)
+
+
+def _apart(steps: Mapping[int, Sequence[Step]]) -> list[dict[int, Step]]:
+    """Steps of equal number; where few are known of all ranks (of long records only the ends were read), in order."""
+    shortest = min((len(own) for own in steps.values()), default=0)
+    found = side_by_side(steps)
+    return list((found if 2 * len(found) >= shortest else in_order(steps)).values())
+
+
+def _longer(there: Mapping[int, Step]) -> dict[int, float]:
+    """Seconds by which each rank was longer at work on its step than the fastest."""
+    shortest = min(busy(step) for step in there.values())
+    return {rank: busy(step) - shortest for rank, step in there.items()}
 
 
 def _matters(step_seconds: float) -> float:
@@ -113,7 +138,7 @@ def _of_rank(rank: int, late: list[float], last: int, size: int, steps: Sequence
         is_often_last=last >= EFFECT * chance * len(late)
         and chance_of_at_least(last, len(late), chance) < SURPRISE * chance,
         step_mean=statistics.fmean(lengths),
-        step_median=statistics.median(lengths),
+        busy_median=statistics.median(map(busy, steps)),
     )
 
 
@@ -126,29 +151,29 @@ def _late(found: list[Lateness]) -> list[Lateness]:
 
 
 def _slower(found: list[Lateness], steps: Mapping[int, Sequence[Step]]) -> list[Lateness]:
-    """Where nobody waits: ranks whose steps are nearly all longer than the others' usual one (a sign test)."""
+    """Where nobody meets: ranks that are nearly always longer at work than the others usually are (a sign test)."""
     slow = []
     for one in found:
-        usual = statistics.median(other.step_median for other in found if other is not one)
-        longer = sum(step.end - step.begin > usual for step in steps[one.rank])
+        usual = statistics.median(other.busy_median for other in found if other is not one)
+        longer = sum(busy(step) > usual for step in steps[one.rank])
         chance = chance_of_at_least(longer, len(steps[one.rank]), 0.5)
-        if one.step_median > usual + _matters(usual) and chance < SURPRISE / len(found):
+        if one.busy_median > usual + _matters(usual) and chance < SURPRISE / len(found):
             slow.append(one)
-    return sorted(slow, key=lambda one: (-one.step_median, one.rank))
+    return sorted(slow, key=lambda one: (-one.busy_median, one.rank))
 
 
 def _heat(
-    meetings: Meetings, keys: Sequence[Key], ranks: Iterable[int]
+    firsts: Sequence[int], seconds: Sequence[Mapping[int, float]], ranks: Iterable[int]
 ) -> tuple[tuple[int, ...], tuple[tuple[float | None, ...], ...]]:
     """The first step of every column, and the mean lateness by rank and column."""
-    width = -(-len(keys) // COLUMNS)
-    parts = [keys[begin : begin + width] for begin in range(0, len(keys), width)]
-    late = [[lateness_of(meetings.steps[key]) for key in part] for part in parts]
-    firsts = [min(step.step for step in meetings.steps[part[0]].values()) for part in parts]
-    return tuple(firsts), tuple(tuple(_mean(part, rank) for part in late) for rank in ranks)
+    width = -(-len(seconds) // COLUMNS)
+    parts = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
+    # Ranks that come later count their steps from 1 again; columns are in order of time all the same.
+    columns = tuple(accumulate(firsts[::width], max))
+    return columns, tuple(tuple(_mean(part, rank) for part in parts) for rank in ranks)
 
 
-def _mean(meetings: Iterable[Mapping[int, float]], rank: int) -> float | None:
-    """Of one rank's lateness, over the meetings it was at."""
-    own = [late[rank] for late in meetings if rank in late]
+def _mean(late: Iterable[Mapping[int, float]], rank: int) -> float | None:
+    """Of one rank's lateness, where it was there."""
+    own = [one[rank] for one in late if rank in one]
     return round(statistics.fmean(own), 6) if own else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from quorate.report.schema import Arm, Estimate, Summary
+from quorate.report.schema import Arm, Estimate, Rounds, Summary
 from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words, share_in_words
 
 Words = Callable[[float], str]
@@ -26,6 +26,11 @@ def markdown(summary: Summary) -> str:
     parts += [_table(summary), _legend(summary), "## Fairness", _fairness(summary)]
     slow = [f"- {arm.name}: {arm.arrival.sentence}." for arm in summary.arms if arm.arrival is not None]
     parts += ["## Who is slow", "\n".join(slow) or "Nobody can be told apart: no two workers met."]
+    merged = [
+        f"- {arm.name}: {_rounds(arm.rounds, summary.workers)}." for arm in summary.arms if arm.rounds is not None
+    ]
+    if merged:
+        parts += ["## Rounds", "\n".join(merged)]
     parts += ["## Reproduce", "\n".join(_reproduce(summary))]
     return "\n\n".join(parts) + "\n"
 
@@ -96,6 +101,25 @@ def _fairness(summary: Summary) -> str:
         steps = counted(fairness.warm_up_steps, "step")
         lines.append(f"One run, compared with nothing; the first {steps} of every worker are left out as warm-up.")
     return "\n".join(lines)
+
+
+def _rounds(rounds: Rounds, workers: int) -> str:
+    """Of how many workers updates were made, how stale they were, and what waiting that saved."""
+    speed = "" if rounds.per_second is None else f" ({number_in_words(rounds.per_second.mean)} per second)"
+    least = min(range(len(rounds.rank_shares)), key=lambda rank: rounds.rank_shares[rank])
+    said = [
+        f"{number_in_words(rounds.count.mean)} rounds{speed}, {number_in_words(rounds.contributors_mean)} of "
+        f"{workers} workers in each",
+        f"{share_in_words(rounds.fresh_share.mean)} of the gradients fresh, staleness "
+        f"{number_in_words(rounds.staleness_mean)} in the mean and {len(rounds.staleness) - 1} at most",
+        f"rank {least} has the least of the applied gradients, {share_in_words(rounds.rank_shares[least])}",
+    ]
+    if rounds.effective_batch is not None:
+        said.append(f"effective batch {number_in_words(rounds.effective_batch.mean)}")
+    if rounds.waiting_share is not None and rounds.waiting_in_step is not None:
+        waited, in_step = (share_in_words(one.mean) for one in (rounds.waiting_share, rounds.waiting_in_step))
+        said.append(f"{waited} of the time was waiting (estimate of what it would have been in step: {in_step})")
+    return "; ".join(said)
 
 
 def _reproduce(summary: Summary) -> Iterator[str]:

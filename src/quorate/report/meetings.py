@@ -1,7 +1,7 @@
 """Steps of different ranks that met: those after which their replicas had applied the same number of updates.
 
-Where everybody waits for everybody these are the steps of equal number. Where nobody waits, a slow rank is missing in
-many meetings.
+Where everybody waits for everybody these are the steps of equal number. Where not, a slow rank is missing in many
+meetings, and those that are there have not waited for each other.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Meetings:
     """Those that took any of the steps."""
     complete: tuple[Key, ...]
     """Meetings of two ranks or more in which nobody was missing who was still, or already, there."""
-
-    @property
-    def is_together(self) -> bool:
-        """Whether everybody waits for everybody; False for one rank alone."""
-        return bool(self.complete) and len(self.complete) >= MOST * len(self.steps)
+    is_together: bool
+    """Whether everybody waits for everybody; False for one rank alone."""
 
 
-def meetings_of(steps: Mapping[int, Sequence[Step]]) -> Meetings:
-    """Match the steps of all ranks; what one rank did alone is a meeting of one."""
+def meetings_of(steps: Mapping[int, Sequence[Step]], *, is_together: bool | None = None) -> Meetings:
+    """Match the steps of all ranks; what one rank did alone is a meeting of one.
+
+    Whether everybody waits for everybody is seen from how many meetings are complete, unless it is told.
+    """
     found: dict[Key, dict[int, Step]] = {}
     for rank, own in steps.items():
         for key, step in zip(keys_of(own), own, strict=True):
@@ -47,7 +47,9 @@ def meetings_of(steps: Mapping[int, Sequence[Step]]) -> Meetings:
         for key, there in in_order.items()
         if len(there) > 1 and len(there) == sum(first <= key[0] <= last for first, last in lives.values())
     ]
-    return Meetings(in_order, tuple(lives), tuple(complete))
+    if is_together is None:
+        is_together = len(complete) >= MOST * len(in_order)
+    return Meetings(in_order, tuple(lives), tuple(complete), is_together and bool(complete))
 
 
 def keys_of(steps: Sequence[Step]) -> list[Key]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
 
 from quorate.report.charts.activities import patterns
@@ -13,21 +14,24 @@ from quorate.report.page_fairness import fairness
 from quorate.report.page_parts import View, chip
 from quorate.report.page_quality import quality
 from quorate.report.page_reproduce import reproduce
+from quorate.report.page_rounds import has_rounds, rounds
 from quorate.report.page_steps import steps
 from quorate.report.page_timeline import timeline
 from quorate.report.page_verdict import verdict
 from quorate.report.schema import Summary
 from quorate.report.wording import counted
 
-SECTIONS = (
-    ("verdict", "Verdict"),
-    ("fairness", "Fairness"),
-    ("quality", "Quality"),
-    ("steps", "Time per step"),
-    ("arrival", "Arrival skew"),
-    ("timeline", "Timeline"),
-    ("reproduce", "Reproduce"),
+SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
+    ("verdict", "Verdict", verdict),
+    ("fairness", "Fairness", fairness),
+    ("quality", "Quality", quality),
+    ("steps", "Time per step", steps),
+    ("arrival", "Arrival skew", arrival),
+    ("rounds", "Rounds", rounds),
+    ("timeline", "Timeline", timeline),
+    ("reproduce", "Reproduce", reproduce),
 )
+"""In order: where links lead, what they say, and the section."""
 
 
 def page(summary: Summary) -> str:
@@ -38,26 +42,19 @@ def page(summary: Summary) -> str:
     """
     view = View(summary)
     script = _asset("page.js")
+    shown = [one for one in SECTIONS if one[0] != "rounds" or has_rounds(view)]
+    contents = element(
+        "nav", *(element("a", words, href=f"#{name}") for name, words, _ in shown), aria_label="Sections"
+    )
+    main = element("main", *(section(view) for _, _, section in shown))
     body = element(
         "body",
         patterns(),
-        element("div", _header(view), _contents(), element("main", *_sections(view)), _footer(view), class_="page"),
+        element("div", _header(view), contents, main, _footer(view), class_="page"),
         element("script", Markup(script)),
         class_="virtual" if view.is_virtual else "measured",
     )
     return "<!doctype html>\n" + element("html", _head(summary, script), body, lang="en") + "\n"
-
-
-def _sections(view: View) -> list[Markup]:
-    return [
-        verdict(view),
-        fairness(view),
-        quality(view),
-        steps(view),
-        arrival(view),
-        timeline(view),
-        reproduce(view),
-    ]
 
 
 def _head(summary: Summary, script: str) -> Markup:
@@ -97,11 +94,6 @@ def _header(view: View) -> Markup:
         element("h1", summary.title),
         element("p", *chips, class_="chips"),
     )
-
-
-def _contents() -> Markup:
-    links = (element("a", words, href=f"#{name}") for name, words in SECTIONS)
-    return element("nav", *links, aria_label="Sections")
 
 
 def _footer(view: View) -> Markup:

@@ -14,6 +14,11 @@ LEAD = (
     "Lateness is the time after the first rank came to the meeting point. Where everybody waits for everybody, all "
     "ranks have the same step time; only this shows who is slow."
 )
+APART = (
+    "Not everybody waited for everybody here, so nobody came late to anything. Shown is how much longer each rank was "
+    "at work on its step than the fastest rank on its step of equal number: what it would have been late by, had all "
+    "begun each step together."
+)
 MANY_ARMS = 4
 """More arms than this have coarser heat maps, so that the page stays small."""
 LATEST = 16
@@ -50,16 +55,19 @@ def _one(view: View, name: str, arrival: Arrival, heat: Heat, longest: float, da
     columns = max((len(row) for row in heat), default=0)
     wide = -(-len(arrival.steps) // columns) if columns else 1
     steps = arrival.steps[::wide][:columns]
-    lateness = Lateness(rows=rows, heat=heat, steps=steps, longest=longest, darkest=darkest)
+    lateness = Lateness(
+        rows=rows, heat=heat, steps=steps, longest=longest, darkest=darkest, is_together=arrival.is_together
+    )
     what = f"Bars of lateness by rank, and a heat map of rank by step, for {name}."
-    label = f"{what} {sentence(arrival.sentence)} {_told(arrival)}"
-    title = view.time("lateness; bar: mean, line: to p95")
-    note = f"Seed {arrival.seed}."
+    meant = "" if arrival.is_together else f"{APART} "
+    label = f"{what} {meant}{sentence(arrival.sentence)} {_told(arrival)}"
+    title = view.time(f"{'lateness' if arrival.is_together else 'longer at work'}; bar: mean, line: to p95")
+    note = f"{meant}Seed {arrival.seed}."
     if len(rows) < len(arrival.ranks):
         note += " A row is several ranks: the latest of them."
     return figure(
         view, name, lambda width: arrival_chart(lateness, title=title, width=width, label=label),
-        finding=arrival.sentence, note=note, numbers=_numbers(arrival.ranks),
+        finding=arrival.sentence, note=note, numbers=_numbers(arrival),
     )  # fmt: skip
 
 
@@ -76,7 +84,9 @@ def rows_of(arrival: Arrival) -> list[Row]:
                 name=f"{name} ({'' if len(ranks) == 1 else f'{arrival.slow_rank} '}slow)" if is_slow else name,
                 mean=max(one.lateness_mean for one in ranks),
                 p95=max(one.lateness_p95 for one in ranks),
-                note=f"last in {share_in_words(ranks[0].last_share)} of the steps" if len(ranks) == 1 else "",
+                note=f"{_last(arrival)} in {share_in_words(ranks[0].last_share)} of the steps"
+                if len(ranks) == 1
+                else "",
                 is_slow=is_slow,
             )
         )
@@ -88,13 +98,18 @@ def _told(arrival: Arrival) -> str:
     latest = sorted(arrival.ranks, key=lambda one: -one.lateness_mean)[:_NAMED]
     return " ".join(
         f"Rank {one.rank}: {seconds_in_words(one.lateness_mean)} in the mean, "
-        f"p95 {seconds_in_words(one.lateness_p95)}, last in {share_in_words(one.last_share)}."
+        f"p95 {seconds_in_words(one.lateness_p95)}, {_last(arrival)} in {share_in_words(one.last_share)}."
         for one in latest
     )
 
 
-def _numbers(ranks: Sequence[RankArrival]) -> Markup:
+def _last(arrival: Arrival) -> str:
+    return "last" if arrival.is_together else "longest"
+
+
+def _numbers(arrival: Arrival) -> Markup:
     """A row for each rank; of very many, for the latest ones."""
+    ranks: Sequence[RankArrival] = arrival.ranks
     shown = ranks if len(ranks) <= ROWS else sorted(ranks, key=lambda one: -one.lateness_mean)[:LATEST]
     rows = [
         [
@@ -107,5 +122,7 @@ def _numbers(ranks: Sequence[RankArrival]) -> Markup:
         for one in shown
     ]
     heads = ["rank", "lateness, mean", "lateness, p95", "came last", "its mean step"]
+    if not arrival.is_together:
+        heads[1:4] = ["longer at work, mean", "longer at work, p95", "was longest"]
     rest = f"The {LATEST} latest of {len(ranks)} ranks; all of them are in the data." if len(shown) < len(ranks) else ""
     return joined([table(heads, rows), paragraphs(rest)])

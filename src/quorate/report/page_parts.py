@@ -70,8 +70,7 @@ def figure(
 
     Without `slim` there is only the wide one, which narrow windows scroll.
     """
-    badge = [element("span", "virtual time", class_="badge")] if view.is_virtual else []
-    parts: list[str] = [element("figcaption", element("span", caption), *badge)]
+    parts: list[str] = []
     if finding:
         parts.append(element("p", sentence(finding), class_="finding"))
     if slim:
@@ -82,7 +81,13 @@ def figure(
         parts.append(element("p", note, class_="note"))
     if numbers:
         parts.append(element("details", element("summary", "The numbers"), numbers))
-    return element("figure", *parts)
+    return framed(view, caption, *parts)
+
+
+def framed(view: View, caption: str, *parts: str) -> Markup:
+    """Anything under a caption, with a badge where it shows virtual time."""
+    badge = [element("span", "virtual time", class_="badge")] if view.is_virtual else []
+    return element("figure", element("figcaption", element("span", caption), *badge), *parts)
 
 
 def sentence(words: str) -> str:

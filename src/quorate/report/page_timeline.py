@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorate.report.charts.activities import words_of
-from quorate.report.charts.lanes import lane_chart
+from quorate.report.charts.lanes import RoundLine, lane_chart
 from quorate.report.charts.markup import Markup, element
 from quorate.report.page_parts import View, figure, missing, section
 from quorate.report.schema import Arm, Lane
-from quorate.report.wording import listed, seconds_in_words
+from quorate.report.wording import counted, listed, seconds_in_words
 
 LEAD = (
     "Some consecutive steps that took a typical time. Spans show what each rank was doing; where one waits, look for "
-    "the rank that is still computing."
+    "the rank that is still computing. A gap in all lanes is an evaluation."
 )
+NOT_WAITED_FOR = "Whoever is still computing at a round was not waited for; the gradient goes into a later one."
 LANES = 16
 _ALIKE = 4.0
 """Arms share one scale, unless one shows this many times the seconds of another."""
@@ -55,12 +56,39 @@ def _one(view: View, arm: Arm, seconds: float) -> Markup:
     note = ""
     if len(shown) < view.summary.workers:
         note = f"{len(shown)} of {view.summary.workers} ranks: {listed([str(lane.rank) for lane in shown])}."
-    label = f"Timeline of typical steps of {arm.name}, {seconds_in_words(seconds)} long. {_told(shown)}"
+    rounds = _rounds(arm, [lane.rank for lane in shown])
+    if rounds:
+        note = f"{NOT_WAITED_FOR} {note}".strip()
+    told = f"{_told(shown)} {_told_of_rounds(arm)}".strip()
+    label = f"Timeline of typical steps of {arm.name}, {seconds_in_words(seconds)} long. {told}"
     title = view.time("time since the first of these steps began")
     return figure(
-        view, arm.name, lambda width: lane_chart(lanes, seconds=seconds, title=title, width=width, label=label),
+        view, arm.name,
+        lambda width: lane_chart(lanes, seconds=seconds, title=title, width=width, label=label, rounds=rounds),
         note=note, slim=False,
     )  # fmt: skip
+
+
+def _rounds(arm: Arm, ranks: Sequence[int]) -> list[RoundLine]:
+    """The rounds of the arm, with the gradients of the ranks that are shown."""
+    places = {rank: place for place, rank in enumerate(ranks)}
+    found = []
+    for mark in arm.marks:
+        given = [(places[rank], time, staleness > 0) for rank, time, staleness in mark.given if rank in places]
+        of = sorted({rank for rank, _, _ in mark.given})
+        words = listed([str(rank) for rank in of]) if len(of) <= LANES else f"{len(of)} of them"
+        name = f"round {mark.number:,}, with gradients of {'rank' if len(of) == 1 else 'ranks'} {words}"
+        found.append(RoundLine(name=name if of else f"round {mark.number:,}", time=mark.time, given=given))
+    return found
+
+
+def _told_of_rounds(arm: Arm) -> str:
+    """In words, for those who do not see the lines."""
+    if not arm.marks:
+        return ""
+    fresh = sum(staleness == 0 for mark in arm.marks for _, _, staleness in mark.given)
+    late = sum(len(mark.given) for mark in arm.marks) - fresh
+    return f"Lines mark {counted(len(arm.marks), 'round')}, dots {fresh:,} fresh and {late:,} late gradients."
 
 
 def _told(lanes: Sequence[Lane]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from quorate.report.schema import Curve, Summary
+from quorate.report.schema import Curve, Estimate, Summary
 
 Row = tuple[object, ...]
 
@@ -73,6 +73,41 @@ def _timeline(summary: Summary) -> Iterator[Row]:
         yield from ((arm.name, lane.rank, *span) for lane in arm.timeline for span in lane.spans)
 
 
+def _rounds(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        for name in _ESTIMATES if arm.rounds is not None else ():
+            found: Estimate | None = getattr(arm.rounds, name)
+            if found is not None:
+                yield (arm.name, name, found.mean, found.low, found.high)
+
+
+_ESTIMATES = ("count", "per_second", "fresh_share", "effective_batch", "waiting_share", "waiting_in_step")
+
+
+def _staleness(summary: Summary) -> Iterator[Row]:
+    return _counted((arm.name, arm.rounds.staleness) for arm in summary.arms if arm.rounds is not None)
+
+
+def _contributors(summary: Summary) -> Iterator[Row]:
+    return _counted((arm.name, arm.rounds.contributors) for arm in summary.arms if arm.rounds is not None)
+
+
+def _rank_shares(summary: Summary) -> Iterator[Row]:
+    return _counted((arm.name, arm.rounds.rank_shares) for arm in summary.arms if arm.rounds is not None)
+
+
+def _counted(arms: Iterable[tuple[str, Sequence[float]]]) -> Iterator[Row]:
+    return ((arm, number, count) for arm, counts in arms for number, count in enumerate(counts))
+
+
+def _marks(summary: Summary) -> Iterator[Row]:
+    """A row for every gradient; a round of which none is known has one row."""
+    for arm in summary.arms:
+        for mark in arm.marks:
+            for given in mark.given or ((None, None, None),):
+                yield (arm.name, mark.number, mark.time, *given)
+
+
 _TABLES: dict[str, tuple[str, Callable[[Summary], Iterator[Row]]]] = {
     "curves": ("arm seed seconds examples bytes quality", _curves),
     "losses": ("arm seed seconds examples bytes loss", _losses),
@@ -80,6 +115,11 @@ _TABLES: dict[str, tuple[str, Callable[[Summary], Iterator[Row]]]] = {
     "shares": ("arm activity seconds", _shares),
     "arrival": ("arm seed rank lateness_mean lateness_p95 last_share step_mean", _arrival),
     "heat": ("arm seed rank step lateness", _heat),
+    "rounds": ("arm figure mean low high", _rounds),
+    "staleness": ("arm staleness gradients", _staleness),
+    "contributors": ("arm workers rounds", _contributors),
+    "rank_shares": ("arm rank share", _rank_shares),
     "timeline": ("arm rank activity begin end", _timeline),
+    "marks": ("arm round time rank arrive staleness", _marks),
 }
 """By name: the columns, and what gives the rows."""

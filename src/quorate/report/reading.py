@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Step, ranks_in, records_of, rows
+from quorate.report.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of
 from quorate.report.spans import Spans
 
 WARM_UP_STEPS = 10
@@ -44,6 +45,8 @@ class RankRecords:
     """Of the first optimizer, in order; evaluation is not within any of them."""
     others: list[Step] = field(default_factory=list)
     """Of further optimizers."""
+    rounds: list[Round] = field(default_factory=list)
+    """Of the first optimizer; only rank 0 records them, under strategies with a quorum."""
     logs: list[Logged] = field(default_factory=list)
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
@@ -88,6 +91,12 @@ class RunRecords:
     def is_virtual(self) -> bool:
         return any(one.start.get("clock") == "virtual" for one in self.ranks)
 
+    def merged(self) -> list[Merged]:
+        """The rounds that were applied, with their gradients; none under strategies without a quorum."""
+        rounds = next((one.rounds for one in self.ranks if one.rounds), [])
+        steps = {one.rank: one.steps for one in self.ranks if one.steps}
+        return merged_in(rounds, steps, {one.rank: one.after_evaluation for one in self.ranks})
+
     @property
     def usual_warm_up(self) -> int:
         """The first steps that are no measure of the others: `WARM_UP_STEPS`, but no more than a tenth of all."""
@@ -99,15 +108,19 @@ class RunRecords:
         """When training began: the first step of the lowest rank that took any. There is one."""
         return next(one.steps[0].begin for one in self.ranks if one.steps)
 
+    def warm(self, warm_up: int) -> dict[int, list[Step]]:
+        """By rank, the steps after the warm-up; only ranks that took any."""
+        found = {one.rank: [step for step in one.steps if step.step > warm_up] for one in self.ranks}
+        return {rank: steps for rank, steps in found.items() if steps}
+
     def after(self, warm_up: int) -> dict[int, list[Step]]:
         """By rank, the steps that measure: after the warm-up, and not next after an evaluation.
 
         Where evaluations are so frequent that this would leave out half of the steps, those after them count as well.
         """
-        warm = {one.rank: [step for step in one.steps if step.step > warm_up] for one in self.ranks}
-        calm = {
-            one.rank: [step for step in warm[one.rank] if step.step not in one.after_evaluation] for one in self.ranks
-        }
+        warm = self.warm(warm_up)
+        paused = {one.rank: one.after_evaluation for one in self.ranks}
+        calm = {rank: [step for step in steps if step.step not in paused[rank]] for rank, steps in warm.items()}
         is_most = 2 * sum(map(len, calm.values())) > sum(map(len, warm.values()))
         return {rank: steps for rank, steps in (calm if is_most else warm).items() if steps}
 
@@ -177,6 +190,7 @@ def _ends(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
 def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     found = RankRecords(rank)
     spans = []
+    fresh: list[Round] = []
     path = records_of(folder, rank)
     is_long = most_bytes is not None and path.stat().st_size > most_bytes + _HEAD_BYTES
     for row in _ends(path, most_bytes) if is_long and most_bytes is not None else rows(path):
@@ -185,6 +199,13 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             step = step_of(row)
             if step is not None:
                 found.steps.append(step)
+                number_updates([one for one in fresh if one.optimizer in (None, step.optimizer)], step)
+                fresh = [one for one in fresh if one.optimizer not in (None, step.optimizer)]
+        elif kind == "round":
+            merged = round_of(row)
+            if merged is not None:
+                found.rounds.append(merged)
+                fresh.append(merged)
         elif kind == "log" and _has_numbers(row, "step", "time") and isinstance(row.get("values"), dict):
             found.logs.append(Logged(row["step"], row["time"], row["values"]))
         elif kind == "evaluate" and _has_numbers(row, "begin", "end"):
@@ -217,6 +238,8 @@ def _align(ranks: list[RankRecords]) -> None:
         if shift:
             for step in one.steps:
                 step.begin, step.arrive, step.end = step.begin + shift, step.arrive + shift, step.end + shift
+            for merged in one.rounds:
+                merged.time += shift
             one.logs = [Logged(log.step, log.time + shift, log.values) for log in one.logs]
             one.evaluations = one.evaluations.moved(shift)
             if one.end is not None and _has_numbers(one.end, "time"):
@@ -234,6 +257,8 @@ def _keep_first_optimizer(ranks: list[RankRecords]) -> None:
         one.others = [step for step in one.steps if step.optimizer != first]
         if one.others:
             one.steps = [step for step in one.steps if step.optimizer == first]
+        one.rounds = [merged for merged in one.rounds if merged.optimizer in (None, first)]
+        number_the_rest(one.rounds)
 
 
 def _leave_out_evaluation(one: RankRecords) -> None:

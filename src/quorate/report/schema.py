@@ -73,7 +73,7 @@ class StepTimes(_Part):
 
 
 class RankArrival(_Part):
-    """How one rank came to the meeting point, over all steps of one run."""
+    """How one rank came to the meeting point, over all steps of one run; see `Arrival.is_together`."""
 
     rank: int
     lateness_mean: float
@@ -89,13 +89,16 @@ class Arrival(_Part):
     """Who is slow, measured at the meeting point, in the first run of an arm that ended well."""
 
     seed: int
+    is_together: bool
+    """Whether everybody waited for everybody. Where not, there was no meeting point: lateness is how much longer a rank
+    was at work on its step than the fastest rank on its step of equal number, as if all had begun them together."""
     ranks: tuple[RankArrival, ...]
     slow_rank: int | None
     """The rank that is slower than the others beyond chance; null where there is none."""
     sentence: str
     """What is to be said of it."""
     steps: tuple[int, ...]
-    """The first step of each column of the heat map."""
+    """The first step of each column of the heat map; they rise."""
     heat: tuple[tuple[float | None, ...], ...]
     """Mean lateness by rank (rows) and range of steps (columns)."""
 
@@ -108,6 +111,44 @@ class Lane(_Part):
 
     rank: int
     spans: tuple[tuple[str, float, float], ...]
+
+
+class Mark(_Part):
+    """One round in the timeline. Seconds since the beginning of what is shown."""
+
+    number: int
+    time: float
+    """When the first replica had applied it."""
+    given: tuple[tuple[int, float, int], ...]
+    """Its gradients: the rank, when it had come (below 0 for before the beginning), and the staleness in rounds."""
+
+
+class Rounds(_Part):
+    """What the updates were made of, under a strategy with a quorum.
+
+    Counts are of all runs that count together, of rounds formed while all workers were at work; estimates are by seed.
+    """
+
+    count: Estimate
+    """In the whole run."""
+    per_second: Estimate | None
+    """Of training time."""
+    contributors: tuple[int, ...]
+    """Rounds by how many workers' gradients were in them: of none, of 1, 2 ..."""
+    contributors_mean: float
+    fresh_share: Estimate
+    """Of the gradients that were applied, those computed on the newest parameters."""
+    staleness: tuple[int, ...]
+    """Gradients by staleness: of 0 rounds, of 1, 2 ..."""
+    staleness_mean: float
+    effective_batch: Estimate | None
+    """Mean examples in a round; null where examples were not counted."""
+    rank_shares: tuple[float, ...]
+    """Of the gradients that were applied, by rank."""
+    waiting_share: Estimate | None
+    """Of the time of steps, what was waiting for others."""
+    waiting_in_step: Estimate | None
+    """What it would have been had everybody waited for everybody in every step: an estimate from the times at work."""
 
 
 class Arm(_Part):
@@ -148,6 +189,11 @@ class Arm(_Part):
     arrival: Arrival | None
     timeline: tuple[Lane, ...]
     """Some 20 typical steps of the run that `arrival` is of; 16 ranks at most, the slow one among them."""
+    marks: tuple[Mark, ...] = ()
+    """The rounds in the timeline."""
+    rounds: Rounds | None = None
+    """Null where the records have none: where everybody waits for everybody, every update has a fresh gradient of every
+    worker."""
 
 
 class Trial(_Part):

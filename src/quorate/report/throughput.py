@@ -14,7 +14,10 @@ from quorate.report.spans import Spans
 class Window:
     """A stretch of a run in which all workers were at work, on a clock that stands still during evaluations."""
 
-    seconds: float
+    begin: float
+    """On that clock, likewise the end."""
+    end: float
+    pauses: Spans
     steps: float
     """Of all workers; parts of steps count as parts."""
     examples: float | None
@@ -22,6 +25,14 @@ class Window:
     no_wait_rate: float | None
     """Examples per second if nobody ever waited and exchanges cost nothing: the sum over ranks of their examples over
     the time they were busy (data, delay, compute, update)."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+    def holds(self, time: float) -> bool:
+        """Whether this moment, on the clock of the run, is within."""
+        return self.begin < _training(self.pauses, time) <= self.end
 
     @property
     def examples_per_second(self) -> float | None:
@@ -54,7 +65,9 @@ def window_of(run: RunRecords, warm_up: int) -> Window | None:
     is_counted = len(examples) == len(totals)
     rates = [amount / one.busy for amount, one in zip(examples, totals, strict=False) if one.busy > 0.0]
     return Window(
-        seconds=end - begin,
+        begin=begin,
+        end=end,
+        pauses=pauses,
         steps=sum(one.steps for one in totals),
         examples=sum(examples) if is_counted else None,
         no_wait_rate=sum(rates) if is_counted and len(rates) == len(totals) else None,

@@ -1,11 +1,13 @@
 """Where the time of steps went.
 
-What a worker itself cannot tell apart, its `wait`, is split by holding all arrivals side by side: until the last one
-had arrived it waited for others, after that for bytes to move.
+What a worker itself cannot tell apart, its `wait`, is split by holding arrivals side by side: until the last one of
+those it waited for had arrived it waited for others, after that for bytes to move. Where everybody waits for everybody
+these are all that met; under a quorum, those whose gradients are in the round.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,11 +41,15 @@ class Spent:
         return self.step.end - self.step.begin
 
 
-def spent_in(meetings: Meetings) -> list[Spent]:
-    """Every step with where its time went. What its parts leave of a step is "other", never below 0."""
+def spent_in(meetings: Meetings, last: Mapping[int, float] | None = None) -> list[Spent]:
+    """Every step with where its time went. What its parts leave of a step is "other", never below 0.
+
+    `last` says under a quorum when the last gradient of a round had come, by update. Where it does not say, nobody is
+    known to have been waited for.
+    """
     found = []
-    for there in meetings.steps.values():
-        latest = max(step.arrive for step in there.values())
+    for (update, _), there in meetings.steps.items():
+        latest = max(step.arrive for step in there.values()) if last is None else last.get(update, -math.inf)
         for rank, step in there.items():
             waiting = max(0.0, min(step.wait, latest - step.arrive))
             moving = max(0.0, step.wait - waiting)

@@ -25,6 +25,8 @@ from typing import Any, TextIO
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Step, ranks_in, records_of, rows
 from quorate.report.reading import step_of
+from quorate.report.rounds import Merged
+from quorate.report.trace_survey import Keys, Survey, clocks_of, has_numbers, start_of, survey
 
 LAYOUT = (
     "within a step, lengths are recorded and positions are not: data first, delay and compute up to the arrival, "
@@ -37,8 +39,6 @@ _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _COMPRESSION = 5
 
 Event = dict[str, Any]
-Key = tuple[str, int, int]
-"""Who met: the optimizer, the round, and which of a rank's steps within that round."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ def write_trace(folder: Path, path: Path) -> Written:
     Reads the rows twice, one by one; what is kept in memory grows with the rounds, not with the ranks. The file is
     there when it is whole. Raises `ConfigurationError` where no step was recorded.
     """
-    starts = {rank: _start_of(records_of(folder, rank)) for rank in ranks_in(folder)}
-    clocks = _clocks(starts)
-    first, last = _survey(folder, clocks)
-    if not last:
+    starts = {rank: start_of(records_of(folder, rank)) for rank in ranks_in(folder)}
+    clocks = clocks_of(starts)
+    found = survey(folder, clocks)
+    if not found.has_steps:
         raise ConfigurationError(f"there is nothing to show: no worker has recorded a step in {folder}")
     steps = events = 0
     with _opened(path) as file:
         about = {"run": folder.resolve().name, "layout": LAYOUT}
         file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
         for rank, start in starts.items():
-            lane = _Lane(rank, str(start.get("host", "unknown host")), clocks[rank], first, last)
+            lane = _Lane(rank, str(start.get("host", "unknown host")), clocks[rank], found)
             for event in lane.events(records_of(folder, rank)):
                 file.write(",\n" if events else "")
                 file.write(_JSON.encode(event))
@@ -105,22 +105,14 @@ def activities(begin: int, arrive: int, end: int, step: Step, waiting: int) -> l
     return spans
 
 
+def _age(given: tuple[int, int]) -> str:
+    """`2 fresh`, `1 of staleness 3`."""
+    staleness, count = given
+    return f"{count} of staleness {staleness}" if staleness else f"{count} fresh"
+
+
 def _micro(seconds: float) -> int:
     return round(max(0.0, seconds) * 1e6)
-
-
-@dataclass
-class _Keys:
-    """Counts one rank's steps within rounds."""
-
-    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def of(self, step: Step) -> Key:
-        """Which meeting the next step of this rank goes with."""
-        before, place = self.newest.get(step.optimizer, (None, 0))
-        place = place + 1 if before == step.round else 0
-        self.newest[step.optimizer] = (step.round, place)
-        return step.optimizer, step.round, place
 
 
 @dataclass
@@ -131,12 +123,9 @@ class _Lane:
     host: str
     clock: float
     """Seconds to add to its times: then they are on the clock of all ranks."""
-    first: float
-    """The time 0 of the file, on that clock."""
-    last: Mapping[Key, tuple[float, int]]
-    """Who came last to each meeting, and when."""
+    survey: Survey
     steps: int = 0
-    _keys: _Keys = field(default_factory=_Keys)
+    _keys: Keys = field(default_factory=Keys)
     _optimizers: list[str] = field(default_factory=list)
     _evaluates: bool = False
 
@@ -144,6 +133,8 @@ class _Lane:
         """All events of the rank; on each track they are in order of time, and slices do not overlap."""
         yield self._named("process_name", 0, f"rank {self.rank} ({self.host})")
         yield {"ph": "M", "name": "process_sort_index", "pid": self.rank, "tid": 0, "args": {"sort_index": self.rank}}
+        for one in self.survey.rounds if self.rank == 0 else ():
+            yield self._round(one)
         for row in rows(path):
             kind = row["kind"]
             step = step_of(row) if kind == "step" else None
@@ -163,6 +154,13 @@ class _Lane:
                     "args": _plain(row["values"]),
                 }
 
+    def _round(self, one: Merged) -> Event:
+        """A line across all ranks, at the time at which the first of them had applied it."""
+        taken = {f"rank {rank}": ", ".join(map(_age, given)) for rank, given in one.round.taken.items()}
+        args = {"round": one.round.update, "contributors": len(taken), **taken}
+        at = _micro(one.formed - self.survey.first)
+        return {"ph": "i", "s": "g", "name": "round", "pid": self.rank, "tid": 0, "ts": at, "args": args}
+
     def _step(self, step: Step) -> Iterator[Event]:
         self.steps += 1
         if step.optimizer not in self._optimizers:
@@ -172,7 +170,7 @@ class _Lane:
         track, suffix = _EVALUATION + 1 + 2 * number, f" ({step.optimizer})" if number else ""
         begin, arrive, end = (self._at(time) for time in (step.begin, step.arrive, step.end))
         alone = (step.arrive + self.clock, self.rank)  # rows that came while this is being read are known to nobody
-        latest, who = self.last.get(self._keys.of(step), alone)
+        latest, who = self.survey.last.get(self._keys.of(step), alone)
         known = {"step": step.step, "round": step.round}
         told = {
             "loss": step.loss,
@@ -184,7 +182,7 @@ class _Lane:
             "staleness": step.staleness,
         }
         yield self._slice(f"step {step.step}", track, begin, end, {**known, **_plain(told)})
-        for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.first) - arrive):
+        for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.survey.first) - arrive):
             args = {**known, "waited for": f"rank {who}"} if name == "waiting" else known
             yield self._slice(name, track + 1, start, stop, args)
         counted = {"ph": "C", "pid": self.rank, "tid": 0, "ts": end}
@@ -213,43 +211,7 @@ class _Lane:
         return {"ph": "X", "name": name, "pid": self.rank, "tid": track, "ts": begin, "dur": length, "args": args}
 
     def _at(self, time: float) -> int:
-        return _micro(time + self.clock - self.first)
-
-
-def has_numbers(row: Mapping[str, Any], *names: str) -> bool:
-    """Whether these are there, and are numbers."""
-    return all(type(row.get(name)) in (int, float) and math.isfinite(row[name]) for name in names)
-
-
-def _start_of(path: Path) -> dict[str, Any]:
-    return next((row for row in rows(path) if row["kind"] == "start"), {})
-
-
-def _clocks(starts: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
-    """What to add to each rank's times so that all are on one clock: hosts agree on the time of day."""
-    hosts: dict[Any, float] = {}
-    for start in starts.values():
-        if has_numbers(start, "wall", "now"):
-            hosts.setdefault(start.get("host"), start["wall"] - start["now"])
-    reference = next(iter(hosts.values()), 0.0)
-    return {rank: hosts.get(start.get("host"), reference) - reference for rank, start in starts.items()}
-
-
-def _survey(folder: Path, clocks: Mapping[int, float]) -> tuple[float, dict[Key, tuple[float, int]]]:
-    """When the first thing happened, and who came last to each meeting, when."""
-    first = math.inf
-    last: dict[Key, tuple[float, int]] = {}
-    for rank, shift in clocks.items():
-        keys = _Keys()
-        for row in rows(records_of(folder, rank)):
-            times = [row[name] + shift for name in ("begin", "time") if has_numbers(row, name)]
-            first = min([first, *times])
-            step = step_of(row) if row["kind"] == "step" else None
-            if step is not None:
-                key, arrive = keys.of(step), step.arrive + shift
-                if key not in last or arrive > last[key][0]:
-                    last[key] = (arrive, rank)
-    return first, last
+        return _micro(time + self.clock - self.survey.first)
 
 
 def _plain(value: Any) -> Any:

@@ -38,7 +38,9 @@ def bytes_in_words(count: float) -> str:
 
 
 def share_in_words(share: float) -> str:
-    """`97%`; a tenth of a percent where it is small: `0.4%`."""
+    """`97%`; a tenth of a percent where it is small: `0.4%`, and no less: `<0.1%`."""
+    if 0.0 < share < 0.0005:
+        return "<0.1%"
     return f"{share:.0%}" if share >= 0.0995 or share == 0.0 else f"{share:.1%}"
 
 

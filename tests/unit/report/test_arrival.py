@@ -121,9 +121,67 @@ def test_a_step_time_that_differs_is_not_called_like_everyones() -> None:
 def test_where_nobody_waits_a_rank_is_slow_by_its_own_pace(tmp_path: Path) -> None:
     skew = skew_in(tmp_path / "slow", waits=False, steps=120)
     assert not skew.is_together and [one.rank for one in skew.slow] == [3]
-    assert sentence_of(skew).startswith("nobody waits for the slowest: rank 3 takes 3")
-    even = skew_in(tmp_path / "even", waits=False, steps=120, slow_rank=None)
-    assert even.slow == () if even.is_together else "no rank takes longer" in sentence_of(even)
+    assert sentence_of(skew).startswith("not everybody is waited for: rank 3 is at work on a step for 3")
+    assert sentence_of(skew).endswith("1.69 times as long as the others")
+
+
+def apart(steps: Mapping[int, Sequence[Step]], every: Mapping[int, Sequence[Step]] | None = None) -> Skew:
+    skew = skew_of(meetings_of(steps, is_together=False), steps, every)
+    assert skew is not None
+    return skew
+
+
+def test_where_nobody_waits_lateness_is_what_it_would_have_been(tmp_path: Path) -> None:
+    """Rank 1 is at work for 0.7 s instead of 0.2, and takes only every other step; nobody waits."""
+    steps = {
+        0: [at(number, number + 0.2, number + 0.2, begin=float(number)) for number in range(1, 41)],
+        1: [at(number, 2 * number + 0.7, 2 * number + 0.8, begin=2.0 * number) for number in range(1, 21)],
+    }
+    skew = apart(steps)
+    assert skew.columns == tuple(range(1, 21)), "the steps that both have taken"
+    assert [one.mean for one in skew.ranks] == pytest.approx([0.0, 0.5])
+    assert [one.last_share for one in skew.ranks] == [0.0, 1.0]
+    assert [one.rank for one in skew.slow] == [1]
+    arrival = arrival_of(skew, seed=0)
+    assert not arrival.is_together and arrival.heat[1] == pytest.approx((0.5,) * 20)
+    assert arrival.sentence.endswith(
+        "rank 1 is at work on a step for 0.700 s (median), 3.50 times as long as the others"
+    )
+
+
+def test_who_waits_long_is_not_slow() -> None:
+    """Both are at work for as long; under its quorum rank 1 waits."""
+    steps = {
+        rank: [at(n, n + 0.3 + 0.01 * ((n + rank) % 2), n + 0.4 + 0.5 * rank, begin=float(n)) for n in range(1, 41)]
+        for rank in range(2)
+    }
+    skew = apart(steps)
+    assert skew.slow == ()
+    assert sentence_of(skew).endswith("the last would have arrived 10.0 ms after the first (median)")
+
+
+def test_steps_after_an_evaluation_are_work_as_any_other() -> None:
+    """Each rank has other steps that measure; what they were at work for is known of all."""
+    every = {rank: [at(n, n + 0.2 + rank / 2, n + 0.9, begin=float(n)) for n in range(1, 41)] for rank in range(2)}
+    steps = {rank: [step for step in own if step.step % 2 == rank] for rank, own in every.items()}
+    for own in every[0][::2]:  # those of rank 0 that do not measure
+        own.arrive += 0.1
+    assert [one.mean for one in apart(steps, every).ranks] == pytest.approx([0.0, 0.45])
+    assert [one.mean for one in apart(steps).ranks] == pytest.approx([0.0, 0.5]), "the first with the first, in order"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_columns_of_the_heat_map_rise(tmp_path: Path, waits: bool) -> None:
+    columns = skew_in(tmp_path, waits=waits, steps=400).columns
+    assert list(columns) == sorted(set(columns)) and len(columns) > 80
+
+
+def test_a_rank_that_comes_later_does_not_turn_columns_back() -> None:
+    old = [at(number, number + 0.1, number + 1.0) for number in range(1, 61)]
+    new = [at(number, number + 40.3, number + 41.0, round=number + 40) for number in range(1, 21)]
+    steps = {0: old, 1: list(old), 2: new}
+    skew = skew_of(meetings_of(steps), steps)
+    assert skew is not None and list(skew.columns) == sorted(skew.columns) and skew.columns[-1] == 40
 
 
 def test_ranks_that_end_early_are_not_missed() -> None:

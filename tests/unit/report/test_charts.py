@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.arrivals import LEVELS, Lateness, Row, arrival_chart, coarser
 from quorate.report.charts.bands import at, band, finite, thinned
+from quorate.report.charts.columns import Columns, column_chart
+from quorate.report.charts.gains import Gain, gain_chart
 from quorate.report.charts.histogram import Histogram, histograms
 from quorate.report.charts.intervals import Ratio, ratio_chart
-from quorate.report.charts.lanes import lane_chart
+from quorate.report.charts.lanes import RoundLine, lane_chart
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
@@ -341,3 +344,91 @@ def test_lanes_hold_their_spans() -> None:
     assert begin + wide + gap + last == pytest.approx(930.0, abs=0.3)
     assert set(paths) == {"p-compute", "p-waiting"}
     assert {"rank 0", "compute", "waiting for others", "time, s"} <= set(words(chart))
+
+
+# Rounds
+
+
+def columns(**more: Any) -> Columns:
+    return Columns(**{"name": "quorum", "look": 2, "counts": (10, 0, 30), **more})
+
+
+@WIDTHS
+def test_columns_are_shares_from_zero(width: float) -> None:
+    chart = column_chart([columns(note="mean 1.5")], title="rounds", width=width, label="columns of shares")
+    (area,) = of(chart, "path", "bins")
+    tops = [float(top) for top in re.findall(r"V([\d.]+)h", area.get("d", ""))]
+    (foot,) = set(re.findall(r"M[\d.]+ ([\d.]+)V", area.get("d", "")))
+    low, high = (float(foot) - top for top in tops)
+    assert high == pytest.approx(3 * low, abs=0.05), "nothing is drawn for nothing"
+    assert {"25%", "75%", "0", "1", "2", "mean 1.5", "rounds"} <= set(words(chart))
+
+
+def test_columns_of_all_sides_are_on_one_scale() -> None:
+    chart = column_chart([columns(), columns(counts=(1, 1))], title="n", width=940.0, label="columns", first=1)
+    tops = [re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)", area.get("d", "")) for area in of(chart, "path", "bins")]
+    heights = [[float(foot) - float(top) for foot, top in side] for side in tops]
+    assert heights[0][1] / heights[1][0] == pytest.approx(0.75 / 0.5, abs=0.01)
+    axes = [float(one.get("x2", 0)) for one in of(chart, "line", "axis")]
+    assert len(set(axes)) == 1
+    assert words(chart).count("3") == 2, "numbers begin at 1, and are the same for both"
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=900), st.sampled_from([340.0, 590.0]))
+def test_any_number_of_columns_fits(counts: list[int], width: float) -> None:
+    chart = column_chart([columns(counts=counts, level=1 / len(counts))], title="rank", width=width, label="columns")
+    for area in of(chart, "path", "bins"):
+        begins = [float(x) for x in re.findall(r"M([\d.]+)", area.get("d", ""))]
+        assert begins and begins == sorted(begins) and begins[0] >= 0.0 and begins[-1] < width
+    assert len(of(chart, "line", "percentile")) == 1
+    assert "nan" not in chart
+
+
+def test_columns_that_share_numbers_keep_the_level_of_one() -> None:
+    """400 ranks that have the same: each column of several is as high as the line."""
+    chart = column_chart([columns(counts=[7] * 400, level=1 / 400)], title="rank", width=340.0, label="columns")
+    (level,) = of(chart, "line", "percentile")
+    tops = {float(top) for top in re.findall(r"V([\d.]+)h", of(chart, "path", "bins")[0].get("d", ""))}
+    assert min(tops) == pytest.approx(float(level.get("y1", 0)), abs=0.02)
+    assert any("to a column" in one for one in words(chart))
+
+
+@WIDTHS
+def test_gains_are_bars_on_one_scale(width: float) -> None:
+    rows = [Gain(name=name, look=1, was=was, would_be=0.4) for name, was in (("a", 0.1), ("b", 0.2), ("c", 0.0))]
+    chart = gain_chart(rows, was="was", would_be="in step it would be", width=width, label="bars of waiting")
+    full = [float(one.get("width", 0)) for one in of(chart, "rect", "area")]
+    empty = [float(one.get("width", 0)) for one in of(chart, "rect", "estimate")]
+    assert len(set(empty)) == 1 and full[1] / empty[0] == pytest.approx(0.5, abs=0.01)
+    assert full[1] / full[0] == pytest.approx(2.0, abs=0.05)
+    begins = [float(one.get("x", 0)) for one in drawn(chart).iter("text")]
+    ends = [x + drawing.text_width(text) for x, text in zip(begins, words(chart), strict=True)]
+    assert max(ends) <= width + 10
+
+
+def test_gains_of_nothing() -> None:
+    rows = [Gain(name="a", look=1, was=0.0, would_be=0.0)]
+    assert "nan" not in gain_chart(rows, was="was", would_be="would be", width=340.0, label="bars of waiting")
+
+
+def test_rounds_cross_the_lanes_and_gradients_lead_to_them() -> None:
+    lanes = [("rank 0", [("compute", 0.0, 1.0)]), ("rank 1", [("compute", 0.0, 2.0)])]
+    rounds = [
+        RoundLine(name="round 1", time=1.0, given=[(0, 0.9, False), (1, -0.5, True)]),
+        RoundLine(name="round 2", time=2.0, given=[(1, 1.5, True)]),
+    ]
+    chart = lane_chart(lanes, seconds=2.0, title="time", width=940.0, label="lanes with rounds", rounds=rounds)
+    plain = lane_chart(lanes, seconds=2.0, title="time", width=940.0, label="lanes without")
+    assert not of(plain, "path", "round") and "round" not in words(plain)
+    _, first, second = of(chart, "path", "round")
+    assert "round" in words(chart)
+    xs = [float(re.findall(r"M([\d.]+)", one.get("d", ""))[0]) for one in (first, second)]
+    tall = [[float(y) for y in re.findall(r" ([\d.]+)V([\d.]+)", one.get("d", ""))[0]] for one in (first, second)]
+    assert tall[0] == tall[1] and tall[0][1] - tall[0][0] > 2 * 27
+    ways = re.findall(r"M([\d.]+) ([\d.]+)H([\d.]+)", of(chart, "path", "way")[-1].get("d", ""))
+    assert [float(end) for *_, end in ways] == pytest.approx([xs[0], xs[0], xs[1]], abs=0.1)
+    left = float(of(chart, "line", "axis")[0].get("x1", 0))
+    assert float(ways[1][0]) == pytest.approx(left, abs=0.1), "a gradient from before begins where the scale does"
+    fresh, late = (of(chart, "path", kind)[-1].get("d", "") for kind in ("fresh", "late"))
+    assert fresh.count("M") == 1 and late.count("M") == 1, "what came before has no dot"
+    assert float(late[1:].split()[0]) == pytest.approx((xs[0] + xs[1]) / 2, abs=0.1)

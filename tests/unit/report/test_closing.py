@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quorate.core.records import records_of
 from quorate.report import closing
 from quorate.report.closing import closing_line
 from tests.support.made_records import make_run
@@ -30,10 +32,56 @@ def test_nobody_held_the_others_up(tmp_path: Path) -> None:
 
 
 def test_where_nobody_waits(tmp_path: Path) -> None:
-    said = closing_line(make_run(tmp_path, waits=False))
-    assert said is not None and re.search(
-        r"; rank 3 took 3\d\.\d ms for a step, 1\.\d\d times what the others took;", said
+    said = closing_line(make_run(tmp_path / "x", waits=False))
+    assert said is not None
+    assert re.fullmatch(
+        r"66 steps in 1\.\d\d s \(\S+ steps/s, 1,\d{3} examples/s\); 71 rounds, 3\.\d of 4 workers in each, 4\d% "
+        r"fresh, effective batch 2\d\.\d; rank 3 was at work on a step for 3\d\.\d ms, 1\.\d\d times as long as "
+        r"the others; 0\.\d% of the time was waiting \(in step it would have been \d\d%\); records in \S+/x",
+        said,
     )
+
+
+def test_rounds_of_examples_that_nobody_counted(tmp_path: Path) -> None:
+    said = closing_line(make_run(tmp_path, waits=False, counts_examples=False))
+    assert said is not None and "% fresh; rank 3 was" in said and "effective" not in said
+
+
+def test_rounds_of_a_run_of_hardly_any_steps(tmp_path: Path) -> None:
+    said = closing_line(make_run(tmp_path, waits=False, steps=2))
+    assert said is not None and "rounds, " in said
+
+
+def test_of_a_long_run_all_rounds_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path, waits=False, steps=600)
+    whole = closing_line(tmp_path)
+    monkeypatch.setattr(closing, "MOST_BYTES", 4 << 15)
+    part = closing_line(tmp_path)
+    assert whole is not None and part is not None and "(lately" in part
+    rounds = re.search(r"; (\d+) rounds, 3\.\d of 4 workers in each, 4\d% fresh, effective batch 2", whole)
+    assert rounds is not None and f"; {rounds[1]} rounds, 3." in part
+    assert "; rank 3 was at work on a step for 3" in part
+    assert part.partition(" of the time was waiting")[2].startswith(";"), "no steps of equal number were read"
+
+
+def test_a_quorum_of_all_waits_as_all_reduce_does(tmp_path: Path) -> None:
+    """Rounds that have everybody in them, and fresh: who came last is said, and nothing of what might have been."""
+    make_run(tmp_path)
+    rows = records_of(tmp_path, 0).read_text().splitlines()
+    number = 0
+    with open(records_of(tmp_path, 0), "w") as file:
+        for row in rows:
+            if '"kind":"step"' in row:
+                number += 1
+                taken = {str(rank): [[0, 1]] for rank in range(4)}
+                time = json.loads(row)["end"] - 0.001
+                one = {"number": number, "time": time, "weight": 4.0, "live": 4, "contributors": taken}
+                file.write(json.dumps({"kind": "round", **one}) + "\n")
+            file.write(row + "\n")
+    said = closing_line(tmp_path)
+    assert said is not None
+    assert "60 rounds, 4.0 of 4 workers in each, 100% fresh, effective batch 32.0; rank 3 arrived last in 100%" in said
+    assert re.search(r"; 3\d% of the others' time was waiting; records", said) and "in step" not in said
 
 
 def test_alone(tmp_path: Path) -> None:

@@ -122,9 +122,12 @@ def test_it_is_well_formed(case: str) -> None:
 @every_case
 def test_it_has_all_sections_and_no_empty_one(case: str) -> None:
     _, root = read(case)
-    for name, _ in SECTIONS:
+    names = [section.attributes["id"] for section in root.all("section")]
+    assert names == [name for name, *_ in SECTIONS if name != "rounds" or any(a.rounds for a in CASES[case]().arms)]
+    for name in names:
         assert len(root.one("section", id=name).text) > 60
         assert root.one("nav").one("a", href=f"#{name}").text
+    assert len(root.one("nav").all("a")) == len(names)
 
 
 @every_case
@@ -312,6 +315,60 @@ def test_many_ranks_share_rows() -> None:
     assert "0–3 (3 slow)" in arrival.all("svg")[0].text
     assert "The 16 latest of 200 ranks" in arrival.text
     assert len(arrival.all("figure")[0].one("tbody").all("tr")) == 16
+
+
+def test_rounds_are_shown_where_there_are_any() -> None:
+    _, root = read("usual")
+    told = root.one("section", id="rounds")
+    rounds = made_summary().arms[2].rounds
+    assert rounds is not None
+    row = told.all("figure")[0].one("tbody").one("tr")
+    shown = [
+        float(cell.attributes["data-value"]) for cell in row.all("span", "mean") if "data-value" in cell.attributes
+    ]
+    assert shown == [
+        one.mean
+        for one in (rounds.count, rounds.per_second, rounds.fresh_share, rounds.effective_batch,
+                    rounds.waiting_share, rounds.waiting_in_step)
+        if one is not None
+    ]  # fmt: skip
+    captions = [figure.one("figcaption").text for figure in told.all("figure")]
+    assert captions == [
+        "What the quorum cost and gained", "How stale gradients were", "How many workers were in a round",
+        "Whose gradients were applied", "Share of the time that was waiting",
+    ]  # fmt: skip
+    assert "Not shown: ddp and all-reduce, of which no rounds with a quorum are known." in told.text
+    labels = [chart.attributes["aria-label"] for chart in told.all("svg", "wide") or told.all("svg", "chart")]
+    assert "quorum, 73% fresh; 0: 73%, 1: 21%" in labels[0]
+    assert "1: 11%, 2: 22%, 3: 45%, 4: 22%" in labels[2], "workers are counted from 1"
+    assert "least: rank 3, 17%" in labels[4]
+
+
+def test_without_waiting_known_there_is_no_chart_of_it() -> None:
+    arms = made_summary().arms
+    assert arms[2].rounds is not None
+    rounds = arms[2].rounds.model_copy(update={"waiting_in_step": None, "effective_batch": None, "per_second": None})
+    root = parsed(page(made_summary(arms=(*arms[:2], arms[2].model_copy(update={"rounds": rounds})))))
+    told = root.one("section", id="rounds")
+    assert len(told.all("figure")) == 4
+    assert [cell.text for cell in told.all("figure")[0].one("tbody").all("td")].count("–") == 3
+
+
+def test_the_timeline_says_who_was_not_waited_for() -> None:
+    _, root = read("usual")
+    ddp, _, quorum = root.one("section", id="timeline").all("figure")
+    assert not ddp.all("path", "round") and "not waited for" not in ddp.text
+    assert len(quorum.all("path", "round")) == 1 + len(made_summary().arms[2].marks)
+    assert "not waited for" in quorum.text and "late gradient" in quorum.text
+    assert re.search(r"Lines mark \d+ rounds, dots \d+ fresh and \d+ late", quorum.one("svg").attributes["aria-label"])
+
+
+def test_lateness_where_nobody_waited_is_called_what_it_is() -> None:
+    ddp, _, quorum = read("usual")[1].one("section", id="arrival").all("figure")
+    assert "lateness" in ddp.text and "nobody came late" not in ddp.text and "first to arrive" in ddp.text
+    assert "nobody came late to anything" in quorum.text and "longer at work" in quorum.text
+    assert "lateness" not in quorum.text and "first to arrive" not in quorum.text
+    assert "nobody came late to anything" in quorum.all("svg")[0].attributes["aria-label"]
 
 
 def test_tuning_says_what_was_chosen() -> None:

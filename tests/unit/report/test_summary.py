@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
+from quorate.report import arms
 from quorate.report.schema import Arm, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run
@@ -89,6 +91,36 @@ def test_everyone_who_is_slow_is_found(summary: Summary) -> None:
     found = [one.arrival for one in summary.arms]
     assert [None if one is None else (one.seed, one.slow_rank) for one in found] == [(0, 3)] * 3
     assert [len(one.timeline) for one in summary.arms] == [4, 4, 4]
+
+
+def test_rounds_are_told_of_where_there_are_any(summary: Summary) -> None:
+    assert [one.rounds is None for one in summary.arms] == [True, True, False]
+    assert [bool(one.marks) for one in summary.arms] == [False, False, True]
+    rounds = arm(summary, "quorum").rounds
+    assert rounds is not None
+    assert [len(one.values) for one in (rounds.count, rounds.fresh_share) if one is not None] == [3, 3]
+    assert len(rounds.contributors) == 5 and rounds.contributors[0] == 0
+    assert rounds.contributors_mean == pytest.approx(
+        sum(number * count for number, count in enumerate(rounds.contributors)) / sum(rounds.contributors)
+    )
+    assert sum(number * count for number, count in enumerate(rounds.contributors)) <= sum(rounds.staleness)
+    assert rounds.staleness_mean > 0.5 and rounds.staleness[-1] > 0
+    assert sum(rounds.rank_shares) == pytest.approx(1.0) and min(rounds.rank_shares) == rounds.rank_shares[3]
+    assert rounds.effective_batch is not None and rounds.per_second is not None
+    rate = arm(summary, "quorum").examples_per_second
+    assert rate is not None, "examples per second are those of a round, times rounds per second"
+    assert rounds.effective_batch.mean * rounds.per_second.mean == pytest.approx(rate.mean, rel=0.03)
+    assert rounds.waiting_share is not None and rounds.waiting_share.mean < 0.02
+    assert rounds.waiting_in_step is not None
+    waited = arm(summary, "ddp").steps
+    assert waited is not None
+    assert rounds.waiting_in_step.mean == pytest.approx(waited.shares["waiting"] / waited.mean, abs=0.05)
+
+
+def test_shares_are_no_more_than_all() -> None:
+    """Of two seeds that differ much the interval reaches beyond what there can be."""
+    found = arms._mean([0.2, 0.9], most=1.0)
+    assert (found.mean, found.low, found.high) == (pytest.approx(0.55), 0.0, 1.0)
 
 
 def test_histograms_can_be_laid_over_each_other(summary: Summary) -> None:
@@ -308,6 +340,8 @@ def test_what_is_written_can_be_read_again(made: Path, summary: Summary, tmp_pat
 
 def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
     write_summary(tmp_path, summary)
+    quorum = arm(summary, "quorum")
+    assert quorum.rounds is not None
     tables = {path.stem: list(csv.reader(path.read_text().splitlines())) for path in (tmp_path / "data").glob("*.csv")}
     assert {name: len(rows) - 1 for name, rows in tables.items()} == {
         "curves": (3 + 2 + 3) * 6,
@@ -317,6 +351,11 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "arrival": 3 * 4,
         "heat": sum(4 * len(one.arrival.steps) for one in summary.arms if one.arrival is not None),
         "timeline": sum(len(lane.spans) for one in summary.arms for lane in one.timeline),
+        "rounds": 6,
+        "staleness": len(quorum.rounds.staleness),
+        "contributors": 5,
+        "rank_shares": 4,
+        "marks": sum(len(mark.given) for mark in quorum.marks),
     }
     assert {len(rows[0]) == len(row) for rows in tables.values() for row in rows} == {True}
 
@@ -331,3 +370,17 @@ def test_the_summary_in_words(summary: Summary, tmp_path: Path) -> None:
     assert "no difference shown" in rows["all-reduce"] and rows["all-reduce"].endswith("| 2 of 3 |")
     assert f"- Caution: {summary.warnings[0]}." in text
     assert "quorate compare -n 4 --workload stdlib-functions --tune" in text
+    (rounds,) = re.findall(r"## Rounds\n\n(.*)\n\n## Reproduce", text)
+    assert re.fullmatch(
+        r"- quorum: 7\d\.\d rounds \(\d\d\.\d per second\), 3\.\d\d of 4 workers in each; \d\d% of the gradients "
+        r"fresh, staleness 0\.\d+ in the mean and \d at most; rank 3 has the least of the applied gradients, \d\d%; "
+        r"effective batch 2\d\.\d; 0\.\d% of the time was waiting \(estimate of what it would have been in step: "
+        r"\d\d%\)\.",
+        rounds,
+    )
+
+
+def test_without_a_quorum_nothing_is_said_of_rounds(tmp_path: Path) -> None:
+    write_summary(tmp_path, summarize(make_run(tmp_path)))
+    assert "Rounds" not in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "data" / "rounds.csv").read_text() == "arm,figure,mean,low,high\n"

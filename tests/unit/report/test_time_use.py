@@ -11,6 +11,7 @@ import pytest
 from quorate.core.records import Step
 from quorate.report.meetings import meetings_of
 from quorate.report.reading import read_run
+from quorate.report.rounds import last_arrivals
 from quorate.report.time_use import (
     ACTIVITIES,
     BINS,
@@ -22,7 +23,7 @@ from quorate.report.time_use import (
     totals_of,
     waiting_share,
 )
-from quorate.report.timeline import LANES, STEPS, timeline_of
+from quorate.report.timeline import LANES, LEAST_STEPS, ROUNDS, STEPS, timeline_of
 from tests.support.made_records import make_run
 
 
@@ -102,11 +103,12 @@ def test_without_steps_there_is_nothing() -> None:
     assert edges_for([[], []]) == ()
     assert step_times([], [], ()) is None
     assert waiting_share([]) is None
-    assert timeline_of({}, None) == ()
+    assert timeline_of({}, None) == ((), ())
 
 
 def test_the_timeline_shows_consecutive_steps_end_to_end(tmp_path: Path) -> None:
-    lanes = timeline_of(by_rank(in_folder(tmp_path, evaluate_every=0)), slow_rank=3)
+    lanes, marks = timeline_of(by_rank(in_folder(tmp_path, evaluate_every=0)), slow_rank=3)
+    assert marks == ()
     assert [lane.rank for lane in lanes] == [0, 1, 2, 3]
     for lane in lanes:
         assert sum(activity == "update" for activity, _, _ in lane.spans) == STEPS
@@ -123,11 +125,41 @@ def test_the_timeline_is_where_steps_are_usual() -> None:
     for number in range(22):
         ends.append(ends[-1] + (9.0 if number == 0 else 2.0 if number == 1 else 1.0))
     steps = [Spent(0, step(begin, end, end), (end - begin,) + (0.0,) * 8) for begin, end in pairwise(ends)]
-    (lane,) = timeline_of({0: steps}, None)
+    (lane,), _ = timeline_of({0: steps}, None)
     assert lane.spans[0] == ("data", 0.0, 2.0) and lane.spans[-1][2] == 21.0
 
 
 def test_the_slow_rank_is_in_the_timeline(tmp_path: Path) -> None:
     steps = by_rank(in_folder(tmp_path, ranks=24, slow_rank=20, steps=30))
-    assert [lane.rank for lane in timeline_of(steps, 20)] == [*range(LANES - 1), 20]
-    assert [lane.rank for lane in timeline_of(steps, None)] == list(range(LANES))
+    assert [lane.rank for lane in timeline_of(steps, 20)[0]] == [*range(LANES - 1), 20]
+    assert [lane.rank for lane in timeline_of(steps, None)[0]] == list(range(LANES))
+
+
+def test_rounds_are_marked_in_the_timeline(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path, strategy="quorum", waits=False, evaluate_every=0))
+    merged = run.merged()
+    steps = by_rank(spent_in(meetings_of(run.warm(5)), last_arrivals(merged)))
+    lanes, marks = timeline_of(steps, 3, merged)
+    assert len(marks) == STEPS, "rank 0 calls for every round"
+    assert [mark.number for mark in marks] == list(range(marks[0].number, marks[0].number + STEPS))
+    end = max(stop for lane in lanes for *_, stop in lane.spans)
+    assert all(0.0 <= mark.time <= end for mark in marks)
+    by_number = {one.round.number: one for one in merged}
+    computed = {(lane.rank, stop) for lane in lanes for name, _, stop in lane.spans if name == "compute"}
+    for mark in marks:
+        assert len(mark.given) == by_number[mark.number].round.gradients
+        for rank, arrive, staleness in mark.given:
+            assert arrive <= mark.time and staleness >= 0
+            if arrive > 0.0:
+                assert min(abs(arrive - stop) for other, stop in computed if other == rank) < 3e-6
+    assert any(rank == 3 and staleness > 0 for mark in marks for rank, _, staleness in mark.given)
+
+
+def test_where_rounds_are_dense_fewer_steps_are_shown(tmp_path: Path) -> None:
+    """Rank 0 takes 6 times as long for a step as the rank that calls for rounds."""
+    run = read_run(make_run(tmp_path, strategy="quorum", waits=False, evaluate_every=0, slow_rank=0, slow=0.100))
+    merged = run.merged()
+    steps = by_rank(spent_in(meetings_of(run.warm(2)), last_arrivals(merged)))
+    lanes, marks = timeline_of(steps, 0, merged)
+    shown = sum(name == "update" for name, *_ in lanes[0].spans)
+    assert LEAST_STEPS < shown < 10 and 0.8 * ROUNDS < len(marks) <= 1.1 * ROUNDS

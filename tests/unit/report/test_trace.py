@@ -238,15 +238,36 @@ def test_damaged_rows_are_skipped(tmp_path: Path) -> None:
 
 def test_a_run_may_go_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_rank(tmp_path, 0, a_step(0, 1, 2))
-    surveyed = trace._survey
+    surveyed = trace.survey
 
     def survey_then_step(*arguments: Any) -> Any:
         found = surveyed(*arguments)
         make_rank(tmp_path, 0, a_step(2, 3, 5, step=2, compute=1, wait=2), written=False)
         return found
 
-    monkeypatch.setattr(trace, "_survey", survey_then_step)
+    monkeypatch.setattr(trace, "survey", survey_then_step)
     assert [name for name, *_ in slices_of(written(tmp_path), 0)] == ["other", "other", "compute", "communication"]
+
+
+def test_under_a_quorum_the_last_gradient_of_the_round_was_waited_for(tmp_path: Path) -> None:
+    taken = {"0": [[1, 1]], "2": [[0, 2]]}
+    one = {"kind": "round", "number": 1, "time": 0.2, "weight": 1.0, "live": 3, "contributors": {"2": [[0, 1]]}}
+    two = {**one, "number": 2, "time": 5.5, "contributors": taken}
+    make_rank(tmp_path, 0, one, two, a_step(0, 2, 6, round=2, compute=2, wait=4))
+    make_rank(tmp_path, 1, a_step(0, 5, 6, round=2, compute=5, wait=1))
+    make_rank(tmp_path, 2, a_step(0, 1, 1, round=1), a_step(1, 1, 1, round=1, step=2), a_step(1, 3, 7, round=2, step=3))
+    events = written(tmp_path)
+    assert slices_of(events, 0) == [
+        ("compute", 0, 2_000_000), ("waiting", 2_000_000, 3_000_000), ("communication", 3_000_000, 6_000_000),
+    ]  # fmt: skip
+    assert "waiting" not in {name for name, *_ in slices_of(events, 1)}, "it came when the round was on its way"
+    waited = [event for event in events if event["name"] == "waiting"]
+    assert [event["args"]["waited for"] for event in waited] == ["rank 2"]
+    rounds = [event for event in events if event["name"] == "round"]
+    assert [(event["ph"], event["s"], event["ts"]) for event in rounds] == [("i", "g", 200_000), ("i", "g", 5_500_000)]
+    assert rounds[1]["args"] == {
+        "round": 2, "contributors": 2, "rank 0": "1 of staleness 1", "rank 2": "2 fresh",
+    }  # fmt: skip
 
 
 def test_equal_records_give_equal_bytes_compressed_or_not(tmp_path: Path) -> None:

@@ -90,8 +90,9 @@ def test_figures_in_words() -> None:
         "2.50 MB",
         "1.25 GB",
     ]
-    assert [share_in_words(s) for s in (0.0, 0.004, 0.0994, 0.0996, 0.97, 1.0)] == [
+    assert [share_in_words(s) for s in (0.0, 0.0004, 0.004, 0.0994, 0.0996, 0.97, 1.0)] == [
         "0%",
+        "<0.1%",
         "0.4%",
         "9.9%",
         "10%",

@@ -44,6 +44,8 @@ class Lateness:
     """The lateness at which the axis of the bars ends, seconds."""
     darkest: float
     """The lateness of the darkest shade, seconds."""
+    is_together: bool = True
+    """Whether ranks met; else "late" is how much longer than the fastest they were at work."""
 
 
 def arrival_chart(lateness: Lateness, *, title: str, width: float, label: str) -> Markup:
@@ -62,13 +64,14 @@ def arrival_chart(lateness: Lateness, *, title: str, width: float, label: str) -
     height = foot + 42.0
     if has_heat:
         left, above = (names, height + 34.0) if narrow else (right + (30.0 if tall > 20 else 20.0), top)
-        parts.append(drawing.text(left, above - 14, "rank by step: lateness", class_="axis-title"))
+        what = "lateness" if lateness.is_together else "longer at work than the fastest"
+        parts.append(drawing.text(left, above - 14, f"rank by step: {what}", class_="axis-title"))
         if narrow:
             parts.append(_names(lateness.rows, names, above, tall))
         parts.append(_cells(lateness, left, width - 1.0, above, tall))
         below = above + tall * len(lateness.rows)
         parts.append(_steps(lateness.steps, left, width - 1.0, below))
-        parts.append(_shades(lateness.darkest, left, width, below + 30.0))
+        parts.append(_shades(lateness, left, width, below + 30.0))
         height = below + 76.0
     return drawing.svg(width, height, *parts, label=label)
 
@@ -175,11 +178,12 @@ def _steps(steps: Sequence[int], left: float, right: float, y: float) -> Markup:
     return joined(parts)
 
 
-def _shades(greatest: float, left: float, right: float, y: float) -> Markup:
+def _shades(lateness: Lateness, left: float, right: float, y: float) -> Markup:
     """What the shades mean."""
     wide = min(34.0, (right - left) * 0.45 / (LEVELS + 1))
     parts = [drawing.bar(left + wide * level, y, wide, 12, class_=f"h{level}") for level in range(LEVELS + 1)]
-    parts.append(drawing.text(left, y + 27, "first to arrive", class_="small"))
-    words = f"{seconds_in_words(greatest)} late, or more"
+    least, most = ("first to arrive", "late") if lateness.is_together else ("the fastest", "longer")
+    parts.append(drawing.text(left, y + 27, least, class_="small"))
+    words = f"{seconds_in_words(lateness.darkest)} {most}, or more"
     parts.append(drawing.text(left + wide * (LEVELS + 1) + 6, y + 10, words, class_="small"))
     return joined(parts)

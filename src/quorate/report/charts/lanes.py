@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.markup import Markup, element, joined, number
-from quorate.report.charts.scales import scale_of
+from quorate.report.charts.scales import Scale, scale_of
 
 Span = tuple[str, float, float]
 """Activity, begin and end, in seconds."""
 SPANS = 20_000
 """What a chart draws at most; what comes later in a lane is left out."""
 _ROW = 27.0
+_FRESH, _LATE, _ROUND = "fresh gradient", "late gradient, to the round that took it in", "round"
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """A round across the lanes: when it was there, and its gradients as (lane, when it had come, is it late)."""
+
+    name: str
+    time: float
+    given: Sequence[tuple[int, float, bool]]
 
 
 def lane_chart(
-    lanes: Sequence[tuple[str, Sequence[Span]]], *, seconds: float, title: str, width: float, label: str
+    lanes: Sequence[tuple[str, Sequence[Span]]],
+    *,
+    seconds: float,
+    title: str,
+    width: float,
+    label: str,
+    rounds: Sequence[RoundLine] = (),
 ) -> Markup:
-    """One scale for all lanes, `seconds` long. Spans of one activity in one lane are one path of wide strokes."""
+    """One scale for all lanes, `seconds` long. Spans of one activity in one lane are one path of wide strokes.
+
+    Rounds are lines across the lanes. A dot is where a gradient had come, full if it was fresh; from it a fine line
+    leads to the round that took it in. Who is still computing at a round was not waited for.
+    """
     known = {name for _, spans in lanes for name, _, _ in spans}
     ordered = [name for name in activities.SHOWN if name in known] + sorted(known - set(activities.SHOWN))
     legend, top = activities.key(ordered, width, 2.0)
+    if rounds:
+        legend = joined([legend, _key(top - 2.0)])
+        top += 26.0
     left = min(110.0, max(drawing.text_width(name) for name, _ in lanes) + 12.0)
     foot = top + _ROW * len(lanes)
     x = scale_of([0.0, seconds], left, width - 10.0, kind="seconds", from_zero=True)
@@ -48,4 +72,43 @@ def lane_chart(
             for activity, pieces in strokes.items()
         )  # fmt: skip
         parts.append(joined(drawn))
+    parts.append(_rounds(rounds, x, top, foot))
     return drawing.svg(width, foot + 42.0, *parts, label=label)
+
+
+def _rounds(rounds: Sequence[RoundLine], x: Scale, top: float, foot: float) -> Markup:
+    """What is left of the scale is cut off: a gradient that came before it has no dot, only its way to the round."""
+    lines, ways, dots = [], [], {False: "", True: ""}
+    for one in rounds:
+        at = x(one.time)
+        hint = element("title", one.name)
+        lines.append(element("path", hint, d=f"M{number(at)} {number(top - 6.0)}V{number(foot)}", class_="round"))
+        for lane, time, is_late in one.given:
+            y = top + _ROW * (lane + 0.5)
+            ways.append(f"M{x(max(0.0, time)):.1f} {number(y)}H{at:.1f}")
+            if time >= 0.0:
+                dots[is_late] += f"M{x(time):.1f} {number(y)}h0"
+    way = "".join(ways)
+    under = [element("path", d=way, class_=kind) for kind in ("way-halo", "way")] if ways else []
+    return joined([*lines, *under, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
+
+
+def _dots(d: str, is_late: bool) -> Markup:
+    """All dots of a kind as the round ends of strokes without length: there may be thousands. Twice, for their rim."""
+    kind = "late" if is_late else "fresh"
+    return joined(element("path", d=d, class_=f"{part} {kind}") for part in ("rim", "gradient"))
+
+
+def _key(y: float) -> Markup:
+    """What the lines and dots mean."""
+    parts: list[str] = []
+    x = 1.0
+    for words, sign in ((_ROUND, "|"), (_FRESH, "full"), (_LATE, "hollow")):
+        if sign == "|":
+            parts.append(element("path", d=f"M{number(x + 9)} {number(y - 1)}v14", class_="round"))
+        else:
+            parts.append(element("path", d=f"M{number(x + 3)} {number(y + 6)}h16", class_="way"))
+            parts.append(_dots(f"M{number(x + 5)} {number(y + 6)}h0", sign == "hollow"))
+        parts.append(drawing.text(x + 25, y + 10, words, class_="key"))
+        x += 28.0 + drawing.text_width(words) + 12.0
+    return joined(parts)
