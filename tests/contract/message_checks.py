@@ -92,6 +92,48 @@ def check_the_sender_may_write_once_its_work_is_done(wire: Wire) -> bytes:
     return b""
 
 
+LARGE = 40_000
+"""Elements that go through shared memory where there is some."""
+
+
+def check_large_messages_are_private_unless_shared(wire: Wire) -> bytes:
+    target, source = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
+    x = wire.empty(LARGE, torch.float32).fill_(wire.rank)
+    work = wire.send(Message((x,)), target, "large")
+    receive = wire.receive(source, "large")
+    work.wait()
+    x.fill_(-1)
+    theirs = receive.wait()[1].tensors[0]
+    assert theirs.eq(source).all()
+    theirs.fill_(-2)
+    wire.barrier().wait()
+    assert x.eq(-1).all()
+    return b""
+
+
+def check_shared_messages(wire: Wire) -> bytes:
+    rounds = []
+    for number in range(6):
+        mine = wire.empty(LARGE, torch.float32)
+        mine.copy_(torch.arange(LARGE) + 100.0 * wire.rank + number)
+        pieces = (mine[:100], mine.view(100, -1)[7:], torch.full((LARGE,), number, dtype=torch.float64), mine)
+        for peer in range(wire.size):
+            wire.send(Message(pieces, {"number": number}, shared=True), peer, "shared")
+        rounds.append(mine)
+    for number in range(6):
+        for peer in range(wire.size):
+            _, message = wire.receive(peer, "shared").wait()
+            expected = torch.arange(LARGE) + 100.0 * peer + number
+            first, second, third, whole = message.tensors
+            assert message.header == {"number": number}
+            assert first.equal(expected[:100])
+            assert second.equal(expected.view(100, -1)[7:])
+            assert third.eq(number).all()
+            assert whole.equal(expected)
+    assert all(x[0] == 100 * wire.rank + number for number, x in enumerate(rounds))
+    return b""
+
+
 def check_what_a_message_can_hold(wire: Wire) -> bytes:
     tensors = (
         torch.tensor(3, dtype=torch.int16),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 T_co = TypeVar("T_co", covariant=True)
@@ -97,6 +98,9 @@ class Message:
 
     tensors: tuple[Tensor, ...] = ()
     header: Mapping[str, Any] = field(default_factory=dict)
+    shared: bool = False
+    """Neither side changes the tensors any more, also after the work is done: on one host, and in a message to
+    oneself, both may then look at the same memory."""
 
 
 class Wire(ABC):
@@ -175,6 +179,11 @@ class Wire(ABC):
         A receive whose wait timed out stays asked for, and may be waited for again. A receive from anyone needs no
         worker in particular, so it is not ended by one that has ended.
         """
+
+    @abstractmethod
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which shared messages need no
+        copying; from any thread."""
 
     @abstractmethod
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:

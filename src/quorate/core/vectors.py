@@ -80,9 +80,15 @@ class Flat:
         return cls([torch.zeros(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
 
     @classmethod
-    def empty(cls, layout: Layout) -> Flat:
-        """A new vector whose numbers are whatever the memory held."""
-        return cls([torch.empty(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
+    def empty(cls, layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
+        """A new vector whose numbers are whatever the memory held; `on_cpu(numel, dtype)` makes parts on the CPU."""
+
+        def part(p: Part) -> Tensor:
+            if on_cpu is not None and p.device.type == "cpu":
+                return on_cpu(p.numel, p.dtype)
+            return torch.empty(p.numel, dtype=p.dtype, device=p.device)
+
+        return cls([part(p) for p in layout.parts], layout)
 
     @property
     def header(self) -> Tensor:
@@ -125,6 +131,21 @@ class Flat:
         for mine, theirs in zip(self.parts, other.parts, strict=True):
             mine.add_(theirs, alpha=alpha)
         return self
+
+    def plus(self, other: Flat, into: Flat) -> Flat:
+        """The sum with `other`, written into `into`, which is returned."""
+        for mine, theirs, there in zip(self.parts, other.parts, into.parts, strict=True):
+            torch.add(mine, theirs, out=there)
+        return into
+
+    def times(self, factor: float, into: Flat) -> Flat:
+        """`factor` times this, written into `into`, which is returned."""
+        for mine, there in zip(self.parts, into.parts, strict=True):
+            if factor == 1.0:
+                there.copy_(mine)
+            else:
+                torch.mul(mine, factor, out=there)
+        return into
 
     def mul_(self, factor: float) -> Flat:
         for mine in self.parts:

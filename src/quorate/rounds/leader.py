@@ -12,7 +12,7 @@ most 2 d numbers per worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,10 +57,18 @@ class Leader:
     """
 
     def __init__(
-        self, agreed: Agreed, rank: int, term: int, log: Log, send: Send, accept: Callable[[Round], None], started: int
+        self,
+        agreed: Agreed,
+        rank: int,
+        term: int,
+        log: Log,
+        send: Send,
+        accept: Callable[[Round], None],
+        started: int,
+        blank: Callable[[], Flat] | None = None,
     ) -> None:
         self.agreed, self.rank, self.term = agreed, rank, term
-        self._log, self._send, self._accept = log, send, accept
+        self._log, self._send, self._accept, self._blank = log, send, accept, blank
         self.calls = Calls(agreed, log.newest)
         self._resumes = started > log.newest
         self.gathering: Gathering | None = None
@@ -147,13 +155,10 @@ class Leader:
     def _form(self, gathering: Gathering, now: float) -> None:
         self.gathering = None
         given = dict(sorted(gathering.given.items()))
-        total: Flat | None = None
         best_step, best_options = self._log.step, self._log.options
         for one in given.values():
-            if one.vector is not None:
-                total = one.vector.clone() if total is None else total.add_(one.vector)
-                if one.step > best_step:
-                    best_step, best_options = one.step, one.options
+            if one.vector is not None and one.step > best_step:
+                best_step, best_options = one.step, one.options
         workers = self.calls.workers
         live = sum(
             worker.activity != "ended" and (worker.is_present or now - worker.heard_at < self.agreed.patience)
@@ -162,7 +167,7 @@ class Leader:
         formed = Round(
             number=gathering.number,
             term=self.term,
-            sum=total,
+            sum=self._sum([one.vector for one in given.values() if one.vector is not None]),
             weight=sum(one.weight for one in given.values()),
             live=self.agreed.size if gathering.settles else max(1, live),
             options=best_options,
@@ -181,6 +186,15 @@ class Leader:
                 self._has[rank] = formed.number
         self._accept(formed)
         self._has[self.rank] = formed.number
+
+    def _sum(self, vectors: Sequence[Flat]) -> Flat | None:
+        if len(vectors) < 2:
+            return vectors[0] if vectors else None
+        first, second, *rest = vectors
+        total = first + second if self._blank is None else first.plus(second, self._blank())
+        for one in rest:
+            total.add_(one)
+        return total
 
     # -- those that miss something
 

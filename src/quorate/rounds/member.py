@@ -18,7 +18,8 @@ from quorate.rounds.terms import Agreed
 
 
 class Member:
-    """One worker's part. `lock` guards `pending`, which its training thread adds to; `news` tells that thread.
+    """One worker's part. `lock` guards `pending`, which its training thread adds to; `news` tells that thread. `blank`
+    gives vectors to form sums in (None: ordinary memory).
 
     `started` is the newest round known to have started, `log.newest` the newest whose result is here.
     """
@@ -30,8 +31,10 @@ class Member:
         send: Send,
         lock: AbstractContextManager[Any],
         news: Callable[[], None],
+        blank: Callable[[], Flat] | None = None,
     ) -> None:
         self.agreed, self.rank = agreed, rank
+        self._blank = blank
         self.pending, self.log = Pending(agreed), Log(agreed.log_rounds, agreed.log_bytes)
         self.term, self.leads, self.started = 0, 0, 0
         self.applied = 0
@@ -245,7 +248,7 @@ class Member:
         leader.advance(now)
 
     def _new_leader(self, started: int) -> Leader:
-        return Leader(self.agreed, self.rank, self.term, self.log, self._tell, self._round, started)
+        return Leader(self.agreed, self.rank, self.term, self.log, self._tell, self._round, started, self._blank)
 
     def _state(self) -> dict[str, Any]:
         return {"started": max(self.started, self._was_started), "did": self._note}

@@ -31,13 +31,17 @@ class Progress:
         self.lock = threading.Lock()
         self._layout, self._mine = layout, wire
         self._wire = wire.channel("progress")
-        self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell)
+        self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell, self.blank)
         self.error: BaseException | None = None
         self.is_waiting = False
         """Whether the training thread waits for a round: then the leader is watched."""
         self._pinged: float | None = None
         self._is_open = True
         self.task = wire.spawn(self._run, "progress")
+
+    def blank(self) -> Flat:
+        """A vector to be filled, and then sent without being copied."""
+        return Flat.empty(self._layout, self._wire.empty)
 
     # -- for the training thread
 
@@ -47,7 +51,7 @@ class Progress:
 
     def carry(self, to: int, says: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Send another worker's member a message with tensors of any kind."""
-        self._wire.send(Message(tuple(tensors), says), to, _TAG)
+        self._wire.send(Message(tuple(tensors), says, shared=True), to, _TAG)
 
     def close(self) -> None:
         """End the task."""
@@ -138,7 +142,7 @@ class Progress:
             self.member.stand(term, now)
 
     def _send(self, to: int, says: dict[str, Any], vector: Flat | None) -> None:
-        self._wire.send(Message(() if vector is None else vector.parts, says), to, _TAG)
+        self._wire.send(Message(() if vector is None else vector.parts, says, shared=True), to, _TAG)
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, _NEWS)

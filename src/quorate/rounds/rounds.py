@@ -43,6 +43,10 @@ class Rounds:
         self._member = self._progress.member
         self.is_over = self._has_settled = False
 
+    def blank(self) -> Flat:
+        """A vector to pack a contribution into."""
+        return self._progress.blank()
+
     @property
     def version(self) -> int:
         """The newest round this replica has applied."""

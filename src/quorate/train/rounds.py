@@ -43,6 +43,8 @@ class WorkerRounds:
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._worker, self._agreed, self._clip_norm = worker, agreed, clip_norm
+        self._mean: Flat | None = None
+        self._mean_held = 0
         self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
 
     def contribute(self, *, waits: bool = True) -> Work[int]:
@@ -56,7 +58,7 @@ class WorkerRounds:
         with worker.timer.spending("encode"):
             if is_finite and any(grad is not None for grad in grads):
                 scale = own.get("grad_scale")
-                vector = Flat.zeros(worker.peers.layout)
+                vector = self.rounds.blank()
                 share = worker.weight / worker.size
                 pack(grads, vector, scale=share if scale is None else share / float(scale))
                 vector.header.copy_(header_of(worker.weight, [grad is not None for grad in grads], vector.layout))
@@ -96,15 +98,23 @@ class WorkerRounds:
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
-        mean = one.sum if divisor == worker.size else one.sum * (worker.size / divisor)
+        factor = worker.size / divisor
         worker.peers.used = used_in(one.sum, len(worker.trained))
         norm = math.nan
         if self._clip_norm is not None:
-            places = mean.segments()
-            norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in places])))
+            places = one.sum.segments()
+            norm = factor * float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in places])))
             if norm > self._clip_norm:
-                mean = mean * (self._clip_norm / (norm + 1e-6))
-        return Mean(one.number, mean, norm, one.options)
+                factor *= self._clip_norm / (norm + 1e-6)
+        return Mean(one.number, one.sum.times(factor, self._own()), norm, one.options)
+
+    def _own(self) -> Flat:
+        """Where the optimizer may write as it likes: the round itself is the same memory for all."""
+        if self._mean is None or self._mean.holders() > self._mean_held:
+            self._mean = Flat.empty(self._worker.peers.layout)
+            self._mean.segments()
+            self._mean_held = self._mean.holders()
+        return self._mean
 
     def _note(self, one: Round) -> None:
         """Into the records: whose gradients, and how old."""

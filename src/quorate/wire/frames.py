@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,14 +27,30 @@ def raw(x: Tensor) -> memoryview:
     return memoryview(shared)
 
 
-def encode(message: Message, **envelope: Any) -> list[memoryview]:
-    """The pieces of a frame, in order; contiguous CPU tensors are not copied, so they must not change before."""
+Place = Sequence[int]
+"""Where in the sender's shared memory a tensor's numbers are; see `wire.real.shared`."""
+Find = Callable[[torch.dtype, Sequence[int], Place], Tensor]
+"""(dtype, shape, place); raises `ValueError` for a place that cannot be."""
+
+
+def encode(
+    message: Message, place: Callable[[Tensor], Place | None] | None = None, **envelope: Any
+) -> list[memoryview]:
+    """The pieces of a frame, in order; contiguous CPU tensors are not copied, so they must not change before.
+
+    For a tensor of which `place` says where the receiver finds it, only that is written.
+    """
     tensors = [x.detach().cpu().contiguous() for x in message.tensors]
+    places = [place(x) if place is not None else None for x in tensors]
     header = {
         "e": envelope,
         "h": dict(message.header),
-        "x": [(str(x.dtype).removeprefix("torch."), list(x.shape)) for x in tensors],
+        "x": [
+            (str(x.dtype).removeprefix("torch."), list(x.shape), *([list(at)] if at is not None else []))
+            for x, at in zip(tensors, places, strict=True)
+        ],
     }
+    tensors = [x for x, at in zip(tensors, places, strict=True) if at is None]
     text = json.dumps(header, separators=(",", ":"), allow_nan=True).encode()
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"a message's header takes {len(text)} bytes; at most {HEADER_LIMIT} are allowed")
@@ -41,10 +58,21 @@ def encode(message: Message, **envelope: Any) -> list[memoryview]:
 
 
 class Reader:
-    """Reads one stream of frames: `want` says where the next bytes go, `got` how many came."""
+    """Reads one stream of frames: `want` says where the next bytes go, `got` how many came.
 
-    def __init__(self) -> None:
+    `find` gives tensors that lie in the sender's shared memory.
+    """
+
+    def __init__(self, find: Find | None = None) -> None:
+        self._find = find
         self._next_length()
+
+    def _tensor(self, dtype: torch.dtype, shape: Sequence[int], place: Sequence[Place]) -> Tensor:
+        if not place:
+            return torch.empty(shape, dtype=dtype)
+        if self._find is None:
+            raise ValueError("a frame refers to memory that is not shared")
+        return self._find(dtype, shape, place[0])
 
     def _next_length(self) -> None:
         self._stage, self._buffer = "length", memoryview(bytearray(_LENGTH.size))
@@ -71,12 +99,17 @@ class Reader:
             return None
         if self._stage == "header":
             self._header = json.loads(bytes(self._buffer))
-            self._tensors = [torch.empty(shape, dtype=_DTYPES[dtype]) for dtype, shape in self._header["x"]]
-            self._left = [x for x in self._tensors if x.numel()]
+            self._tensors, self._left = [], []
+            for dtype, shape, *place in self._header["x"]:
+                self._tensors.append(self._tensor(_DTYPES[dtype], shape, place))
+                if not place and self._tensors[-1].numel():
+                    self._left.append(self._tensors[-1])
         if self._left:
             self._stage, self._buffer, self._filled = "tensor", raw(self._left.pop(0)), 0
             return None
-        message = Message(tuple(self._tensors), self._header["h"])
+        is_shared = any(place for _, _, *place in self._header["x"])
+        message = Message(tuple(self._tensors), self._header["h"], is_shared)
+        self._tensors = []
         envelope: dict[str, Any] = self._header["e"]
         self._next_length()
         return message, envelope

@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor
+
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.wire.exchange import Exchange
@@ -60,6 +63,9 @@ class GroupWire(Exchange):
             return self.members.index(sender), message
 
         return Together([work], ours, self.clock)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return self.parent.empty(numel, dtype)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return self.parent.spawn(lambda wire: task(GroupWire(wire, self.members)), name)

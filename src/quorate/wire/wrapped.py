@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
@@ -71,6 +72,9 @@ class Wrapped(Wire):
 
     def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
         return self._call("receive", lambda: self.inner.receive(source, tag), None, source)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return self.inner.empty(numel, dtype)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return self.inner.spawn(lambda wire: task(self._again(wire)), name)

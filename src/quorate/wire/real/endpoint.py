@@ -86,7 +86,9 @@ class Endpoint:
                 self._folder = tempfile.TemporaryDirectory(prefix="quorate-")
                 folder = Path(self._folder.name)
             path = str(folder / f"mail-{self.generation}-{self.rank}")
-        self.mailbox = Mailbox(self.rank, self.inbox, path, self.host, bytes.fromhex(token.decode()), self._find)
+        self.mailbox = Mailbox(
+            self.rank, self.size, self.inbox, path, self.host, bytes.fromhex(token.decode()), self._find
+        )
         board.set(f"{self._keys}/mail/{self.rank}", self.mailbox.address.encode())
 
     def _find(self, peer: int) -> str:

@@ -1,6 +1,7 @@
 """Messages between processes over sockets: one connection each way, one thread that reads and writes.
 
-On one host the sockets are files that only this user can open. Between hosts a connection has to prove that it knows
+On one host the sockets are files that only this user can open; large tensors that nobody changes any more lie in shared
+memory (`wire.real.shared`), and only where they lie is written. Between hosts a connection has to prove that it knows
 the run's token (HMAC-SHA256 over a nonce) before anything it sends is read; what is sent is not encrypted.
 """
 
@@ -16,10 +17,15 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+
+import torch
+from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.wire.frames import Reader, encode
 from quorate.wire.real.inbox import Inbox
+from quorate.wire.real.shared import Arena, Lender, is_possible
 
 _NONCE = 32
 _MAC = hashlib.sha256().digest_size
@@ -83,8 +89,19 @@ class _Arriving:
     def __init__(self, sock: socket.socket, nonce: bytes) -> None:
         self.sock, self.nonce = sock, nonce
         self.proof = bytearray()
+        self.fd: int | None = None
+        """Of the other side's shared memory."""
+        self.lender: Lender | None = None
         self.reader: Reader | None = None
         self.source: int | None = None
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.lender is not None:
+            self.lender.settle()
+            self.lender.close()
+        elif self.fd is not None:
+            os.close(self.fd)
 
 
 class Mailbox:
@@ -94,9 +111,12 @@ class Mailbox:
     """
 
     def __init__(
-        self, rank: int, inbox: Inbox, path: str | None, host: str, token: bytes, find: Callable[[int], str]
+        self, rank: int, size: int, inbox: Inbox, path: str | None, host: str, token: bytes, find: Callable[[int], str]
     ) -> None:
-        self.rank, self.inbox, self.lost = rank, inbox, set[int]()
+        self.rank, self.size, self.inbox, self.lost = rank, size, inbox, set[int]()
+        self._arena = Arena(size) if path is not None and is_possible() else None
+        if self._arena is not None:
+            self._arena.gone = self.lost
         self._token, self._find = token, find
         self._links: dict[int, _Link] = {}
         self._lock = threading.Lock()
@@ -118,13 +138,15 @@ class Mailbox:
         wakes.setblocking(False)
         self._selector.register(wakes, selectors.EVENT_READ, wakes)
         self._closed = False
+        self._lenders: list[Lender] = []
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
         self._thread.start()
 
     def send(self, message: Message, to: int, tag: str) -> Outgoing:
         """Put a message on its way; what the system does not take at once is written by the mailbox's thread."""
         link = self._link(to)
-        outgoing = Outgoing(encode(message, source=self.rank, tag=tag))
+        place = partial(self._arena.place, to=to) if self._arena is not None and message.shared else None
+        outgoing = Outgoing(encode(message, place, source=self.rank, tag=tag))
         with link.lock:
             if link.broken:
                 outgoing.end(lost=True)
@@ -134,11 +156,18 @@ class Mailbox:
             self._poke()
         return outgoing
 
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """See `Wire.empty`."""
+        return torch.empty(numel, dtype=dtype) if self._arena is None else self._arena.empty(numel, dtype)
+
     def close(self) -> None:
         """End all connections; what is not yet written is lost."""
         self._closed = True
         self._poke()
         self._thread.join(timeout=2.0)
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
         if self._path is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
@@ -176,7 +205,10 @@ class Mailbox:
                 if not more:
                     raise ConnectionResetError("closed while introducing ourselves")
                 nonce += more
-            sock.sendall(proof(self._token, nonce))
+            if kind == "unix" and self._arena is not None:
+                socket.send_fds(sock, [proof(self._token, nonce)], [self._arena.fd])
+            else:
+                sock.sendall(proof(self._token, nonce))
         except OSError as error:
             raise ConnectionError(f"cannot reach the worker at {address}: {error}") from error
         sock.setblocking(False)
@@ -194,6 +226,8 @@ class Mailbox:
             events = self._selector.select(timeout=1.0)
             for sock in writing:
                 self._selector.unregister(sock)
+            for lender in self._lenders:
+                lender.settle()
             for key, _ in events:
                 if key.data is None:
                     self._accept()
@@ -204,9 +238,9 @@ class Mailbox:
                 else:
                     with suppress(BlockingIOError):
                         key.data.recv(4096)
-        for arriving in list(self._selector.get_map().values()):
+        for key in list(self._selector.get_map().values()):
             with suppress(OSError):
-                arriving.fileobj.close()  # type: ignore[union-attr]
+                (key.data if isinstance(key.data, _Arriving) else key.fileobj).close()  # type: ignore[union-attr]
         for link in self._links.values():
             link.sock.close()
         self._selector.close()
@@ -222,14 +256,17 @@ class Mailbox:
     def _read(self, arriving: _Arriving) -> None:
         try:
             if arriving.reader is None:
-                more = arriving.sock.recv(_MAC - len(arriving.proof))
+                more = self._introduction(arriving, _MAC - len(arriving.proof))
                 if not more:
                     raise ConnectionResetError
                 arriving.proof += more
                 if len(arriving.proof) == _MAC:
                     if not hmac.compare_digest(bytes(arriving.proof), proof(self._token, arriving.nonce)):
                         raise ConnectionRefusedError
-                    arriving.reader = Reader()
+                    if arriving.fd is not None:
+                        arriving.lender = Lender(arriving.fd, self.rank, self.size)
+                        self._lenders.append(arriving.lender)
+                    arriving.reader = Reader(None if arriving.lender is None else arriving.lender.tensor)
                 return
             while True:
                 count = arriving.sock.recv_into(arriving.reader.want)
@@ -246,4 +283,18 @@ class Mailbox:
             if arriving.source is not None:
                 self.lost.add(arriving.source)
             self._selector.unregister(arriving.sock)
-            arriving.sock.close()
+            if arriving.lender is not None:
+                self._lenders.remove(arriving.lender)
+            arriving.close()
+
+    def _introduction(self, arriving: _Arriving, most: int) -> bytes:
+        """The next bytes of a proof, with which a descriptor may come."""
+        if arriving.sock.family != socket.AF_UNIX:
+            return arriving.sock.recv(most)
+        more, descriptors, _, _ = socket.recv_fds(arriving.sock, most, 1)
+        for fd in descriptors:
+            if arriving.fd is None:
+                arriving.fd = fd
+            else:
+                os.close(fd)
+        return more

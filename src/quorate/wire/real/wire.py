@@ -112,7 +112,8 @@ class RealWire(Exchange):
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         self._known(to)
         if to == self.rank:
-            self._inbox_put(Message(tuple(x.detach().clone() for x in message.tensors), dict(message.header)), tag)
+            own = tuple(x.detach() if message.shared else x.detach().clone() for x in message.tensors)
+            self._inbox_put(Message(own, dict(message.header), message.shared), tag)
             return Done(None)
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
@@ -135,6 +136,10 @@ class RealWire(Exchange):
 
     def _tag(self, tag: str) -> str:
         return f"{self.name}:{tag}"
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        mailbox = self.endpoint.mailbox
+        return torch.empty(numel, dtype=dtype) if mailbox is None else mailbox.empty(numel, dtype)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return TaskWork(self.endpoint, task, self.channel(name))

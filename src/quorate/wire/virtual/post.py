@@ -61,10 +61,11 @@ class Post:
         self._on_their_way: dict[tuple[int, int], deque[tuple[Address, Message]]] = {}
 
     def send(self, source: int, address: Address, message: Message) -> Departure:
-        """Copy `message` and let it travel; first in, first out on each link."""
+        """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link."""
         stage, target = self._stage, address[1]
         header, header_bytes = _as_json(message)
-        copied = Message(tuple(copy(x) for x in message.tensors), header)
+        tensors = tuple((x.detach() if message.shared else copy(x)) for x in message.tensors)
+        copied = Message(tensors, header, message.shared)
         size = nbytes(message.tensors) + header_bytes
         now = stage.scheduler.own_now()
         if stage.is_traced:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from quorate.core.contracts import Board, Clock, Message, Wire, Work
@@ -109,6 +110,10 @@ class VirtualWire(Wire):
         if source is not None:
             self._checked(source, "sender")
         return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Ordinary memory: all virtual workers share it."""
+        return torch.empty(numel, dtype=dtype)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         """Run `task` beside this worker, on `channel(name)`."""

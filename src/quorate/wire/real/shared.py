@@ -1,0 +1,184 @@
+"""Memory that the processes of one host share, so that large messages are not carried through the kernel.
+
+Each process owns an `Arena`: a file in memory that has no name, of which the others are given a descriptor over their
+connection. It is cut into blocks; a block is used again when its owner and everyone it was sent to have let go of it.
+How often a reader has let go of a block stands in a table at the beginning of the file, where each cell has one
+writer. Linux only; elsewhere messages go through sockets.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LEAST_BYTES = 1 << 16
+"""Bytes from which a tensor is worth a block."""
+_FILE_BYTES = 1 << 43
+"""Of addresses, not of memory: only what is written to takes any."""
+_MOST_BLOCKS = 1 << 14
+_PAGE = 1 << 16
+
+
+def is_possible() -> bool:
+    """Whether this system has files in memory that can be handed to another process."""
+    return sys.platform.startswith("linux") and hasattr(os, "memfd_create")
+
+
+def _rounded(nbytes: int) -> int:
+    """Up to an eighth more, so that blocks fit again; what is not written to takes no memory."""
+    step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 4))
+    return -(-nbytes // step) * step
+
+
+def _window(fd: int, position: int, nbytes: int) -> mmap.mmap:
+    return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, offset=position)
+
+
+class _Block:
+    """One piece of the file."""
+
+    def __init__(self, number: int, position: int, nbytes: int, window: mmap.mmap, readers: int) -> None:
+        self.number, self.position, self.nbytes, self.window = number, position, nbytes, window
+        self.sent = np.zeros(readers, np.uint32)
+        self.is_filled = True
+        """Whether it may take memory."""
+
+
+class Arena:
+    """The blocks of one process; its methods may be called from any thread."""
+
+    def __init__(self, size: int) -> None:
+        self.fd = os.memfd_create("quorate", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, _FILE_BYTES)
+        self._lock = threading.Lock()
+        table = _rounded(4 * size * _MOST_BLOCKS)
+        self._table = np.frombuffer(_window(self.fd, 0, table), np.uint32)[: size * _MOST_BLOCKS].reshape(-1, size)
+        self._end, self._size = table, size
+        self._count = 0
+        self._held: dict[int, _Block] = {}
+        """By the address of their memory."""
+        self._let_go = deque[int]()
+        self._resting: dict[int, list[_Block]] = {}
+        """By size: those that their owner has let go of."""
+        self.gone: Collection[int] = ()
+        """Readers that have ended, and hold nothing any more."""
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """A tensor (numel,) in a block of its own; in ordinary memory where it is small."""
+        nbytes = numel * dtype.itemsize
+        block = self._take(nbytes) if nbytes >= LEAST_BYTES else None
+        if block is None:
+            return torch.empty(numel, dtype=dtype)
+        array = np.frombuffer(block.window, np.uint8, nbytes)
+        x = torch.from_numpy(array)
+        address = x.data_ptr()
+        with self._lock:
+            self._held[address] = block
+        weakref.finalize(array, self._let_go.append, address).atexit = False
+        return x.view(dtype)
+
+    def place(self, x: Tensor, to: int) -> tuple[int, int, int, int] | None:
+        """Where reader `to` finds the numbers of a contiguous CPU tensor: (block, its position and bytes, offset).
+
+        They are copied where they are in no block yet; None where the tensor is small.
+        """
+        nbytes = x.numel() * x.element_size()
+        if nbytes < LEAST_BYTES:
+            return None
+        address = x.untyped_storage().data_ptr()
+        with self._lock:
+            block = self._held.get(address)
+            if block is not None:
+                block.sent[to] += 1
+        if block is not None:
+            return block.number, block.position, block.nbytes, x.data_ptr() - address
+        copied = self.empty(nbytes, torch.uint8)
+        copied.copy_(x.view(-1).view(torch.uint8))
+        return self.place(copied, to) if copied.untyped_storage().data_ptr() in self._held else None
+
+    def _take(self, nbytes: int) -> _Block | None:
+        wanted = _rounded(nbytes)
+        with self._lock:
+            while self._let_go:
+                block = self._held.pop(self._let_go.popleft())
+                self._resting.setdefault(block.nbytes, []).append(block)
+            resting = self._resting.get(wanted, [])
+            for index, block in enumerate(resting):
+                if self._is_free(block):
+                    block.is_filled = True
+                    return resting.pop(index)
+            self._give_memory_back(wanted)
+            if self._count == _MOST_BLOCKS:
+                return None
+            try:
+                window = _window(self.fd, self._end, wanted)
+            except OSError:
+                return None  # no more addresses: sockets will do
+            block = _Block(self._count, self._end, wanted, window, self._size)
+            self._count += 1
+            self._end += wanted
+            return block
+
+    def _give_memory_back(self, wanted: int) -> None:
+        """Blocks of other sizes that nobody holds keep their addresses only."""
+        for nbytes, resting in self._resting.items():
+            for block in resting if nbytes != wanted else ():
+                if block.is_filled and self._is_free(block):
+                    block.window.madvise(mmap.MADV_REMOVE)
+                    block.is_filled = False
+
+    def _is_free(self, block: _Block) -> bool:
+        held = self._table[block.number] != block.sent
+        if not held.any():
+            return True
+        return all(reader in self.gone for reader in np.flatnonzero(held).tolist())
+
+    def close(self) -> None:
+        """No more blocks; those that others hold stay until they let go."""
+        os.close(self.fd)
+
+
+class Lender:
+    """What `rank` has of another process's arena; `tensor` and `settle` belong to one thread."""
+
+    def __init__(self, fd: int, rank: int, size: int) -> None:
+        self._fd, self._rank = fd, rank
+        table = _rounded(4 * size * _MOST_BLOCKS)
+        self._table = np.frombuffer(_window(fd, 0, table), np.uint32)[: size * _MOST_BLOCKS].reshape(-1, size)
+        self._windows: dict[int, mmap.mmap] = {}
+        self._let_go = deque[int]()
+
+    def tensor(self, dtype: torch.dtype, shape: Sequence[int], place: Sequence[int]) -> Tensor:
+        """The tensor at `place` (see `Arena.place`), not copied. Raises `ValueError` for a place that cannot be."""
+        block, position, length, offset = place
+        nbytes = dtype.itemsize * math.prod(shape)
+        lies_in_it = min(shape, default=0) >= 0 and nbytes > 0 and 0 <= offset <= length - nbytes
+        if not lies_in_it or not 0 <= block < _MOST_BLOCKS:
+            raise ValueError(f"a message of {nbytes} bytes at {offset} does not lie in its block of {length} bytes")
+        window = self._windows.get(position)
+        if window is None:
+            try:
+                window = self._windows[position] = _window(self._fd, position, length)
+            except (OSError, OverflowError) as error:
+                raise ValueError(f"no block of {length} bytes can be at {position}: {error}") from None
+        array = np.frombuffer(window, np.uint8, nbytes, offset)
+        weakref.finalize(array, self._let_go.append, block).atexit = False
+        return torch.from_numpy(array).view(dtype).view(tuple(shape))
+
+    def settle(self) -> None:
+        """Tell the owner what was let go of."""
+        while self._let_go:
+            self._table[self._let_go.popleft(), self._rank] += 1
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,146 @@
+"""Blocks of shared memory: what is written is found, and nothing is used again while somebody holds it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from quorate.wire.real.shared import LEAST_BYTES, Arena, Lender, is_possible
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no files in memory")
+
+READERS = 3
+NUMEL = LEAST_BYTES // 2
+"""Of float32: twice the least."""
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena(READERS)
+    yield made
+    made.close()
+
+
+def lender(arena: Arena, rank: int) -> Lender:
+    return Lender(os.dup(arena.fd), rank, READERS)
+
+
+def lent(arena: Arena, to: Lender, rank: int, x: torch.Tensor) -> torch.Tensor:
+    place = arena.place(x, rank)
+    assert place is not None
+    return to.tensor(x.dtype, x.shape, place)
+
+
+def test_a_reader_sees_what_the_owner_wrote_without_a_copy(arena: Arena) -> None:
+    reader = lender(arena, 1)
+    x = arena.empty(NUMEL, torch.float32)
+    x.copy_(torch.arange(NUMEL))
+    seen = lent(arena, reader, 1, x[10:-6].view(-1, 2))
+    assert seen.shape == ((NUMEL - 16) // 2, 2)
+    assert torch.equal(seen.flatten(), torch.arange(10.0, NUMEL - 6))
+    x[10] = -1.0
+    assert seen[0, 0] == -1.0
+
+
+def test_a_tensor_of_ordinary_memory_is_copied_into_a_block(arena: Arena) -> None:
+    x = torch.randn(NUMEL, dtype=torch.float64)
+    seen = lent(arena, lender(arena, 0), 0, x)
+    assert torch.equal(seen, x)
+    x.zero_()
+    assert seen.abs().sum() > 0
+
+
+def test_small_tensors_have_no_place(arena: Arena) -> None:
+    assert arena.place(torch.zeros(8), 0) is None
+    assert arena.place(arena.empty(8, torch.float32), 0) is None
+
+
+def test_a_block_is_used_again_when_all_have_let_go_of_it_and_not_before(arena: Arena) -> None:
+    readers = [lender(arena, rank) for rank in range(READERS)]
+    x = arena.empty(NUMEL, torch.float32)
+    address = x.data_ptr()
+    seen = [lent(arena, reader, rank, x) for rank, reader in enumerate(readers)]
+    again = lent(arena, readers[1], 1, x)  # twice to the same reader
+    del x
+    gc.collect()
+    for rank in range(READERS):
+        assert arena.empty(NUMEL, torch.float32).data_ptr() != address
+        seen[rank] = torch.empty(0)
+        readers[rank].settle()
+    assert arena.empty(NUMEL, torch.float32).data_ptr() != address, "one reader holds it still"
+    del again
+    readers[1].settle()
+    found = {arena.empty(NUMEL, torch.float32).data_ptr() for _ in range(2)}
+    kept = [arena.empty(NUMEL, torch.float32) for _ in range(3)]
+    assert address in found | {x.data_ptr() for x in kept}
+    assert len({x.data_ptr() for x in kept}) == 3
+
+
+def test_the_owner_holds_a_block_too(arena: Arena) -> None:
+    x = arena.empty(NUMEL, torch.float32)
+    view = x[3:]
+    address = x.data_ptr()
+    del x
+    assert arena.empty(NUMEL, torch.float32).data_ptr() != address
+    del view
+    others = [arena.empty(NUMEL, torch.float32) for _ in range(2)]
+    assert address in {x.data_ptr() for x in others}
+
+
+def test_readers_that_have_ended_hold_nothing(arena: Arena) -> None:
+    x = arena.empty(NUMEL, torch.float32)
+    address = x.data_ptr()
+    arena.place(x, 2)
+    del x
+    assert arena.empty(NUMEL, torch.float32).data_ptr() != address
+    arena.gone = {2}
+    others = [arena.empty(NUMEL, torch.float32) for _ in range(2)]
+    assert address in {x.data_ptr() for x in others}
+
+
+def memory_of(arena: Arena) -> int:
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+def test_blocks_of_a_size_that_is_not_wanted_any_more_give_their_memory_back(arena: Arena) -> None:
+    before = memory_of(arena)
+    x = arena.empty(1 << 20, torch.float32)
+    x.zero_()
+    assert memory_of(arena) - before >= 4 << 20
+    del x
+    arena.empty(3 << 20, torch.float32)
+    assert memory_of(arena) - before < 1 << 20
+    again = arena.empty(1 << 20, torch.float32)
+    again.fill_(2.0)
+    assert again.sum() == 2 << 20
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        (0, 1 << 20, 1 << 20, -4),
+        (0, 1 << 20, 64, 0),
+        (1 << 14, 1 << 20, 1 << 20, 0),
+        (-1, 1 << 20, 1 << 20, 0),
+        (0, 1 << 60, 1 << 20, 0),
+        (0, -(1 << 20), 1 << 20, 0),
+        (0, 12345, 1 << 20, 0),
+        (0, 1 << 20, 1 << 62, 0),
+        (0, 1 << 42, (1 << 42) + (1 << 20), 0),
+        (0, 1 << 20, 1 << 20),
+        (0, "1", 1 << 20, 0),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(arena: Arena, place: tuple[int, ...]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        lender(arena, 0).tensor(torch.float32, (NUMEL,), place)
+
+
+def test_a_shape_with_negative_extents_is_refused(arena: Arena) -> None:
+    for shape in ((-4, 8), (-4, -8)):
+        with pytest.raises(ValueError, match="does not lie in its block"):
+            lender(arena, 0).tensor(torch.float32, shape, (0, 1 << 20, 1 << 20, 0))
