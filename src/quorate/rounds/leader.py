@@ -4,14 +4,17 @@ messages.
 A round takes three hops: the leader asks everyone (`start`), everyone gives what is pending (`give`), the leader adds
 up in order of rank and tells the sum (`round`). Who has not answered within `grace` is left out, and asked for nothing
 until it speaks again; then it is brought up from the log, or, where that does not reach back, by a copy of a replica.
+Where vectors are large, carrying them is not silence: a worker answers at once that it is `here`, and says when it has
+`got` a result; while one is on its way to it, it has longer to answer.
 
-Cost per round with P workers, k contributors and d numbers: 3 (P - 1) small messages, k d numbers to the leader and
-(P - 1) d from it. That is the seam for larger worlds: a tree in place of the star needs log2(P) hops each way and at
-most 2 d numbers per worker.
+Cost per round with P workers, k contributors and d numbers: 3 (P - 1) small messages (5 where vectors are large), k d
+numbers to the leader and (P - 1) d from it. That is the seam for larger worlds: a tree in place of the star needs
+log2(P) hops each way and at most 2 d numbers per worker.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
 from quorate.rounds.log import Log, Round
+from quorate.rounds.patience import Carrying
 from quorate.rounds.terms import Agreed
 
 Send = Callable[[int, dict[str, Any], Flat | None], None]
@@ -43,10 +47,12 @@ class Gathering:
     """A round that is being formed."""
 
     number: int
-    until: float
+    since: float
     settles: bool
-    expected: set[int]
+    until: dict[int, float]
+    """By rank that is waited for, how long."""
     given: dict[int, Given] = field(default_factory=dict)
+    is_extended: bool = False
 
 
 class Leader:
@@ -73,6 +79,10 @@ class Leader:
         self._resumes = started > log.newest
         self.gathering: Gathering | None = None
         self._has = dict.fromkeys(range(agreed.size), log.newest)
+        self._told: dict[int, tuple[int, float]] = {}
+        """By rank, the result that is on its way there, and since when."""
+        self._there = [Carrying(agreed) for _ in range(agreed.size)]
+        self._back = [Carrying(agreed) for _ in range(agreed.size)]
         self._copies: dict[int, float] = {}
         self._asked: dict[int, int] = {}
         self.is_over = False
@@ -83,6 +93,8 @@ class Leader:
         """Anything from `rank`: it is there, and `says["logged"]` is the newest round it has."""
         worker = self.calls.workers[rank]
         worker.heard_at = now
+        if rank in self._told and says["logged"] >= self._told[rank][0]:
+            del self._told[rank]
         if not worker.is_present and worker.activity != "away":
             worker.is_present = True
             self.bring_up(rank, says, now)
@@ -97,6 +109,7 @@ class Leader:
         for rank in ranks:
             self.calls.workers[rank].is_present = False
             self._has[rank] = -1
+            self._told.pop(rank, None)
 
     def noted(self, rank: int, says: dict[str, Any], now: float) -> None:
         """What `rank` does: see `Member.note`."""
@@ -108,6 +121,8 @@ class Leader:
                 self.calls.rode(rank, self._log.newest)  # the round it waits for is over already
         elif kind == "ride":
             self.calls.rode(rank, says["computing"])
+        elif kind == "wait":
+            self.calls.waits(rank)
         elif kind == "away":
             self.calls.went_away(rank)
             self.are_absent([rank])
@@ -117,22 +132,33 @@ class Leader:
         else:
             self.calls.settled(rank, ended=says["note"] == "end")
 
+    def got(self, rank: int, number: int, now: float) -> None:
+        """`rank` has the result of round `number`."""
+        if rank in self._told and self._told[rank][0] == number:
+            self._there[rank].took(now - self._told.pop(rank)[1])
+
+    def is_here(self, rank: int, number: int, now: float) -> None:
+        """`rank` was asked for round `number`, and gives: its vector is on its way."""
+        gathering = self.gathering
+        if gathering is not None and gathering.number == number and rank in gathering.until:
+            gathering.until[rank] = now + self.agreed.patience + self._back[rank].seconds
+
     def gave(self, rank: int, number: int, given: Given, now: float) -> None:
         """`rank` gives to round `number`; where that is over, it takes it back when it has the round."""
         gathering = self.gathering
         if gathering is not None and gathering.number == number:
             gathering.given[rank] = given
-            if gathering.expected <= gathering.given.keys():
-                self._form(gathering, now)
+            if rank in gathering.until:
+                self._back[rank].took(now - gathering.since)
+            self._form_if_whole(gathering, now)
 
     # -- deciding
 
     def advance(self, now: float) -> None:
         """Start what may start, and end what has waited long enough."""
         gathering = self.gathering
-        if gathering is not None and now >= gathering.until and not gathering.settles:
-            self.are_absent(gathering.expected - gathering.given.keys())
-            self._form(gathering, now)
+        if gathering is not None and now >= self.looks_at:
+            self._look(gathering, now)
         while self.gathering is None and not self.is_over:
             if self._resumes:
                 self._resumes = False
@@ -147,10 +173,39 @@ class Leader:
     def _begin(self, now: float, *, settles: bool) -> None:
         number = self.calls.begin()
         assert number == self._log.newest + 1
-        expected = {rank for rank, worker in enumerate(self.calls.workers) if worker.is_present or settles}
-        self.gathering = Gathering(number, now + self.agreed.silence, settles, expected)
+        expected = [rank for rank, worker in enumerate(self.calls.workers) if worker.is_present or settles]
+        self.gathering = Gathering(number, now, settles, {rank: self._silent_at(rank, now) for rank in expected})
         for rank in range(self.agreed.size):  # also the absent ones: it wakes them up
             self._send(rank, {"kind": "start", "number": number}, None)
+
+    def _silent_at(self, rank: int, now: float) -> float:
+        """When `rank`, asked now, has not answered."""
+        carrying = min(self._there[rank].seconds, self.agreed.patience) if rank in self._told else 0.0
+        return now + self.agreed.grace + carrying
+
+    @property
+    def looks_at(self) -> float:
+        """When somebody may turn out to be silent."""
+        gathering = self.gathering
+        if gathering is None or gathering.settles:
+            return math.inf
+        return min((at for rank, at in gathering.until.items() if rank not in gathering.given), default=math.inf)
+
+    def _look(self, gathering: Gathering, now: float) -> None:
+        if now >= self.looks_at + self.agreed.grace and not gathering.is_extended:
+            gathering.is_extended = True  # it is this worker that stood still: the answers may be here already
+            gathering.until = {rank: max(at, now + self.agreed.grace) for rank, at in gathering.until.items()}
+            return
+        missing = gathering.until.keys() - gathering.given.keys() - {self.rank}
+        silent = {rank for rank in missing if now >= gathering.until[rank]}
+        self.are_absent(silent)
+        for rank in silent:
+            del gathering.until[rank]
+        self._form_if_whole(gathering, now)
+
+    def _form_if_whole(self, gathering: Gathering, now: float) -> None:
+        if gathering.until.keys() <= gathering.given.keys():
+            self._form(gathering, now)
 
     def _form(self, gathering: Gathering, now: float) -> None:
         self.gathering = None
@@ -184,6 +239,8 @@ class Leader:
             if self._has[rank] == formed.number - 1:
                 self._send(rank, {"kind": "round", **formed.about}, formed.sum)
                 self._has[rank] = formed.number
+                if self.agreed.is_large and formed.sum is not None:
+                    self._told.setdefault(rank, (formed.number, now))
         self._accept(formed)
         self._has[self.rank] = formed.number
 

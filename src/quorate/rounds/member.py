@@ -13,6 +13,7 @@ from typing import Any
 from quorate.core.vectors import Flat
 from quorate.rounds.leader import Given, Leader, Send
 from quorate.rounds.log import HISTORY, Log, Round, round_from
+from quorate.rounds.patience import Patience
 from quorate.rounds.pending import Pending, Snapshot
 from quorate.rounds.terms import Agreed
 
@@ -57,6 +58,7 @@ class Member:
         self._was_started = 0
         self._asked = 0
         """The newest round that this term's leader has asked for."""
+        self.patience = Patience(agreed)
         self._early: list[tuple[int, dict[str, Any]]] = []
         """Notes that came while this member asked where everyone is."""
         if rank == 0:
@@ -65,7 +67,7 @@ class Member:
     # -- from the training thread
 
     def note(self, note: dict[str, Any], now: float) -> None:
-        """What this worker does: a note "call" (since, computing), "ride", "away", "back", "settle" or "end"."""
+        """What it does: a note "call" (since, computing), "ride", "wait", "away", "back", "settle" or "end"."""
         self._note = note
         self._tell(self.leads, {"kind": "note", **note}, None)
         self.heard_at = now
@@ -83,12 +85,15 @@ class Member:
             return
         if source == self.leads:
             self.heard_at = now
-        if kind in ("note", "give", "behind", "ping", "state"):
+        if kind in ("note", "here", "give", "got", "behind", "ping", "state"):
             self._lead(source, says, vector, now)
         elif kind == "start":
-            self._start(says["number"])
+            self._start(says["number"], now)
         elif kind == "round":
             self._round(round_from(says, vector))
+            if self.agreed.is_large and vector is not None:
+                self._tell(source, {"kind": "got", "number": says["number"]}, None)
+                self.patience.got(says["number"], now)
         elif kind == "term":
             self._tell(self.leads, {"kind": "state", **self._state()}, None)
         elif kind == "copy for":
@@ -110,6 +115,8 @@ class Member:
         if leader is None:
             if self._states is not None and kind == "note":
                 self._early.append((source, says))
+            if self._states is not None and kind == "ping":
+                self._tell(source, {"kind": "pong"}, None)
             return  # this member leads no more: whoever said it says it again to the next leader
         leader.heard(source, says, now)
         if kind == "note":
@@ -122,15 +129,20 @@ class Member:
                 says["weight"], says["step"], says["options"], [(s, n) for s, n in says["stalenesses"]], vector
             )
             leader.gave(source, says["number"], given, now)
+        elif kind == "here":
+            leader.is_here(source, says["number"], now)
+        elif kind == "got":
+            leader.got(source, says["number"], now)
         elif kind == "behind":
             leader.behind(source, says, now)
         elif kind == "ping":
             self._tell(source, {"kind": "pong"}, None)
         leader.advance(now)
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int, now: float) -> None:
         self.started = max(self.started, number)
         self._asked = max(self._asked, number)
+        self.patience.asked(number, now)
         snapshot = self._snapshots.get(number)
         if number <= self.log.newest:  # formed under another leader: one of the two will come to nothing
             snapshot = Snapshot(number, [], self.pending.step, self.pending.options)
@@ -149,6 +161,8 @@ class Member:
             "options": snapshot.options,
             "stalenesses": snapshot.stalenesses,
         }
+        if self.agreed.is_large and snapshot.vector is not None:
+            self._tell(self.leads, {"kind": "here", "number": number}, None)
         self._tell(self.leads, about, snapshot.vector)
 
     def _round(self, one: Round) -> None:
@@ -158,6 +172,7 @@ class Member:
             self._tell(self.leads, {"kind": "behind"}, None)
             return
         self.log.add(one)
+        self.patience.new_round()
         self.started = max(self.started, one.number)
         self._put_back(one.number)
         self.log.trim(self.applied)
@@ -178,6 +193,8 @@ class Member:
 
     def jump(self, says: dict[str, Any]) -> None:
         """This replica is a copy of another one, as it was after round `says["number"]`."""
+        if self.leader is not None:  # it led from what it has just given up: somebody has to ask where all are
+            self.leader, self.is_wanted = None, True
         number, newest = says["number"], self.log.newest
         self.log.jump(number, says["log_term"], says["best_step"], says["best_options"], says["history"])
         for given in sorted(self._given):
@@ -216,6 +233,7 @@ class Member:
 
     def _follow(self, term: int, leads: int) -> None:
         self.term, self.leads = term, leads
+        self.patience.new_leader()
         self.leader, self._states = None, None
         self._was_started, self.started = self.started, self.log.newest  # the new leader starts anew what was under way
         self._asked = 0
@@ -225,7 +243,7 @@ class Member:
         """This member leads from now on, in a new term; it first asks everyone where they are."""
         self._follow(term, self.rank)
         self._states, self._early = {}, []
-        self._states_until = now + self.agreed.silence
+        self._states_until = now + self.patience.seconds
         for rank in range(self.agreed.size):
             self._tell(rank, {"kind": "term"}, None)
 

@@ -76,8 +76,11 @@ class Progress:
             except WireTimeout:
                 pass
             else:
-                asked = wire.receive(None, _TAG)
                 self._take(source, message)
+                asked = wire.receive(None, _TAG)
+                while asked.done():  # what is there already is not silence
+                    self._take(*asked.wait())
+                    asked = wire.receive(None, _TAG)
             now = wire.clock.now()
             self.member.passed(now)
             self._watch(now)
@@ -102,13 +105,12 @@ class Progress:
         """Until something has to be looked at."""
         member, now = self.member, self._wire.clock.now()
         until = [now + _IDLE_SECONDS]
-        if member.leader is not None and member.leader.gathering is not None and not member.leader.gathering.settles:
-            until.append(member.leader.gathering.until)
+        if member.leader is not None:
+            until.append(member.leader.looks_at)
         if member.asks_until is not None:
             until.append(member.asks_until)
         if self.is_waiting and member.leads != member.rank:
-            grace = member.agreed.silence
-            until.append((member.heard_at if self._pinged is None else self._pinged) + grace)
+            until.append((member.heard_at if self._pinged is None else self._pinged) + member.patience.seconds)
         return max(0.0, min(until) - now) + 1e-6
 
     def _watch(self, now: float) -> None:
@@ -120,10 +122,10 @@ class Progress:
         elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):
             self._pinged = None
         elif self._pinged is None:
-            if now >= member.heard_at + member.agreed.silence:
+            if now >= member.heard_at + member.patience.seconds:
                 self._pinged = now
                 member.ping()
-        elif now >= self._pinged + member.agreed.silence:
+        elif now >= self._pinged + member.patience.seconds:
             self._pinged = None
             member.heard_at = now
             self._stand(now)

@@ -8,8 +8,8 @@ from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 
-_SLOWEST = 100e6
-"""Bytes per second that are expected at least of a process that carries vectors."""
+_LARGE = 1 << 16
+"""Bytes from which carrying a vector may take longer than answering."""
 
 WaitFor = int | float | Literal["all", "majority", "designated"]
 
@@ -48,9 +48,9 @@ class Agreed:
         return wanted if isinstance(wanted, int) else math.ceil(wanted * self.size)
 
     @property
-    def silence(self) -> float:
-        """Seconds after which a worker is taken for silent: `grace`, and what everyone's vectors to and fro take."""
-        return self.grace + 2 * self.size * self.vector_bytes / _SLOWEST
+    def is_large(self) -> bool:
+        """Whether a worker says that it is there before it gives, and that it has a result: see `Carrying`."""
+        return self.vector_bytes >= _LARGE
 
     @property
     def log_rounds(self) -> int:

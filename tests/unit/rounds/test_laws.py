@@ -19,6 +19,7 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 
 SIZES = [1, 2, 3, 5, 8]
+INPUTS = 3
 
 
 @dataclass
@@ -73,7 +74,7 @@ def train(
         optimizer.zero_grad()
         begin = clock.now()
         clock.sleep(pauses(world.rank, step))
-        model(torch.randn(4, 3, generator=draw)).square().mean().backward()
+        model(torch.randn(4, INPUTS, generator=draw)).square().mean().backward()
         optimizer.step()
         times.append((begin, clock.now()))
     optimizer.finish()

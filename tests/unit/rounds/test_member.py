@@ -67,7 +67,7 @@ def test_one_that_does_not_answer_is_left_out_and_brought_up_when_it_speaks() ->
     bench.call(1)
     bench.deliver()
     assert bench.logs() == [(0, 0)] * 3
-    bench.now = 1.0
+    bench.now = 0.06
     bench.members[0].passed(bench.now)
     bench.deliver()
     assert bench.logs() == [(1, 0), (1, 0), (0, 0)]
@@ -82,7 +82,7 @@ def test_who_knows_most_leads_next() -> None:
     bench.call(2)
     bench.deaf = {1}
     bench.deliver()
-    bench.now = 1.0
+    bench.now = 0.06
     bench.members[0].passed(bench.now)
     bench.deliver()
     bench.under_way.clear()
@@ -112,7 +112,7 @@ def test_what_is_said_to_one_that_is_about_to_lead_is_not_lost() -> None:
     bench.call(1)
     bench.call(2)
     bench.deliver()
-    bench.now = 1.0
+    bench.now = 0.06
     bench.members[1].passed(bench.now)
     bench.deliver()
     assert bench.logs()[1:] == [(1, 1), (1, 1)]
@@ -123,7 +123,7 @@ def test_a_former_leader_is_not_listened_to() -> None:
     bench.deaf = {0}
     bench.members[1].stand(1, bench.now)
     bench.deliver()
-    bench.now = 1.0
+    bench.now = 0.06
     bench.members[1].passed(bench.now)
     bench.deaf = {1, 2}
     bench.call(0)
@@ -148,7 +148,7 @@ def test_a_gradient_that_a_round_went_by_waits_again() -> None:
         else:
             bench.members[to].received(source, dict(says), vector, bench.now)
     assert late.pending.weight == 0
-    bench.now = 1.0
+    bench.now = 0.06
     bench.members[0].passed(bench.now)
     bench.under_way += kept
     bench.deliver()
@@ -170,7 +170,7 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
         says["history"] = [[number, term, [0]] for number, term, _ in says["history"]]
     fresh = Bench(2, wait_for=1).members[1]
     fresh.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
-    fresh._start(1)
+    fresh._start(1, 0.0)
     fresh.jump(says)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)

@@ -110,6 +110,20 @@ def test_random_silences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_well(found, settings["max_staleness"])
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_random_silences_while_large_gradients_are_carried(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    if seed % 2:
+        small_logs(monkeypatch)
+    size = draw.choice([2, 3, 5])
+    places = [(rank, step) for rank in range(size) for step in range(10)]
+    stuck = {place: draw.choice([0.06, 0.3, 2.0]) for place in draw.sample(places, draw.randint(1, 4))}
+    network = Network(latency=draw.choice([1e-5, 1e-3]), bandwidth=draw.choice([3e5, 3e6, 1e8]))
+    settings = {"wait_for": draw.choice([1, 2, "majority", "all"]), "max_staleness": draw.choice([1, 4, 16])}
+    found = run(size, lambda w: trained_wide(w, stuck, 10, **settings), seed=seed, network=network)
+    ends_well(found, settings["max_staleness"])
+
+
 @pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
 @pytest.mark.parametrize("logs", ["long", "short"])
 def test_one_that_evaluates_alone_is_waited_for_by_nobody(who: int, logs: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +167,47 @@ def test_nobody_evaluates_alone_where_all_wait() -> None:
 
     with pytest.raises(ConfigurationError, match="none can evaluate alone"):
         run(2, task)
+
+
+def wide() -> torch.nn.Module:
+    """Gradients of 80 kB."""
+    model = torch.nn.Linear(20_000, 1)
+    with torch.no_grad():
+        model.weight.fill_(0.5)
+        model.bias.fill_(0.0)
+    return model
+
+
+def trained_wide(world: quorate.World, stuck: dict[tuple[int, int], float], steps: int, **settings: Any) -> Told:
+    def make(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1e-5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.unit.rounds.test_laws.net", wide)
+        patch.setattr("tests.unit.rounds.test_laws.INPUTS", 20_000)
+        patch.setattr("tests.unit.rounds.test_silence.sgd", make)
+        return trained(world, stuck, lambda rank, step: 0.01, steps, **settings)
+
+
+@pytest.mark.parametrize("bandwidth", [2e5, 1e6, 1e8])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_carrying_large_gradients_over_slow_links_is_not_silence(size: int, bandwidth: float) -> None:
+    network = Network(latency=1e-3, bandwidth=bandwidth)
+    found = run(size, lambda w: trained_wide(w, {}, 12, wait_for="all"), network=network)
+    ends_well(found)
+    for told in found:
+        formed = [one for one in told.rounds if not one.settles]
+        assert len(formed) == 12
+        assert all(one.contributors.keys() == set(range(size)) for one in formed)
+        assert {one.term for one in formed} == {0}
+
+
+@pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
+@pytest.mark.parametrize("bandwidth", [1e7, 1e9])
+def test_one_that_stands_still_is_left_out_as_soon_where_gradients_are_large(who: int, bandwidth: float) -> None:
+    network = Network(latency=1e-4, bandwidth=bandwidth)
+    found = run(4, lambda w: trained_wide(w, {(who, 12): 4.0}, 40, wait_for=2), network=network)
+    ends_well(found)
+    others = [told for rank, told in enumerate(found) if rank != who]
+    carried = 8 * 80_000 / bandwidth  # both ways, for all
+    assert max(end - begin for told in others for begin, end in told.steps[2:]) < 0.25 + 8 * carried
