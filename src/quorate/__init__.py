@@ -1,7 +1,7 @@
 """Distributed training in PyTorch in which how workers agree is one argument.
 
-The public face: `join` the world, `distribute` the optimizer, `shard` the data, `log` what is worth keeping. Each is
-imported when it is first used, so that the command line starts without torch.
+The public face: `join` the world, `distribute` the optimizer, `shard` the data, `log` what is worth keeping, `save` a
+checkpoint and `load` it. Each is imported when it is first used, so that the command line starts without torch.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quorate.data.sharding import shard as shard
+    from quorate.launch.checkpoints import load as load
+    from quorate.launch.checkpoints import save as save
     from quorate.launch.join import join as join
     from quorate.launch.recording import log as log
     from quorate.launch.world import World as World
     from quorate.train.distributed import distribute as distribute
 
-__all__ = ["World", "distribute", "join", "log", "shard"]
+__all__ = ["World", "distribute", "join", "load", "log", "save", "shard"]
 
 _PLACES = {
     "join": "quorate.launch.join",
+    "load": "quorate.launch.checkpoints",
+    "save": "quorate.launch.checkpoints",
     "log": "quorate.launch.recording",
     "World": "quorate.launch.world",
     "distribute": "quorate.train.distributed",

@@ -23,16 +23,47 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
 
 
+STATIC, DYNAMIC = "static", "dynamic"
+"""The names of the ways to cut an epoch among workers."""
+
+
 class Share(Protocol):
-    """How an epoch is cut among workers: which batches one of them computes."""
+    """How an epoch, or what is left of one, is cut among workers: which batches one of them computes."""
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The worker."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """What orders are drawn from."""
+        ...
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether they are drawn."""
+        ...
 
     @property
     def drop_last(self) -> bool:
         """Whether what does not divide evenly is left out."""
         ...
 
-    def batches(self, examples: int, epoch: int, batch_size: int, iteration: int) -> Iterator[list[int]]:
-        """The index lists of this worker's batches in this epoch; `iteration` counts the epochs begun before."""
+    def batches(self, order: Tensor, batch_size: int, iteration: int) -> Iterator[tuple[int, list[int]]]:
+        """This worker's batches of the examples in `order`, each with its number; `iteration` is the same on all
+        workers, and another one every time.
+        """
         ...
 
     def length(self, examples: int) -> int:
@@ -50,7 +81,7 @@ class StaticShare:
 
     Every worker has equally many. Where the number of examples is no multiple of `size`, the order is padded by
     wrapping round (some examples come twice), or cut with `drop_last` (some do not come in this epoch).
-    Equal to `torch.utils.data.DistributedSampler` index by index.
+    Equal to `torch.utils.data.DistributedSampler` index by index. Batches have numbers per worker.
     """
 
     rank: int
@@ -59,43 +90,57 @@ class StaticShare:
     shuffle: bool = True
     drop_last: bool = False
 
+    @property
+    def kind(self) -> str:
+        """See `Share`."""
+        return STATIC
+
     def length(self, examples: int) -> int:
         """How many examples each worker has in an epoch over `examples`."""
         return examples // self.size if self.drop_last else math.ceil(examples / self.size)
 
+    def places(self, examples: int) -> Tensor:
+        """Which places of an order of `examples` this worker takes: int64 of shape (length(examples),)."""
+        return (self.rank + self.size * torch.arange(self.length(examples))) % max(1, examples)
+
     def indices(self, examples: int, epoch: int) -> Tensor:
         """The examples of this worker in this epoch, in its order: int64 of shape (length(examples),)."""
         order = epoch_order(examples, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
-        places = self.rank + self.size * torch.arange(self.length(examples))
-        return order[places % examples]
+        return order[self.places(examples)]
 
     def number_of_batches(self, examples: int, batch_size: int) -> int:
         """How many batches each worker has in an epoch."""
         full, rest = divmod(self.length(examples), batch_size)
         return full + (rest > 0 and not self.drop_last)
 
-    def batches(self, examples: int, epoch: int, batch_size: int, iteration: int = 0) -> Iterator[list[int]]:
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
         """See `Share`."""
-        indices = self.indices(examples, epoch).tolist()
-        starts = range(0, self.number_of_batches(examples, batch_size) * batch_size, batch_size)
-        return iter([indices[start : start + batch_size] for start in starts])
+        mine = order[self.places(len(order))]
+        for number in range(self.number_of_batches(len(order), batch_size)):
+            yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicShare:
-    """The epoch's batches go to whoever asks first, each to exactly one worker.
+    """The batches go to whoever asks first, each to exactly one worker.
 
     `claim(iteration)` gives 0, 1, 2, … to the workers that call it, each number once. Every example comes exactly once
     (with `drop_last` what does not fill a batch is left out), and workers of unequal speed end an epoch within a step
-    of each other.
+    of each other. Batches have numbers in common.
     Cost: one question to the board per batch.
     """
 
+    rank: int
     size: int
     claim: Callable[[int], int]
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
+
+    @property
+    def kind(self) -> str:
+        """See `Share`."""
+        return DYNAMIC
 
     def length(self, examples: int) -> int:
         """How many examples a worker has if all are equally fast."""
@@ -105,11 +150,10 @@ class DynamicShare:
         """How many batches a worker has if all are equally fast."""
         return math.ceil(self._all(examples, batch_size) / self.size)
 
-    def batches(self, examples: int, epoch: int, batch_size: int, iteration: int = 0) -> Iterator[list[int]]:
+    def batches(self, order: Tensor, batch_size: int, iteration: int) -> Iterator[tuple[int, list[int]]]:
         """The batches this worker claims, one by one."""
-        order = epoch_order(examples, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
-        while (number := self.claim(iteration)) < self._all(examples, batch_size):
-            yield order[number * batch_size : (number + 1) * batch_size].tolist()
+        while (number := self.claim(iteration)) < self._all(len(order), batch_size):
+            yield number, order[number * batch_size : (number + 1) * batch_size].tolist()
 
     def _all(self, examples: int, batch_size: int) -> int:
         return examples // batch_size if self.drop_last else math.ceil(examples / batch_size)

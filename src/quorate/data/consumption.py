@@ -21,6 +21,8 @@ class Consumed:
         """Spent in waiting for a loader."""
         self.examples: int | None = None
         self.tokens: int | None = None
+        self.steps: int | None = None
+        """How many steps optimizers have taken, all together; None: it is not known, as none is distributed."""
 
     def note(self, seconds: float, examples: int, batch: Any) -> None:
         """One batch was taken; its `tokens`, where it has some, is a whole number."""
@@ -29,6 +31,14 @@ class Consumed:
         tokens = getattr(batch, "tokens", None)
         if isinstance(tokens, int):
             self.tokens = (self.tokens or 0) + tokens
+
+    def follow_steps(self) -> None:
+        """From now on an optimizer calls `stepped`, so that a batch is known to be computed."""
+        self.steps = self.steps or 0
+
+    def stepped(self) -> None:
+        """An optimizer's step has ended."""
+        self.steps = (self.steps or 0) + 1
 
     def take(self) -> tuple[float, int | None, int | None]:
         """Seconds, examples and tokens since the last time; counting begins anew."""

@@ -7,19 +7,27 @@ from quorate.core.contracts import Wire
 LIMIT = "seconds limit"
 """The key in `Place.kept` of the worker's `Limit`, where there is one."""
 _STOP = "limit/stop"
+_EVERY = "limit/every"
+_MEASURED = 16
+"""Batches after which it is known how long they take."""
+_LOOK_SECONDS = 0.02
+_MOST = 64
 
 
 class Limit:
     """Loaders end when rank 0 has trained for `seconds`.
 
-    Rank 0 writes on the board how many batches a worker takes in all: as many as it has begun itself by then. Workers
-    that wait for each other are at most one step apart, so all of them stop there; one that is ahead stops at once.
-    Cost: one look at the board per batch on every rank but the first.
+    Rank 0 writes on the board how many batches a worker takes in all: as many as it has begun itself by then, and as
+    make up a multiple of `every`, since the others look once in so many batches. Workers that wait for each other are
+    at most one step apart, so all of them stop there; one that is ahead stops when it looks. `every` is 1 at first,
+    and then, as rank 0 writes after some batches, as many as take 20 ms together.
+    Cost: one look at the board per `every` batches on every rank but the first.
     """
 
     def __init__(self, wire: Wire, seconds: float) -> None:
         self._wire, self._seconds = wire, seconds
         self._taken = 0
+        self._every: int | None = None
         self._since: float | None = None
         self._paused = 0.0
         self._stop: int | None = None
@@ -31,21 +39,34 @@ class Limit:
     def is_reached(self) -> bool:
         """Asked before each batch; True: there are no more."""
         if self._stop is None:
-            self._stop = self._decided()
+            self._stop = self._decide() if self._wire.rank == 0 else self._look()
         if self._stop is not None and self._taken >= self._stop:
             return True
         self._taken += 1
         return False
 
-    def _decided(self) -> int | None:
+    def _decide(self) -> int | None:
         now = self._wire.clock.now()
         if self._since is None:
             self._since = now
-        if self._wire.rank == 0:
-            if now - self._since - self._paused < self._seconds:
-                return None
-            stop = self._taken + 1  # the others may have begun this one
+        trained = now - self._since - self._paused
+        if trained >= self._seconds:
+            every = self._every or 1
+            stop = (self._taken // every + 1) * every  # the others may have begun this one
             self._wire.board.set(_STOP, str(stop).encode())
             return stop
-        written = self._wire.board.get(_STOP)
+        if self._taken == _MEASURED:
+            together = int(_LOOK_SECONDS * _MEASURED / trained) if trained > 0 else _MOST
+            self._every = max(1, min(_MOST, together))
+            self._wire.board.set(_EVERY, str(self._every).encode())
+        return None
+
+    def _look(self) -> int | None:
+        if self._taken % (self._every or 1):
+            return None
+        board = self._wire.board
+        if self._every is None and self._taken >= _MEASURED:
+            known = board.get(_EVERY)
+            self._every = None if known is None else int(known)
+        written = board.get(_STOP)
         return None if written is None else int(written)

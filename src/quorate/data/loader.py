@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, cast
@@ -12,11 +12,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.assignment import Share
+from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
+from quorate.data.iteration import Iteration
 from quorate.data.limit import LIMIT, Limit
+from quorate.data.position import Begun, Position, deal_again
+from quorate.data.unordered import Labelled
 from quorate.wire.current import Place
 
+BOUNDARIES = "boundaries"
+"""The key in `Place.kept` of what is called, in order, when a training loop asks a loader for its next batch: what it
+had before is computed, as far as it ever will be."""
 RESTS = "rests"
 """The key in `Place.kept` of what is called, in order, when a loader has given its last batch before the others'."""
 
@@ -37,35 +43,19 @@ class Loading:
     in_order: bool = True
 
 
-class ShareBatches:
-    """A batch sampler: the index lists of one worker's share of epoch `epoch`, whose lengths it leaves in `sizes`.
-
-    Iterating it draws the order at once, not at the first batch, so that iterators begun one after the other have
-    the epochs in which they began.
-    """
+class PassBatches:
+    """A batch sampler: the index lists of the pass that was begun last."""
 
     def __init__(self, share: Share, examples: int, batch_size: int) -> None:
-        self.share = share
-        self.examples = examples
-        self.batch_size = batch_size
-        self.epoch = self.begun = 0
-        self.sizes: deque[int] = deque()
+        self._length = share.number_of_batches(examples, batch_size)
+        self.latest: Iteration | None = None
 
     def __len__(self) -> int:
-        return self.share.number_of_batches(self.examples, self.batch_size)
+        return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self.share.batches(self.examples, self.epoch, self.batch_size, self.begun)
-        self.begun += 1
-        sizes: deque[int] = deque()
-        self.sizes = sizes
-        return _noting(batches, sizes)
-
-
-def _noting(batches: Iterator[list[int]], sizes: deque[int]) -> Iterator[list[int]]:
-    for indices in batches:
-        sizes.append(len(indices))
-        yield indices
+        assert self.latest is not None, "a loader begins a pass before it iterates"
+        return self.latest.fetch()
 
 
 class Loader:
@@ -76,6 +66,11 @@ class Loader:
     that get there first take part in the others' means without weight. Wraps a torch DataLoader (`torch_loader`)
     rather than being one: its sampler is not the user's to change.
 
+    Its position (`state_dict`) is a step's: a batch counts as consumed when an optimizer has stepped after it was
+    given, or, where no optimizer is distributed, when it is given. What was prefetched is not consumed. Of an
+    iteration that was left early, the loader that goes on gives what was not consumed. Iterations in which nothing is
+    trained (without gradients, or in `world.evaluate()`) are counted, and nothing is left of them.
+
     Raises `ConfigurationError` for a batch size below 1, data that is empty or has no length, and, with
     `drop_last`, a batch larger than the share.
     """
@@ -83,21 +78,23 @@ class Loader:
     def __init__(
         self, dataset: Dataset[Any], batch_size: int, share: Share, loading: Loading, place: Place, *, rests: bool
     ) -> None:
-        examples = _number_of_examples(dataset)
-        _check_batch_size(batch_size, share, examples)
+        self._examples = _number_of_examples(dataset)
+        _check_batch_size(batch_size, share, self._examples)
         self.dataset = dataset
         self.batch_size = batch_size
         self.share = share
         self._place = place
         self._rests = rests
-        self._epoch = 0
-        self._next_epoch = 0
-        self._batches = ShareBatches(share, examples, batch_size)
+        self._passes = 0
+        self._batches = PassBatches(share, self._examples, batch_size)
+        self._labelled = None
+        if loading.num_workers > 0 and not loading.in_order:
+            self._labelled = Labelled(dataset, loading.collate_fn)
         self.torch_loader: DataLoader[Any] = DataLoader(
-            dataset,
+            self._labelled or dataset,
             batch_sampler=self._batches,
             num_workers=loading.num_workers,
-            collate_fn=loading.collate_fn,
+            collate_fn=self._labelled.collate if self._labelled else loading.collate_fn,
             pin_memory=loading.pin_memory,
             timeout=loading.timeout,
             worker_init_fn=loading.worker_init_fn,
@@ -107,46 +104,143 @@ class Loader:
             persistent_workers=loading.persistent_workers,
             in_order=loading.in_order,
         )
+        self._go_on_at(0, {})
+
+    def _go_on_at(self, epoch: int, left: dict[int, Begun], *, trained: bool = False) -> None:
+        self._epoch = self._next_epoch = self._due = epoch
+        self._trained = trained
+        self._left = left  # epochs that were begun in a run before and not here
+        self._current: Iteration | None = None  # that gave batches last, and has more
+        self._before: Iteration | None = None  # that ended last
 
     @property
     def epoch(self) -> int:
-        """The epoch begun last, from 0 (0 also before the first)."""
+        """The epoch begun last, from 0; before the first, and after a position was loaded, the one that comes next."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch `epoch` (as DistributedSampler's `set_epoch`); later ones go on from it."""
-        self._epoch = self._next_epoch = epoch
+        """Make the next iteration epoch `epoch` (as DistributedSampler's `set_epoch`); later ones go on from it.
+
+        Where a position was loaded that is in the middle of that epoch, it is what is left of it.
+        """
+        self._epoch = self._next_epoch = self._due = epoch
+        self._current = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """This worker's position, as plain JSON values. Cost: what was consumed in this epoch is gone through once."""
+        steps = consumed(self._place).steps
+        begun = dict(self._left)
+        epoch = self._due if self._current is None else self._current.epoch
+        for each in (self._before, self._current):
+            if each is not None and (each.epoch < epoch or each is self._current):
+                each.settle(steps)
+                begun[each.epoch] = each.begun
+        return Position.of(self.share, self.batch_size, self._examples, epoch, begun, self._trained).told()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the loader with this `state_dict` was, one worker by itself.
+
+        For a static share at the same world size and batch size, and for a world of one; elsewhere what is left is
+        dealt out again, which takes all old workers' positions: `quorate.load()`, or `load_state_dicts`. Raises
+        `ConfigurationError` there, for another dataset, and in the middle of an epoch for another seed or shuffle.
+        """
+        mine = Position.read(state)
+        alone = mine.size == self.share.size == 1
+        if not alone and (mine.rank != self.share.rank or not mine.is_shared_as(self.share, self.batch_size)):
+            raise ConfigurationError(
+                "one worker's position is enough only for a static share with the same rank, world size, batch_size "
+                "and drop_last; use quorate.load(), or give load_state_dicts the positions of all workers"
+            )
+        if alone:
+            self.load_state_dicts([state])
+        else:
+            self._continue(mine)
+
+    def load_state_dicts(self, workers: Sequence[dict[str, Any]]) -> None:
+        """Go on where the loaders of all workers of a run were; `workers` are their `state_dict`s, equal on all new
+        workers. Those of workers that died may be missing.
+
+        Where shares are static, and as many and as large as they were, each worker goes on with its own. Otherwise
+        (another world size, batch size, share or `drop_last`, a dynamic share) what no old worker has consumed is
+        dealt out as an epoch would be: padded or cut by the same rules. If old workers were in different epochs, all
+        go on in the earliest of them, and what was begun of later ones is not given again. Raises
+        `ConfigurationError` for no positions, for another dataset, and in the middle of an epoch for another seed
+        or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
+        """
+        found = sorted(map(Position.read, workers), key=lambda each: each.rank)
+        ranks = [each.rank for each in found]
+        if not found or ranks != sorted(set(ranks)) or ranks[-1] >= found[0].size:
+            raise ConfigurationError(
+                f"the positions of a run's workers must have different ranks, from 0 on; these have {ranks}"
+            )
+        if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in found}) > 1:
+            raise ConfigurationError("these positions are not those of one loader of one run: its settings differ")
+        if len(found) == found[0].size and found[0].is_shared_as(self.share, self.batch_size):
+            self._continue(found[self.share.rank])
+            return
+        found[0].check(self.share, self._examples)
+        epoch, left = deal_again(found)
+        self._go_on_at(epoch, left, trained=any(each.trained for each in found))
+
+    def _continue(self, mine: Position) -> None:
+        mine.check(self.share, self._examples)
+        left = {epoch: begun for epoch, begun in mine.begun.items() if epoch >= mine.epoch}
+        self._go_on_at(mine.epoch, left, trained=mine.trained)
 
     def __iter__(self) -> Iterator[Any]:
-        self._epoch = self._batches.epoch = self._next_epoch
+        self._epoch = epoch = self._next_epoch
         self._next_epoch += 1
-        batches = iter(self.torch_loader)
-        return self._given(batches, self._batches.sizes)
+        begun = self._left.get(epoch)
+        number, self._passes = self._passes, self._passes + 1
+        this = Iteration(self.share, self._examples, self.batch_size, epoch, number, begun or Begun())
+        self._batches.latest = this
+        # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
+        with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
+            batches = iter(self.torch_loader)
+        return self._given(batches, this)
 
-    def _given(self, batches: Iterator[Any], sizes: deque[int]) -> Iterator[Any]:
+    def _given(self, batches: Iterator[Any], this: Iteration) -> Iterator[Any]:
         """The batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
         limit: Limit | None = place.kept.get(LIMIT)
+        is_over = False
         while True:
             trains = is_training(place)
             if trains and limit is not None and limit.is_reached():
                 break
+            if trains:
+                self._trained, self._current = True, this
+                self._left.pop(this.epoch, None)
+                for boundary in tuple(place.kept.get(BOUNDARIES, ())):
+                    boundary()
+            elif self._current is None:
+                self._due = this.epoch + 1
             begin = clock.now()
             try:
                 batch = next(batches)
             except StopIteration:
+                is_over = True
                 break
-            size = sizes.popleft()
+            indices = None
+            if self._labelled is not None:
+                indices, batch = batch
+            size = this.give(taken.steps, indices)
             if trains:
                 taken.note(clock.now() - begin, size, batch)
             yield batch
         if self._rests and trains:
             for rest in tuple(place.kept.get(RESTS, ())):
                 rest()
+        if is_over and self._current is this:
+            self._current, self._due = None, this.epoch + 1
+            self._before = this if self.share.kind == DYNAMIC else None
 
     def __len__(self) -> int:
-        """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast."""
+        """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast.
+
+        That of a whole epoch, also where a part of it is left.
+        """
         return len(self._batches)
 
 

@@ -10,11 +10,12 @@ import torch
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.data.assignment import DynamicShare, Share, StaticShare
+from quorate.data.assignment import DYNAMIC, STATIC, DynamicShare, Share, StaticShare
 from quorate.data.loader import Loader, Loading
+from quorate.data.resuming import add
 from quorate.wire.current import Place, here
 
-SHARES = ("dynamic", "static")
+SHARES = (DYNAMIC, STATIC)
 """The ways to cut an epoch among workers."""
 SHARE_OVERRIDE = "share override"
 """The key in `Place.kept` of what the launcher says instead of the script's `share` (None: nothing), for
@@ -25,7 +26,7 @@ NOBODY_WAITS = "nobody waits"
 """The key in `Place.kept` of whether an optimizer was distributed by a strategy that does not wait for all workers."""
 NEEDS_EQUAL_SHARES = "needs equal shares"
 """The key in `Place.kept` of the name of the baseline that cannot do with unequal numbers of batches."""
-_COUNT = "loaders"
+_COUNT = "loaders made"
 
 
 def shard(
@@ -64,9 +65,11 @@ def shard(
     if share is not None and share not in SHARES:
         raise unknown("share", share, SHARES)
     place = here()
-    usual = "dynamic" if shuffle and place.kept.get(NOBODY_WAITS) else "static"
+    usual = DYNAMIC if shuffle and place.kept.get(NOBODY_WAITS) else STATIC
     chosen = (place.kept.get(SHARE_OVERRIDE) if shuffle else None) or share or usual
-    mine = _share(place, chosen, place.kept.get(RUN_SEED, 0) if seed is None else seed, shuffle, drop_last)
+    number = place.kept[_COUNT] = place.kept.get(_COUNT, 0) + 1
+    order_seed = place.kept.get(RUN_SEED, 0) if seed is None else seed
+    mine = _share(place, chosen, number, seed=order_seed, shuffle=shuffle, drop_last=drop_last)
     loading = Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,
@@ -79,20 +82,21 @@ def shard(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    return Loader(dataset, batch_size, mine, loading, place, rests=chosen == "dynamic")
+    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC)
+    add(place, number, loader)
+    return loader
 
 
-def _share(place: Place, kind: str, seed: int, shuffle: bool, drop_last: bool) -> Share:
+def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, drop_last: bool) -> Share:
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
     wire = place.wire
-    count = place.kept[_COUNT] = place.kept.get(_COUNT, 0) + 1
-    if kind == "static":
+    if kind == STATIC:
         return StaticShare(rank=wire.rank, size=wire.size, seed=seed, shuffle=shuffle, drop_last=drop_last)
     baseline = place.kept.get(NEEDS_EQUAL_SHARES)
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
 
     def claim(iteration: int) -> int:
-        return wire.board.add(f"loader/{count}/{iteration}") - 1
+        return wire.board.add(f"loader/{number}/{iteration}") - 1
 
-    return DynamicShare(size=wire.size, claim=claim, seed=seed, shuffle=shuffle, drop_last=drop_last)
+    return DynamicShare(rank=wire.rank, size=wire.size, claim=claim, seed=seed, shuffle=shuffle, drop_last=drop_last)

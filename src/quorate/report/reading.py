@@ -10,17 +10,23 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Step, ranks_in, records_of, rows
-from quorate.report.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of
+from quorate.report.distances import Distance
+from quorate.report.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
+from quorate.report.sessions import Sessions
+from quorate.report.sound import DISTRIBUTE, END, OUTCOME, RUN, START, has_numbers, is_count, is_number, sound
 from quorate.report.spans import Spans
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
 _HEAD_BYTES = 2048
 _STEP_FIELDS = frozenset(field.name for field in fields(Step))
+_SECONDS_OF = attrgetter("begin", "arrive", "end", "data", "delay", "compute", "encode", "wait", "decode", "update")
+_COUNTS_OF = attrgetter("step", "round", "bytes_out", "bytes_in", "contributors", "staleness")
 _NUMBERS = {"step": int, "round": int, "begin": float, "arrive": float, "end": float}
 
 
@@ -48,6 +54,7 @@ class RankRecords:
     rounds: list[Round] = field(default_factory=list)
     """Of the first optimizer; only rank 0 records them, under strategies with a quorum."""
     logs: list[Logged] = field(default_factory=list)
+    distances: list[Distance] = field(default_factory=list)
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
     """The numbers of the steps that came next after an evaluation: they wait for others who still evaluate."""
@@ -135,14 +142,15 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
     _keep_first_optimizer(ranks)
     for one in ranks:
         _leave_out_evaluation(one)
-    return RunRecords(folder, read_json(folder / "run.json") or {}, read_json(folder / "outcome.json"), tuple(ranks))
+    about, outcome = read_json(folder / "run.json") or {}, read_json(folder / "outcome.json")
+    return RunRecords(folder, sound(about, RUN), None if outcome is None else sound(outcome, OUTCOME), tuple(ranks))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None where there is no file, or no object in it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -158,7 +166,18 @@ def step_of(row: dict[str, Any]) -> Step | None:
         except TypeError:
             return None
     is_whole = type(step.begin) is float and type(step.arrive) is float and type(step.end) is float
-    return step if is_whole or _repaired(step) else None
+    return step if (is_whole or _repaired(step)) and _is_sound(step) else None
+
+
+def _is_sound(step: Step) -> bool:
+    """Whether every value is one that there can be."""
+    return (
+        all(is_number(seconds) for seconds in _SECONDS_OF(step))
+        and all(map(is_count, _COUNTS_OF(step)))
+        and all(count is None or is_count(count) for count in (step.examples, step.tokens))
+        and (step.loss is None or type(step.loss) is float or is_number(step.loss))
+        and type(step.optimizer) is str
+    )
 
 
 def _repaired(step: Step) -> bool:
@@ -166,7 +185,7 @@ def _repaired(step: Step) -> bool:
     for name, kind in _NUMBERS.items():
         value = getattr(step, name)
         if type(value) is not kind:
-            if type(value) not in (int, float):
+            if not is_number(value):
                 return False
             setattr(step, name, kind(value))
     return True
@@ -181,7 +200,7 @@ def _ends(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and "kind" in row:
             yield row
@@ -189,46 +208,49 @@ def _ends(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
 
 def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     found = RankRecords(rank)
-    spans = []
+    spans: list[tuple[float, float]] = []
     fresh: list[Round] = []
+    sessions = Sessions()
     path = records_of(folder, rank)
     is_long = most_bytes is not None and path.stat().st_size > most_bytes + _HEAD_BYTES
     for row in _ends(path, most_bytes) if is_long and most_bytes is not None else rows(path):
-        kind = row["kind"]
+        row, kind = sessions.row(row), row["kind"]
         if kind == "step":
             step = step_of(row)
             if step is not None:
+                pause = sessions.step(step, found)
+                spans += [pause] if pause else []
                 found.steps.append(step)
                 number_updates([one for one in fresh if one.optimizer in (None, step.optimizer)], step)
                 fresh = [one for one in fresh if one.optimizer not in (None, step.optimizer)]
         elif kind == "round":
             merged = round_of(row)
             if merged is not None:
+                take_back(found.rounds, merged)
+                take_back(fresh, merged)
                 found.rounds.append(merged)
                 fresh.append(merged)
-        elif kind == "log" and _has_numbers(row, "step", "time") and isinstance(row.get("values"), dict):
+        elif kind == "log" and has_numbers(row, "step", "time") and isinstance(row.get("values"), dict):
             found.logs.append(Logged(row["step"], row["time"], row["values"]))
-        elif kind == "evaluate" and _has_numbers(row, "begin", "end"):
+        elif kind == "distance" and has_numbers(row, "time", "distance", "norm"):
+            found.distances.append(Distance(row["time"], row["distance"], row["norm"], row.get("optimizer")))
+        elif kind == "evaluate" and has_numbers(row, "begin", "end"):
             spans.append((row["begin"], row["end"]))
         elif kind == "start" and not found.start:
-            found.start = row
+            found.start = sound(row, START)
         elif kind == "distribute" and not found.distributed:
-            found.distributed = row
+            found.distributed = sound(row, DISTRIBUTE)
         elif kind == "end":
-            found.end = row
+            found.end = sound(row, END)
     found.evaluations = Spans(spans)
     return found
-
-
-def _has_numbers(row: Mapping[str, Any], *names: str) -> bool:
-    return all(type(row.get(name)) in (int, float) for name in names)
 
 
 def _align(ranks: list[RankRecords]) -> None:
     """Put all ranks on the clock of the first: hosts differ by what their clocks show at the same time of day."""
     clocks: dict[str, float] = {}
     for one in ranks:
-        if _has_numbers(one.start, "wall", "now"):
+        if has_numbers(one.start, "wall", "now"):
             clocks.setdefault(str(one.start.get("host")), one.start["wall"] - one.start["now"])
     if len(clocks) < 2:
         return
@@ -242,7 +264,7 @@ def _align(ranks: list[RankRecords]) -> None:
                 merged.time += shift
             one.logs = [Logged(log.step, log.time + shift, log.values) for log in one.logs]
             one.evaluations = one.evaluations.moved(shift)
-            if one.end is not None and _has_numbers(one.end, "time"):
+            if one.end is not None and has_numbers(one.end, "time"):
                 one.end["time"] += shift
 
 

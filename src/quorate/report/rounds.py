@@ -15,6 +15,7 @@ from typing import Any
 
 from quorate.core.records import Step
 from quorate.report.meetings import MOST
+from quorate.report.sound import is_count, is_number
 
 
 @dataclass(slots=True)
@@ -74,10 +75,21 @@ def round_of(row: Mapping[str, Any]) -> Round | None:
             int(rank): [(int(staleness), int(count)) for staleness, count in given]
             for rank, given in row["contributors"].items()
         }
+        numbers = [row["number"], row["time"], row["weight"], row["live"]]
+        counted = [count for given in taken.values() for pair in given for count in pair]
+        optimizer = row.get("optimizer")
+        if not all(map(is_number, numbers)) or not all(map(is_count, counted)) or isinstance(optimizer, dict | list):
+            return None
         time, weight = float(row["time"]), float(row["weight"])
-        return Round(int(row["number"]), time, weight, int(row["live"]), taken, row.get("optimizer"))
-    except (AttributeError, KeyError, TypeError, ValueError):
+        return Round(int(row["number"]), time, weight, int(row["live"]), taken, optimizer)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def take_back(rounds: list[Round], new: Round) -> None:
+    """Remove what came to nothing before `new`: a replica was copied from one that had not gone so far."""
+    while rounds and rounds[-1].number >= new.number and rounds[-1].optimizer == new.optimizer:
+        rounds.pop()
 
 
 def number_updates(rounds: Sequence[Round], step: Step) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 from quorate.core.draws import chosen
 from quorate.rounds.terms import Agreed
 
-Activity = Literal["stepping", "away", "settling", "ended"]
+Activity = Literal["stepping", "waiting", "away", "settling", "ended"]
 
 _STREAM = 0x5EED
 
@@ -56,6 +56,12 @@ class Calls:
         worker = self.workers[rank]
         worker.activity, worker.computing = "stepping", computing
 
+    def waits(self, rank: int) -> None:
+        """`rank` waits for the others somewhere else, and does not step meanwhile; it keeps up with the rounds."""
+        worker = self.workers[rank]
+        worker.activity, worker.computing = "waiting", None
+        self.callers.discard(rank)
+
     def went_away(self, rank: int) -> None:
         """`rank` does not step for a while, and is waited for by nobody until it says that it is back."""
         worker = self.workers[rank]
@@ -70,18 +76,29 @@ class Calls:
 
     def may_start(self) -> bool:
         """Whether a round starts now."""
-        counted = [rank for rank, w in enumerate(self.workers) if w.activity == "stepping" and w.is_present]
+        return self._is_called_for() and not self._far_behind()
+
+    def held_by(self) -> list[int]:
+        """For whom those that have called wait: for others to call, or for some that compute and are at the bound."""
+        if not self.callers or self.may_start():
+            return []
+        return self._far_behind() if self._is_called_for() else [r for r in self._counted() if r not in self.callers]
+
+    def _counted(self) -> list[int]:
+        return [rank for rank, w in enumerate(self.workers) if w.activity == "stepping" and w.is_present]
+
+    def _is_called_for(self) -> bool:
+        counted = self._counted()
         callers = self.callers.intersection(counted)
         if not callers or len(callers) < min(self.agreed.quorum, len(counted)):
             return False
         is_drawn = self.agreed.wait_for == "designated" and len(callers) < len(counted)
-        if is_drawn and self._initiator(counted) not in callers:
-            return False
-        newest = self.started + 1
-        return all(
-            computing is None or newest - computing <= self.agreed.max_staleness
-            for computing in (self.workers[rank].computing for rank in counted)
-        )
+        return not is_drawn or self._initiator(counted) in callers
+
+    def _far_behind(self) -> list[int]:
+        oldest = self.started + 1 - self.agreed.max_staleness
+        computing = [(rank, self.workers[rank].computing) for rank in self._counted()]
+        return [rank for rank, number in computing if number is not None and number < oldest]
 
     def may_settle(self) -> bool:
         """Whether nobody steps any more: one more round takes in what is pending."""
@@ -103,6 +120,11 @@ class Calls:
         for worker in self.workers:
             if worker.activity == "stepping" and worker.computing is None:
                 worker.computing = number
+
+    def completed_all(self, number: int) -> None:
+        """All compute on the parameters of round `number`: they have just begun there."""
+        for worker in self.workers:
+            worker.computing = number
 
     def resumed(self, number: int) -> None:
         """All that settled step again, from round `number` on; those that have ended do not."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
+from quorate.rounds.gathering import Gathering, Given
 from quorate.rounds.log import Log, Round
 from quorate.rounds.patience import Carrying
 from quorate.rounds.terms import Agreed
@@ -29,30 +29,6 @@ Send = Callable[[int, dict[str, Any], Flat | None], None]
 """(to, header, vector)"""
 COPY_SECONDS = 2.0
 """After which a copy that did not come is asked for again."""
-
-
-@dataclass
-class Given:
-    """What one worker gave to the round that is being formed."""
-
-    weight: float
-    step: int
-    options: Any
-    stalenesses: list[tuple[int, int]]
-    vector: Flat | None
-
-
-@dataclass
-class Gathering:
-    """A round that is being formed."""
-
-    number: int
-    since: float
-    settles: bool
-    until: dict[int, float]
-    """By rank that is waited for, how long."""
-    given: dict[int, Given] = field(default_factory=dict)
-    is_extended: bool = False
 
 
 class Leader:
@@ -83,8 +59,13 @@ class Leader:
         """By rank, the result that is on its way there, and since when."""
         self._there = [Carrying(agreed) for _ in range(agreed.size)]
         self._back = [Carrying(agreed) for _ in range(agreed.size)]
+        self._asked_for: dict[int, float] = {}
+        """By rank that a round waits for: until when it is to say that it is there, then when it is asked again."""
+        self._is_there: set[int] = set()
         self._copies: dict[int, float] = {}
         self._asked: dict[int, int] = {}
+        self._wanted = 0
+        """The newest request that a round be kept."""
         self.is_over = False
 
     # -- what workers say
@@ -93,6 +74,10 @@ class Leader:
         """Anything from `rank`: it is there, and `says["logged"]` is the newest round it has."""
         worker = self.calls.workers[rank]
         worker.heard_at = now
+        if rank in self._asked_for and rank not in self._is_there:
+            self._is_there.add(rank)
+            self._asked_for[rank] = now + self.agreed.grace
+        self._wanted = max(self._wanted, says.get("wants", 0))
         if rank in self._told and says["logged"] >= self._told[rank][0]:
             del self._told[rank]
         if not worker.is_present and worker.activity != "away":
@@ -167,8 +152,25 @@ class Leader:
                 self._begin(now, settles=False)
             elif self.calls.may_settle():
                 self._begin(now, settles=True)
-            else:
+            elif not self._finds_silent(now):
                 break
+
+    def _finds_silent(self, now: float) -> bool:
+        """Ask those that a round waits for whether they are there, now and then; whether one is found not to be."""
+        held = set(self.calls.held_by()) - {self.rank}
+        for rank in self._asked_for.keys() - held:
+            del self._asked_for[rank]
+        for rank in held - self._asked_for.keys():
+            self._is_there.add(rank)
+            self._asked_for[rank] = now + self.agreed.grace
+        due = [rank for rank in sorted(held) if self._asked_for[rank] <= now]
+        silent = [rank for rank in due if rank not in self._is_there]
+        self.are_absent(silent)
+        for rank in [rank for rank in due if rank in self._is_there]:
+            self._is_there.remove(rank)
+            self._send(rank, {"kind": "look"}, None)
+            self._asked_for[rank] = self._silent_at(rank, now)
+        return bool(silent)
 
     def _begin(self, now: float, *, settles: bool) -> None:
         number = self.calls.begin()
@@ -187,7 +189,9 @@ class Leader:
     def looks_at(self) -> float:
         """When somebody may turn out to be silent."""
         gathering = self.gathering
-        if gathering is None or gathering.settles:
+        if gathering is None:
+            return min(self._asked_for.values(), default=math.inf)
+        if gathering.settles:
             return math.inf
         return min((at for rank, at in gathering.until.items() if rank not in gathering.given), default=math.inf)
 
@@ -229,6 +233,7 @@ class Leader:
             step=best_step,
             contributors={rank: one.stalenesses for rank, one in given.items() if one.vector is not None},
             settles=gathering.settles,
+            saves=self._wanted if self._wanted > self._log.saves else 0,
             is_last=gathering.settles and self.calls.all_ended,
         )
         self.is_over = formed.is_last

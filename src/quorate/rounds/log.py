@@ -32,6 +32,8 @@ class Round:
     """Nobody steps any more: all replicas are equal after it, and nothing is pending."""
     is_last: bool = False
     """Every worker has ended."""
+    saves: int = 0
+    """The request that it answers: every worker keeps what it is after this round; 0: nobody has asked."""
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +53,7 @@ class Round:
             "contributors": [[rank, given] for rank, given in self.contributors.items()],
             "settles": self.settles,
             "is_last": self.is_last,
+            "saves": self.saves,
         }
 
 
@@ -67,8 +70,12 @@ def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
         contributors={rank: [(s, n) for s, n in given] for rank, given in about["contributors"]},
         settles=about["settles"],
         is_last=about["is_last"],
+        saves=about["saves"],
     )
 
+
+COPIED = ("number", "log_term", "best_step", "best_options", "history", "marks")
+"""What `Log.about` says, in the order in which `Log.jump` takes it."""
 
 _REMEMBERED = 4096
 """Rounds of which it is known whom they took in."""
@@ -79,6 +86,11 @@ HISTORY = 64
 
 History = Sequence[tuple[int, int, Sequence[int]]]
 """(number, the leader's term, the ranks it took something from) of rounds, in order."""
+
+
+Marks = Sequence[tuple[int, int]]
+"""(number, request) of rounds that are to be kept, in order."""
+_MARKS = 8
 
 
 class Log:
@@ -95,6 +107,17 @@ class Log:
         """The greatest local step that was contributed so far."""
         self.options: Any = None
         """The optimizer's numbers at that step."""
+        self.marks: dict[int, int] = {}
+        """Of the newest rounds that are to be kept, by number: the request."""
+
+    @property
+    def saves(self) -> int:
+        """The newest request to keep a round that was answered."""
+        return max(self.marks.values(), default=0)
+
+    def marks_until(self, number: int) -> Sequence[tuple[int, int]]:
+        """(number, request) of the newest rounds up to `number` that are to be kept."""
+        return [(past, request) for past, request in self.marks.items() if past <= number]
 
     def add(self, one: Round) -> None:
         """The next round is there."""
@@ -104,12 +127,16 @@ class Log:
         self.step, self.options = one.step, one.options
         self._history[one.number] = one.term, frozenset(one.contributors)
         self._history.pop(one.number - _REMEMBERED, None)
+        if one.saves:
+            self.marks[one.number] = one.saves
+            self.marks = dict(sorted(self.marks.items())[-_MARKS:])
 
-    def jump(self, number: int, term: int, step: int, options: Any, history: History) -> None:
+    def jump(self, number: int, term: int, step: int, options: Any, history: History, marks: Marks = ()) -> None:
         """Everything up to round `number` has come another way: as a copy of a replica, with what it knows."""
         self._rounds.clear()
         self.newest, self.term, self.step, self.options = number, term, step, options
         self._history = {past: (of, frozenset(ranks)) for past, of, ranks in history}
+        self.marks = dict(marks)
 
     def history(self, number: int) -> History:
         """What is known of the rounds up to `number`, as far back as goes with a copy."""
@@ -120,6 +147,21 @@ class Log:
         """Whether round `number` took in what `rank` gave; None where that is not known any more."""
         found = self._history.get(number)
         return None if found is None else rank in found[1]
+
+    def about(self, number: int) -> dict[str, Any]:
+        """What goes with a copy of a replica that has applied the rounds up to `number`, for `jump` and for those
+        that have settled."""
+        one = self.get(number)
+        return {
+            "number": number,
+            "log_term": self.term_of(number) or 0,
+            "best_step": self.step,
+            "best_options": self.options,
+            "history": [list(past) for past in self.history(number)],
+            "marks": [list(mark) for mark in self.marks_until(number)],
+            "settles": one is not None and one.settles,
+            "is_last": one is not None and one.is_last,
+        }
 
     def term_of(self, number: int) -> int | None:
         """Under which leader round `number` was formed; None where that is not known any more."""

@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.leader import Given, Leader, Send
-from quorate.rounds.log import HISTORY, Log, Round, round_from
+from quorate.rounds.gathering import Given
+from quorate.rounds.keeping import Keeping
+from quorate.rounds.leader import Leader, Send
+from quorate.rounds.log import COPIED, HISTORY, Log, Round, round_from
 from quorate.rounds.patience import Patience
 from quorate.rounds.pending import Pending, Snapshot
 from quorate.rounds.terms import Agreed
@@ -36,7 +38,7 @@ class Member:
     ) -> None:
         self.agreed, self.rank = agreed, rank
         self._blank = blank
-        self.pending, self.log = Pending(agreed), Log(agreed.log_rounds, agreed.log_bytes)
+        self.pending, self.log = Pending(agreed, blank=blank), Log(agreed.log_rounds, agreed.log_bytes)
         self.term, self.leads, self.started = 0, 0, 0
         self.applied = 0
         """By the training thread."""
@@ -50,6 +52,7 @@ class Member:
         self.heard_at = 0.0
         self._send, self._lock, self._news = send, lock, news
         self._snapshots: dict[int, Snapshot] = {}
+        self.keeping = Keeping(self.pending, self.log, self._snapshots, news)
         self._given: dict[int, float] = {}
         """Weights by round, of what this worker gave and did not take back, as far back as goes with a copy."""
         self._note: dict[str, Any] = {"note": "ride", "computing": 0}
@@ -72,6 +75,16 @@ class Member:
         self._tell(self.leads, {"kind": "note", **note}, None)
         self.heard_at = now
 
+    def restore(self) -> None:
+        """See `Rounds.restore`."""
+        number = self.applied = self.started = self.keeping.restore()
+        self._note = {"note": "ride", "computing": number}
+        if self.leader is not None:
+            self.leader = self._new_leader(number)
+            self.leader.calls.completed_all(number)
+        self.keeping.kept = None
+        self._news()
+
     # -- from other members
 
     def received(self, source: int, says: dict[str, Any], vector: Flat | None, now: float) -> None:
@@ -85,7 +98,7 @@ class Member:
             return
         if source == self.leads:
             self.heard_at = now
-        if kind in ("note", "here", "give", "got", "behind", "ping", "state"):
+        if kind in ("note", "here", "give", "got", "behind", "ping", "state", "there"):
             self._lead(source, says, vector, now)
         elif kind == "start":
             self._start(says["number"], now)
@@ -99,6 +112,8 @@ class Member:
         elif kind == "copy for":
             self.copies_wanted.append(says["rank"])
             self._news()
+        elif kind == "look":
+            self._tell(source, {"kind": "there"}, None)
         elif kind == "stand":
             self.is_wanted = True
         elif kind == "copy":
@@ -174,6 +189,7 @@ class Member:
         self.log.add(one)
         self.patience.new_round()
         self.started = max(self.started, one.number)
+        self.keeping.marked(one.number, one.saves)
         self._put_back(one.number)
         self.log.trim(self.applied)
         self._news()
@@ -183,7 +199,7 @@ class Member:
         for number in [n for n in self._snapshots if n <= newest]:
             if self.log.took(number, self.rank) is False:
                 self._give_back(number)
-            elif number < newest:
+            elif number < newest and not self.keeping.needs(number):
                 del self._snapshots[number]
 
     def _give_back(self, number: int) -> None:
@@ -196,7 +212,8 @@ class Member:
         if self.leader is not None:  # it led from what it has just given up: somebody has to ask where all are
             self.leader, self.is_wanted = None, True
         number, newest = says["number"], self.log.newest
-        self.log.jump(number, says["log_term"], says["best_step"], says["best_options"], says["history"])
+        self.log.jump(*(says[what] for what in COPIED))
+        self.keeping.jumped(number, says["marks"])
         for given in sorted(self._given):
             took = self.log.took(given, self.rank)
             if took or (given <= number and took is None) or (given > max(number, newest)):
@@ -217,17 +234,7 @@ class Member:
 
     def about_copy(self) -> dict[str, Any]:
         """What goes with a copy of this replica, as it is after round `applied`."""
-        newest = self.log.get(self.applied)
-        return {
-            "kind": "copy",
-            "number": self.applied,
-            "log_term": self.log.term_of(self.applied) or 0,
-            "best_step": self.log.step,
-            "best_options": self.log.options,
-            "settles": newest is not None and newest.settles,
-            "is_last": newest is not None and newest.is_last,
-            "history": [list(past) for past in self.log.history(self.applied)],
-        }
+        return {"kind": "copy", **self.log.about(self.applied)}
 
     # -- who leads
 
@@ -288,5 +295,5 @@ class Member:
         self._tell(self.leads, {"kind": "ping"}, None)
 
     def _tell(self, to: int, says: dict[str, Any], vector: Flat | None) -> None:
-        own = {"term": self.term, "leads": self.leads, "logged": self.log.newest}
+        own = {"term": self.term, "leads": self.leads, "logged": self.log.newest, "wants": self.keeping.wanted}
         self._send(to, {"log_term": self.log.term, **says, **own}, vector)

@@ -5,7 +5,8 @@ produced = taken + pending + dropped + replaced + expired, at any time, in weigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat
@@ -54,6 +55,24 @@ class Ledger:
     expired: float = 0.0
 
 
+@dataclass(kw_only=True)
+class Kept:
+    """What a checkpoint holds of one worker, as it is after it has applied round `number`."""
+
+    number: int
+    step: int
+    """The greatest local step this worker has contributed."""
+    options: Any
+    """The optimizer's numbers at that step."""
+    ledger: Ledger
+    entries: list[Entry]
+    """What this worker has contributed and no round up to `number` has taken in."""
+    best_step: int = 0
+    """The greatest local step that was contributed to rounds up to `number`, by anyone."""
+    best_options: Any = None
+    """The optimizer's numbers at that step."""
+
+
 @dataclass
 class Pending:
     """The buffer of one worker. Not locked: whoever shares it between threads locks around it."""
@@ -63,6 +82,8 @@ class Pending:
     ledger: Ledger = field(default_factory=Ledger)
     step: int = 0
     options: Any = None
+    blank: Callable[[], Flat] | None = None
+    """Gives vectors to form sums in; None: ordinary memory."""
 
     def add(self, vector: Flat, weight: float, version: int, step: int, options: Any) -> None:
         """Take in a contribution; `vector` is the caller's no more."""
@@ -73,7 +94,7 @@ class Pending:
             self.entries = []
         for entry in self.entries:
             if entry.version == version:
-                entry.vector = entry.vector + vector  # the old one may still be on its way
+                entry.vector = vector.add_(entry.vector)  # the old one may still be on its way
                 entry.weight += weight
                 entry.count += 1
                 return
@@ -99,11 +120,30 @@ class Pending:
         snapshot = Snapshot(number, fit, self.step, self.options)
         for entry in fit:
             counts = self.agreed.weight_of(number - 1 - entry.version)
-            part = entry.vector if counts == 1.0 else entry.vector * counts
-            snapshot.vector = part if snapshot.vector is None else snapshot.vector + part
+            snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
         self.ledger.taken += sum(entry.weight for entry in fit)
         return snapshot
+
+    def _sum(self, so_far: Flat | None, vector: Flat, counts: float) -> Flat:
+        """`so_far` and `counts` times `vector`, which stay as they are."""
+        if so_far is None and counts == 1.0:
+            return vector
+        into = Flat.empty(vector.layout) if self.blank is None else self.blank()
+        part = vector if counts == 1.0 else vector.times(counts, into)
+        return part if so_far is None else so_far.plus(part, into)
+
+    def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
+        """What rounds up to `number` have not taken in: what waits, and the `snapshots` given to those behind it."""
+        behind = [entry for given, one in sorted(snapshots.items()) if given > number for entry in one.entries]
+        ledger = replace(self.ledger)
+        ledger.taken -= sum(entry.weight for entry in behind)
+        entries = [replace(entry) for entry in (*behind, *self.entries)]
+        return Kept(number=number, step=self.step, options=self.options, ledger=ledger, entries=entries)
+
+    def restore(self, kept: Kept) -> None:
+        """Go on from there."""
+        self.entries, self.ledger, self.step, self.options = kept.entries, kept.ledger, kept.step, kept.options
 
     def lose(self, weight: float) -> None:
         """So much was taken by a round that came to nothing, and is not kept any more."""

@@ -95,6 +95,13 @@ class Progress:
                 self.member.note(says, now)
             elif "jump" in says:
                 self.member.jump(says["jump"])
+            elif "save" in says:
+                self.member.keeping.wanted = max(self.member.keeping.wanted, says["save"])
+                self.member.ping()
+            elif "keep" in says:
+                self.member.keeping.keep(self.member.applied)
+            elif "restore" in says:
+                self.member.restore()
             return
         vector = Flat(message.tensors, self._layout) if message.tensors and says["kind"] != "copy" else None
         if says["kind"] == "copy":

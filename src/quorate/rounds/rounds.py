@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.log import Round
+from quorate.rounds.log import COPIED, Round
+from quorate.rounds.pending import Kept
 from quorate.rounds.progress import Progress
+from quorate.rounds.replica import Replica
 from quorate.rounds.terms import Agreed, check
 
 _NEWS = "news"
 _LOOK_SECONDS = 5.0
 _MEETING_SECONDS = 0.02
-
-
-class Replica(Protocol):
-    """What rounds need to copy one replica onto another."""
-
-    def capture(self) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        """Parameters and optimizer, as JSON and tensors; nothing of it changes afterwards."""
-        ...
-
-    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        """Become what was captured."""
-        ...
 
 
 class Rounds:
@@ -41,7 +29,7 @@ class Rounds:
         self._news = wire.receive(wire.rank, _NEWS)
         self._progress = Progress(wire, agreed, layout)
         self._member = self._progress.member
-        self.is_over = self._has_settled = False
+        self.is_over = self._has_settled = self._is_due = self._is_closed = False
 
     def blank(self) -> Flat:
         """A vector to pack a contribution into."""
@@ -87,8 +75,13 @@ class Rounds:
         """The worker computes, whatever it waited for: the round it had called for may be void."""
         self._progress.say({"note": "ride", "computing": self.version})
 
+    def waits(self) -> None:
+        """The worker waits for the others elsewhere, until `goes_on`: no round waits for it."""
+        self._progress.say({"note": "wait"})
+
     def goes_away(self) -> None:
         """This worker does not step until `is_back`; nobody waits for it, and no rounds are kept for it."""
+        self._replica.boundary()
         self._progress.say({"note": "away"})
 
     def is_back(self) -> Iterator[Round]:
@@ -100,24 +93,29 @@ class Rounds:
             yield from self.completed()
             newest = min(newest, self._member.started)
 
-    def completed(self) -> Iterator[Round]:
-        """The rounds that are there and not applied, in order; each is applied when the next one is asked for."""
+    def completed(self, *, in_step: bool = False) -> Iterator[Round]:
+        """The rounds that are there and not applied, in order; each is applied when the next one is asked for.
+
+        Inside a step, those behind one that is to be kept come after it has been.
+        """
         member = self._member
-        while True:
-            self._take_copy()
+        while self._may_apply(in_step=in_step):
             one = member.log.get(member.applied + 1)
             if one is None:
                 break
             yield one
             member.applied = one.number
+            if one.saves:
+                self._reached(one.number, one.term, in_step=in_step)
         while self._news.done():
             self._next_news()
-        self._give_copies()
+        self.give_copies()
 
     def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal."""
         if self.is_over:
             return
+        self._replica.boundary()
         self._progress.say({"note": "end" if ended else "settle"})
         while not self.is_over:
             self._has_settled = False
@@ -125,6 +123,8 @@ class Rounds:
                 apply(one)
                 if one.settles:
                     self._member.applied = one.number
+                    if one.saves:
+                        self._reached(one.number, one.term, in_step=False)
                     self._has_settled, self.is_over = True, one.is_last
                     break
             if self._has_settled:
@@ -138,7 +138,7 @@ class Rounds:
         """Return when all workers have come; one that still misses something gets a copy meanwhile."""
         met = self._wire.barrier()
         while not met.done():
-            self._give_copies()
+            self.give_copies()
             with suppress(WireTimeout):
                 met.wait(_MEETING_SECONDS)
         met.wait()
@@ -160,7 +160,7 @@ class Rounds:
             while not self.is_there(number) and (is_called_for or member.term == term):
                 self._raise()
                 if member.copies_wanted:
-                    self._give_copies()
+                    self.give_copies()
                 left = limit - (clock.now() - begin)
                 try:
                     self._next_news(min(left, _LOOK_SECONDS))
@@ -185,7 +185,13 @@ class Rounds:
         if self._progress.error is not None:
             raise self._progress.error
 
-    def _take_copy(self) -> None:
+    def _may_apply(self, *, in_step: bool) -> bool:
+        """Take a copy that has come; whether a further round may be applied."""
+        if not self._is_due:
+            self._take_copy(in_step=in_step)
+        return not self._is_due
+
+    def _take_copy(self, *, in_step: bool) -> None:
         member = self._member
         if member.copy is None:
             return
@@ -195,14 +201,56 @@ class Rounds:
             return
         self._replica.adopt(says["replica"], says["tensors"])
         self._has_settled, self.is_over = says["settles"], says["is_last"]
-        member.applied = says["number"]
+        before, member.applied = member.applied, says["number"]
         jumps = member.jumps
-        self._progress.say({"jump": {key: says[key] for key in _COPIED}})
+        self._progress.say({"jump": {key: says[key] for key in COPIED}})
         while member.jumps == jumps:
             self._raise()
             self._next_news()
+        marked = max((number for number, _ in says["marks"]), default=0)
+        if marked == member.applied:
+            self._reached(marked, says["log_term"], in_step=in_step)
+        elif marked > before:  # what this worker was after that round, nobody knows
+            self.ask_for_save(member.log.saves + 1)
 
-    def _give_copies(self) -> None:
+    # -- checkpoints
+
+    def ask_for_save(self, request: int) -> None:
+        """Let a round be marked, unless one was for this `request` or a greater one."""
+        self._progress.say({"save": request})
+
+    def _reached(self, number: int, term: int, *, in_step: bool) -> None:
+        self._is_due = not self._replica.reached(number, term, in_step=in_step)
+        if self._is_due and not self._is_closed:
+            self.goes_on()  # with the parameters of this round, whatever it was to wait for
+
+    def keep(self) -> Kept:
+        """What a checkpoint needs of this worker as it is after the newest round it has applied."""
+        keeping = self._member.keeping
+        if self._is_closed:
+            keeping.keep(self.version)
+        else:
+            keeping.kept = None
+            self._progress.say({"keep": True})
+            while keeping.kept is None:
+                self._raise()
+                self._next_news()
+        self._is_due = False
+        assert keeping.kept is not None
+        return keeping.kept
+
+    def restore(self, kept: Kept) -> None:
+        """Go on from there; every worker does so, before any contributes."""
+        keeping = self._member.keeping
+        keeping.kept = kept
+        self._progress.say({"restore": True})
+        while keeping.kept is not None:
+            self._raise()
+            self._next_news()
+        self._is_due = False
+
+    def give_copies(self) -> None:
+        """Answer those that were told to copy this replica."""
         member = self._member
         while member.copies_wanted:
             rank = member.copies_wanted.pop()
@@ -213,9 +261,7 @@ class Rounds:
     def close(self) -> None:
         """End the task beside the training thread."""
         self._progress.close()
-
-
-_COPIED = ("number", "log_term", "best_step", "best_options", "history")
+        self._is_closed = True
 
 
 class Wait:

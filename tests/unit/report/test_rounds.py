@@ -22,6 +22,7 @@ from quorate.report.rounds import (
     number_the_rest,
     number_updates,
     round_of,
+    take_back,
     wait_for_all,
 )
 from quorate.report.throughput import window_of
@@ -118,6 +119,16 @@ def test_updates_are_counted_back_from_a_step_and_on_from_the_last() -> None:
     assert [one.update for one in rounds[3:5]] == [None, 12], "rows are missing in between"
     number_the_rest(rounds)
     assert [one.update for one in rounds] == [6, 7, 7, 8, 12, 13]
+
+
+def test_what_came_to_nothing_is_taken_back() -> None:
+    """Rank 0 was copied from a replica that had not gone so far."""
+    rounds: list[Round] = []
+    for number, weight in [(1, 1.0), (2, 1.0), (3, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]:
+        new = Round(number, 0.1 * number, weight, 2, {0: [(0, 1)]}, None)
+        take_back(rounds, new)
+        rounds.append(new)
+    assert [(one.number, one.weight) for one in rounds] == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def train(
     make: Callable[[Any], torch.optim.Optimizer],
     pauses: Callable[[int, int], float] = lambda rank, step: 0.0,
     evaluates: tuple[int, ...] = (),
+    then: Callable[[], Any] = lambda: None,
     **settings: Any,
 ) -> Told:
     seen: list[Round] = []
@@ -77,6 +78,7 @@ def train(
         model(torch.randn(4, INPUTS, generator=draw)).square().mean().backward()
         optimizer.step()
         times.append((begin, clock.now()))
+    then()
     optimizer.finish()
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     rounds = watch.rounds if watch is not None else None

@@ -211,3 +211,40 @@ def test_one_that_stands_still_is_left_out_as_soon_where_gradients_are_large(who
     others = [told for rank, told in enumerate(found) if rank != who]
     carried = 8 * 80_000 / bandwidth  # both ways, for all
     assert max(end - begin for told in others for begin, end in told.steps[2:]) < 0.25 + 8 * carried
+
+
+@pytest.mark.parametrize("call", ["barrier", "mean", "gather"])
+def test_those_that_wait_in_a_call_of_the_world_give_copies(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stands still for longer than results are kept, while all others are through and wait for it."""
+    small_logs(monkeypatch)
+
+    def task(world: quorate.World) -> Told:
+        stuck = {(1, 6): 1.0} if world.rank == 1 else {}
+        calls = {"barrier": world.barrier, "mean": lambda: world.mean(1.0), "gather": lambda: world.gather(1)}
+        return trained(world, stuck, lambda rank, step: 0.01, 12, wait_for=2, then=calls[call])
+
+    ends_well(run(4, task))
+
+
+def test_a_slow_worker_comes_to_a_barrier_where_the_others_wait() -> None:
+    """Its last rounds need no contributions of those that are there already."""
+
+    def task(world: quorate.World) -> Told:
+        pauses = lambda rank, step: 0.1 if rank == 2 else 0.01  # noqa: E731
+        return train(world, 10, make=sgd, pauses=pauses, then=world.barrier, strategy="quorum", wait_for=3)
+
+    ends_well(run(4, task))
+
+
+@pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"wait_for": "all"}, {"wait_for": 1, "max_staleness": 0}, {"wait_for": "designated"}],
+    ids=["its call", "its gradient, at the bound", "its draw"],
+)
+def test_one_that_a_round_waits_for_is_found_to_stand_still(who: int, settings: dict[str, Any]) -> None:
+    """No round starts meanwhile, so nobody asks it for its gradient."""
+    found = run(3, lambda w: trained(w, {(who, 6): 4.0}, lambda rank, step: 0.02, 30, **settings))
+    ends_well(found, settings.get("max_staleness", 16))
+    others = [told for rank, told in enumerate(found) if rank != who]
+    assert max(end - begin for told in others for begin, end in told.steps) < 0.4

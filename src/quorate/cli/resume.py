@@ -1,0 +1,105 @@
+"""`quorate run --resume RUN`: the options of a run that was begun before, as the defaults of what goes on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from quorate.cli.scripts import is_file
+from quorate.core.errors import ConfigurationError
+from quorate.launch.run_folder import RUNS
+
+_TEXTS = ("strategy", "imbalance", "pace", "share", "compute")
+_ROWS = "resumed.jsonl"
+
+
+def read_resumed(context: typer.Context, run: str | None) -> str | None:
+    """The callback of `--resume`: what the run was started with becomes the defaults of the other options.
+
+    What is typed, or stands in a file given by `--config`, goes before. Raises `ConfigurationError` for a folder that
+    holds no run, and for one that `quorate run` has not begun.
+    """
+    if run is None:
+        return None
+    folder = folder_of(run)
+    context.default_map = {**_said(folder, _about(folder)), **(context.default_map or {})}
+    return str(folder)
+
+
+def folder_of(run: str) -> Path:
+    """A folder, or the name of one below `runs`."""
+    for folder in (Path(run), RUNS / run):
+        if run and is_file(str(folder / "run.json")):
+            return folder
+    raise ConfigurationError(f'there is no run "{run}" to resume (looked for {run}/run.json and {RUNS / run}/run.json)')
+
+
+def _about(folder: Path) -> Mapping[str, Any]:
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{folder}/run.json cannot be read: {error}") from None
+    if not isinstance(about, dict) or not isinstance(about.get("script"), str) or about.get("world") is None:
+        raise ConfigurationError(f"{folder} was not begun by quorate run, so it says no script to go on with")
+    return about
+
+
+def _said(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """As the options' own defaults would be given; what another type has than it should is left out."""
+    arguments = about.get("arguments")
+    said: dict[str, Any] = {"script": _script(about)}
+    said["arguments"] = [str(one) for one in arguments] if isinstance(arguments, list) else []
+    said |= {name: about[name] for name in _TEXTS if isinstance(about.get(name), str)}
+    is_virtual = about["world"] == "virtual"
+    numbers = {
+        "virtual" if is_virtual else "workers": about.get("workers"),
+        "seed": about.get("seed"),
+    }
+    said |= {name: value for name, value in numbers.items() if type(value) is int}
+    if type(about.get("seconds_limit")) in (int, float):
+        said["seconds"] = float(about["seconds_limit"])
+    if is_virtual:
+        said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
+    if about.get("is_module") is True:
+        said["is_module"] = True
+    settings = about.get("settings")
+    if isinstance(settings, dict) and settings:
+        said["settings"] = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    return said
+
+
+def _script(about: Mapping[str, Any]) -> str:
+    """The script, also where the run was started in another folder."""
+    script, began = str(about["script"]), about.get("folder")
+    if about.get("is_module") or is_file(script) or not isinstance(began, str):
+        return script
+    there = str(Path(began) / script)
+    return there if is_file(there) else script
+
+
+def note_resumption(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Keep that the run in `folder` goes on, in a row of its own, and how it ended before, under another name.
+
+    Raises `ConfigurationError` where nothing can be written there.
+    """
+    row = {
+        "resumed": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "command": ["quorate", *sys.argv[1:]],
+        **plan,
+    }
+    try:
+        with open(folder / _ROWS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        outcome = folder / "outcome.json"
+        if outcome.exists():
+            count = len(list(folder.glob("outcome-*.json"))) + 1
+            os.replace(outcome, folder / f"outcome-{count}.json")
+    except OSError as error:
+        raise ConfigurationError(f"the run in {folder} cannot be resumed: {error}") from None

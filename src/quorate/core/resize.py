@@ -1,0 +1,119 @@
+"""What becomes of a strategy's state when the number of workers changes: each field says its law.
+
+A strategy that keeps something returns from `start` a dataclass whose fields are made by `kept`:
+
+    @dataclass
+    class State:
+        momentum: Flat = kept("same")
+        residual: Flat = kept("mass")
+
+law       in a checkpoint       in a world of another size
+same      once                  as it is: it is equal on all workers
+mass      of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
+average   of every worker       everyone gets the mean of the old workers'
+own       of every worker       refused, with a sentence
+drop      not at all            what `start` makes
+
+In a world of the same size all of them but `drop` come back as they were. A value is a `Flat`, a tensor, a number, or
+lists, tuples and dicts of these; None stands for nothing yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from quorate.core.errors import CheckpointError, ConfigurationError, unknown
+from quorate.core.vectors import Flat
+
+LAW = "resize"
+"""The key of a field's metadata under which its law stands."""
+
+Resize = Callable[[str, Sequence[Any], int, int], Any]
+"""(name, the old workers' values by rank, new rank, new size) gives the new worker's value."""
+
+
+def kept(law: str, **options: Any) -> Any:
+    """A field of a strategy's state, with the law of what becomes of it in a world of another size."""
+    if law not in LAWS:
+        raise unknown("resize law", law, LAWS)
+    return dataclasses.field(metadata={LAW: law}, **options)
+
+
+def laws_of(state: Any) -> dict[str, str]:
+    """The law of every field of a strategy's state, by name; none where there is no state.
+
+    Raises `ConfigurationError` for a state that is no dataclass, and for a field that says no law.
+    """
+    if state is None:
+        return {}
+    kind = type(state).__name__
+    if not dataclasses.is_dataclass(state):
+        raise ConfigurationError(f"a strategy's state is a dataclass, so that it can be kept, and this is a {kind}")
+    found = {field.name: field.metadata.get(LAW) for field in dataclasses.fields(state)}
+    for name, law in found.items():
+        if law is None:
+            raise ConfigurationError(f"{name} of {kind} says no resize law; known: {', '.join(sorted(LAWS))}")
+    return found  # type: ignore[return-value]
+
+
+def resized(law: str, name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    """What worker `rank` of `size` gets of a field that the `old` workers had, by their rank."""
+    if len(old) == size and law != "same":
+        return old[rank]
+    return LAWS[law](name, old, rank, size)
+
+
+def dealt(count: int, rank: int, size: int) -> range:
+    """The old workers, of `count`, whose things worker `rank` of `size` takes over: each goes to exactly one."""
+    return range(rank, count, size)
+
+
+def _same(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    return old[0]
+
+
+def _mass(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    mine = [old[other] for other in dealt(len(old), rank, size)]
+    total = mine[0] if mine else _combined(name, [old[0]], lambda values: values[0] * 0)
+    for more in mine[1:]:
+        total = _combined(name, [total, more], lambda values: values[0] + values[1])
+    return total
+
+
+def _average(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    def mean(values: Sequence[Any]) -> Any:
+        total = values[0]
+        for more in values[1:]:
+            total = total + more
+        return total / len(values)
+
+    return _combined(name, old, mean)
+
+
+def _own(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    raise CheckpointError(
+        f"{name} belongs to each worker by itself, so a checkpoint of {len(old)} workers cannot go on with {size}; "
+        f"resume with -n {len(old)}"
+    )
+
+
+def _combined(name: str, values: Sequence[Any], combine: Callable[[Sequence[Any]], Any]) -> Any:
+    """`combine` of the tensors and numbers at the same places of all `values`; None counts as nothing."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return None
+    first = there[0]
+    if isinstance(first, torch.Tensor | Flat | float) or (isinstance(first, int) and not isinstance(first, bool)):
+        return combine(there)
+    if isinstance(first, dict) and all(value.keys() == first.keys() for value in there):
+        return {key: _combined(name, [value[key] for value in there], combine) for key in first}
+    if isinstance(first, list | tuple) and all(len(value) == len(first) for value in there):
+        return type(first)([_combined(name, list(row), combine) for row in zip(*there, strict=True)])
+    raise CheckpointError(f"{name} is a {type(first).__name__} on some worker, which cannot be added up")
+
+
+LAWS: dict[str, Resize] = {"same": _same, "mass": _mass, "average": _average, "own": _own, "drop": _own}

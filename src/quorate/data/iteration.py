@@ -1,0 +1,68 @@
+"""One pass of a loader over an epoch, or over what is left of one: which batches were fetched, given and computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from quorate.data.assignment import Share, epoch_order
+from quorate.data.position import Begun, left_of, numbers_in, union
+
+
+class Iteration:
+    """The batches of one pass. The order is drawn when it is made, so that passes made one after the other have the
+    epochs in which they began. A batch that was given is *in hand* until it is `settled`.
+    """
+
+    def __init__(self, share: Share, examples: int, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
+        self.epoch = epoch
+        self._share, self._batch_size, self._number, self._begun = share, batch_size, number, begun
+        order = epoch_order(examples, seed=share.seed, epoch=epoch, shuffle=share.shuffle)
+        self._order: Tensor | None = left_of(order, begun.past)
+        self._fetched: deque[tuple[int, list[int]]] = deque()
+        self._in_hand: list[int] = []
+        self._done: list[tuple[int, int]] = []
+        self._steps: int | None = None
+
+    def fetch(self) -> Iterator[list[int]]:
+        """The examples of every batch that was not consumed before; called once, or again before the first batch."""
+        assert self._order is not None, "a pass is made once"
+        order, self._order = self._order, None
+        known = set(numbers_in(self._begun.consumed))
+        for number, indices in self._share.batches(order, self._batch_size, self._number):
+            if number not in known:
+                self._fetched.append((number, indices))
+                yield indices
+
+    def give(self, steps: int | None, indices: list[int] | None = None) -> int:
+        """The next batch that was fetched (that of `indices`, where they come in any order) is given to the worker,
+        after so many `steps`; returns the number of its examples.
+        """
+        self.settle(steps)
+        place = 0 if indices is None else [fetched for _, fetched in self._fetched].index(indices)
+        number, examples = self._fetched[place]
+        del self._fetched[place]
+        self._in_hand.append(number)
+        self._steps = steps
+        return len(examples)
+
+    def settle(self, steps: int | None) -> None:
+        """The worker has taken `steps` by now; what it had in hand before the last of them was computed in it.
+
+        With None it is not known, and all it has in hand counts.
+        """
+        if steps is not None and steps == self._steps:
+            return
+        for number in self._in_hand:
+            if self._done and self._done[-1][1] == number:
+                self._done[-1] = self._done[-1][0], number + 1
+            else:
+                self._done.append((number, number + 1))
+        self._in_hand.clear()
+
+    @property
+    def begun(self) -> Begun:
+        """How far it came, without what is in hand."""
+        return Begun(past=self._begun.past, consumed=union((*self._begun.consumed, *self._done)))

@@ -1,0 +1,51 @@
+"""The positions of all loaders of a worker, to keep and to go on from.
+
+Loaders are known by number, in the order of their making, which is the same on every worker and in every run of a
+script. They are not kept alive: a loader that nobody has any more has no position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from quorate.data.loader import Loader
+from quorate.wire.current import Place
+
+LOADERS = "loaders"
+"""The key in `Place.kept` of the worker's `Loader`s by number, from 1."""
+_KEPT = "loader positions"
+
+
+def loaders(place: Place) -> WeakValueDictionary[int, Loader]:
+    """The worker's, by number."""
+    found: WeakValueDictionary[int, Loader] = place.kept.setdefault(LOADERS, WeakValueDictionary())
+    return found
+
+
+def positions(place: Place) -> dict[str, Any]:
+    """`Loader.state_dict()` of each of the worker's loaders, by number; plain JSON values."""
+    return {str(number): loader.state_dict() for number, loader in sorted(loaders(place).items())}
+
+
+def go_on(place: Place, workers: Sequence[dict[str, Any]]) -> None:
+    """Set every loader to where it was: `workers` are the `positions` of all old workers, equal on all new ones.
+
+    A loader that is made later goes on when it is made. Raises as `Loader.load_state_dicts`.
+    """
+    place.kept[_KEPT] = list(workers)
+    for number, loader in sorted(loaders(place).items()):
+        _place_at(loader, number, workers)
+
+
+def add(place: Place, number: int, loader: Loader) -> None:
+    """A loader was made, the `number`-th of its worker."""
+    loaders(place)[number] = loader
+    _place_at(loader, number, place.kept.get(_KEPT, ()))
+
+
+def _place_at(loader: Loader, number: int, workers: Sequence[dict[str, Any]]) -> None:
+    states = [worker[str(number)] for worker in workers if str(number) in worker]
+    if states:
+        loader.load_state_dicts(states)

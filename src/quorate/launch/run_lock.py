@@ -1,0 +1,31 @@
+"""Who is at work in a run's folder: one launcher at a time. The kernel forgets it with the process, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quorate.core.errors import ConfigurationError
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Inside, no other launcher goes to work in `folder`. Raises `ConfigurationError` where one is at work.
+
+    A file system that knows no locks holds nobody off.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"the run in {folder} is still going on; wait for it, or end it first") from None
+        except OSError:
+            pass
+        yield
+    finally:
+        with suppress(OSError):
+            os.close(handle)

@@ -1,0 +1,32 @@
+"""A round that is being formed, and what workers give to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorate.core.vectors import Flat
+
+
+@dataclass
+class Given:
+    """What one worker gave to the round that is being formed."""
+
+    weight: float
+    step: int
+    options: Any
+    stalenesses: list[tuple[int, int]]
+    vector: Flat | None
+
+
+@dataclass
+class Gathering:
+    """A round that is being formed."""
+
+    number: int
+    since: float
+    settles: bool
+    until: dict[int, float]
+    """By rank that is waited for, how long."""
+    given: dict[int, Given] = field(default_factory=dict)
+    is_extended: bool = False

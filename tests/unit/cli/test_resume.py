@@ -1,0 +1,82 @@
+"""`--resume`: what the run was started with, unless the command says otherwise; its records are only appended to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT = 60.0
+
+
+def quorate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "quorate.cli.main", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("import os, sys; print(os.environ['RANK'], sys.argv[1:], flush=True)\n")
+    run = tmp_path / "runs" / "first"
+    run.mkdir(parents=True)
+    about = {
+        "script": "train.py", "arguments": ["--limit", "3"], "is_module": False, "workers": 2, "world": "real",
+        "strategy": "quorum", "settings": {"wait_for": "majority", "max_staleness": 3}, "seed": 4, "imbalance": None,
+        "pace": None, "share": "static", "seconds_limit": 2, "folder": str(tmp_path),
+    }  # fmt: skip
+    (run / "run.json").write_text(json.dumps(about))
+    (run / "rank-0.log").write_text("before\n")
+    (run / "outcome.json").write_text('{"status": 1}')
+    return tmp_path
+
+
+def test_the_options_are_the_runs_unless_told(folder: Path) -> None:
+    said = json.loads(quorate(folder, "run", "--resume", "first", "--dry-run", "--json").stdout)
+    assert (said["script"], said["arguments"], said["workers"], said["world"]) == (
+        "train.py", ["--limit", "3"], 2, "real",
+    )  # fmt: skip
+    assert (said["strategy"], said["settings"]) == ("quorum", {"wait_for": "majority", "max_staleness": 3})
+    assert (said["seed"], said["share"], said["seconds_limit"], said["records"]) == (4, "static", 2, "runs/first")
+    said = json.loads(quorate(folder, "run", "--resume", "runs/first", "-n", "3", "--dry-run", "--json").stdout)
+    assert (said["workers"], said["seed"]) == (3, 4)
+
+
+def test_its_records_are_only_appended_to(folder: Path) -> None:
+    run = folder / "runs" / "first"
+    assert quorate(folder, "run", "--resume", "first").returncode == 0
+    assert (run / "rank-0.log").read_text() == "before\n0 ['--limit', '3']\n"
+    assert json.loads((run / "outcome-1.json").read_text()) == {"status": 1}
+    assert json.loads((run / "outcome.json").read_text())["status"] == 0
+    (row,) = (run / "resumed.jsonl").read_text().splitlines()
+    assert json.loads(row)["workers"] == 2
+
+
+def test_wrong_input_is_one_sentence(folder: Path) -> None:
+    (folder / "runs" / "odd").mkdir()
+    (folder / "runs" / "odd" / "run.json").write_text("[]")
+    for arguments, words in (
+        (["--resume", "second"], 'there is no run "second" to resume'),
+        (["--resume", "odd"], "runs/odd was not begun by quorate run"),
+        (["--resume", "first", "--name", "x"], "--resume goes on in the run's own folder; leave out --name"),
+    ):
+        finished = quorate(folder, "run", *arguments)
+        assert finished.returncode == 2
+        assert finished.stderr.startswith(f"quorate: {words}")
+        assert finished.stderr.count("\n") == 1
+
+
+def test_a_run_that_is_going_on_is_left_alone(folder: Path) -> None:
+    handle = os.open(folder / "runs" / "first", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        finished = quorate(folder, "run", "--resume", "first")
+    finally:
+        os.close(handle)
+    assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
+    assert "the run in runs/first is still going on" in finished.stderr
+    assert not (folder / "runs" / "first" / "resumed.jsonl").exists()

@@ -1,0 +1,66 @@
+"""The end by time: the same batch on workers that wait for each other, and few questions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from quorate.core.contracts import Board, Wire
+from quorate.data.limit import Limit
+from quorate.wire.virtual.world import VirtualWorld
+
+
+class Counting:
+    """A board that tells how often it is read."""
+
+    def __init__(self, board: Board, tell: Callable[[], None]) -> None:
+        self.set, self._get, self._tell = board.set, board.get, tell
+
+    def get(self, key: str) -> bytes | None:
+        self._tell()
+        return self._get(key)
+
+
+def taken(size: int, seconds: float, batch: float, *, waits: bool, slow: float = 1.0) -> list[tuple[int, float, int]]:
+    """By rank: batches, when it ended, and how often it asked the board. The last rank is `slow` times slower."""
+    looks: Counter[int] = Counter()
+
+    def train(wire: Wire) -> tuple[int, float, int]:
+        limit = Limit(wire.channel("limit"), seconds)
+        limit._wire.board = Counting(wire.board, lambda: looks.update([wire.rank]))  # type: ignore[assignment]
+        count, mine = 0, wire.rank == wire.size - 1
+        while not limit.is_reached():
+            wire.clock.sleep(batch * (slow if mine else 1.0))
+            count += 1
+            if waits:
+                wire.barrier().wait()
+        return count, wire.clock.now(), looks[wire.rank]
+
+    return VirtualWorld(size, seed=1).run(train)
+
+
+@pytest.mark.parametrize("batch", [1e-4, 1e-3, 0.013, 0.3])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_those_that_wait_for_each_other_stop_at_the_same_batch(size: int, batch: float) -> None:
+    found = taken(size, 2.0, batch, waits=True, slow=1.5)
+    assert len({count for count, _, _ in found}) == 1
+    assert all(2.0 <= ended < 2.0 + 3 * max(0.02, 1.5 * batch) for _, ended, _ in found)
+
+
+@pytest.mark.parametrize("batch", [1e-4, 1e-3, 0.013])
+def test_the_board_is_asked_some_fifty_times_a_second(batch: float) -> None:
+    for count, _, looks in taken(3, 2.0, batch, waits=True)[1:]:
+        assert looks <= 40 + max(count / 64, 2.0 / 0.02, 2.0 / batch / max(1, int(0.02 / batch))) * 1.1
+
+
+def test_a_faster_worker_stops_as_soon_as_it_looks() -> None:
+    found = taken(3, 1.0, 1e-3, waits=False, slow=0.5)
+    assert found[2][0] > 1.8 * found[0][0]
+    assert all(1.0 <= ended < 1.05 for _, ended, _ in found)
+
+
+def test_a_slower_worker_stops_when_it_has_as_many() -> None:
+    found = taken(2, 1.0, 1e-3, waits=False, slow=2.0)
+    assert found[1][0] == found[0][0]

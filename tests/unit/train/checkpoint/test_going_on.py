@@ -1,0 +1,211 @@
+"""A training that was cut off and goes on is the one that was not, bit for bit, where all workers step together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.errors import ConfigurationError
+from quorate.launch.world import World
+from quorate.train.checkpoint.folder import complete_ones
+from tests.support.kept_trainings import Told, dataset, in_world, net, told, train
+
+STEPS = 17
+"""Of 20 (one worker) or 10 (two) or 7 (three) in an epoch: some end in the middle of one."""
+
+
+def equal(one: Told, other: Told) -> None:
+    assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+    assert (one.draws, one.learning_rate) == (other.draws, other.learning_rate)
+
+
+def both_ways(
+    size: int, root: Path, saves: Callable[[int, int], bool], cut: int, **choice: Any
+) -> tuple[list[Told], list[Told]]:
+    """The training in one go, and cut off after `cut` steps and gone on with."""
+    whole = in_world(size, root / "none", lambda world: train(world, STEPS, **choice))
+    in_world(size, root / "kept", lambda world: train(world, cut, saves=saves, **choice))
+    return whole, in_world(size, root / "kept", lambda world: train(world, STEPS, **choice))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_it_goes_on_bit_for_bit(size: int, optimizer: str, tmp_path: Path) -> None:
+    whole, rest = both_ways(
+        size, tmp_path, lambda rank, step: step in (4, 8), 11, optimizer=optimizer, is_scaled=optimizer == "sgd"
+    )
+    for one, other in zip(whole, rest, strict=True):
+        equal(one, other)
+        assert other.began == 8
+        assert one.seen[-len(other.seen) :] == other.seen
+        assert len(other.seen) == 2 * (STEPS - 8)
+    assert [path.name for path in complete_ones(tmp_path / "kept")] == ["step-00000008", "step-00000004"]
+
+
+def test_a_position_between_two_epochs(tmp_path: Path) -> None:
+    whole, rest = both_ways(2, tmp_path, lambda rank, step: step == 10, 12)
+    for one, other in zip(whole, rest, strict=True):
+        equal(one, other)
+        assert one.seen[-len(other.seen) :] == other.seen
+
+
+def test_the_algorithm_alone_goes_on_as_well(tmp_path: Path) -> None:
+    whole, rest = both_ways(1, tmp_path, lambda rank, step: step == 6, 9, alone="algorithm")
+    equal(whole[0], rest[0])
+
+
+@pytest.mark.parametrize(
+    ("saves", "step"),
+    [
+        (lambda rank, step: rank == 0 and step == 5, 6),
+        (lambda rank, step: rank == 2 and step == 5, 6),
+        (lambda rank, step: step == 5 + rank, 8),
+    ],
+    ids=["the first only", "the last only", "one after the other"],
+)
+def test_workers_that_save_alone_take_the_others_along(
+    saves: Callable[[int, int], bool], step: int, tmp_path: Path
+) -> None:
+    whole, rest = both_ways(3, tmp_path, saves, 11)
+    for one, other in zip(whole, rest, strict=True):
+        equal(one, other)
+        assert other.began == step
+
+
+def test_only_what_was_saved_counts(tmp_path: Path) -> None:
+    (first,) = in_world(1, tmp_path, lambda world: train(world, 3))
+    assert first.began is None
+    assert not complete_ones(tmp_path)
+
+
+def test_workers_that_have_ended_or_rest_are_kept_as_well(tmp_path: Path) -> None:
+    def task(world: World, cut: int) -> Told:
+        model = net(world.rank)
+        optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.01), model)
+        began = quorate.load()
+        step = began or 0
+        x, y = dataset().tensors
+        while step < 6 + 3 * world.rank and step < cut:
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            if world.rank == 2 and step == 8:
+                quorate.save()
+        optimizer.finish()
+        return told(model, optimizer, [], began)
+
+    whole = in_world(3, tmp_path / "none", lambda world: task(world, 99))
+    in_world(3, tmp_path / "kept", lambda world: task(world, 10))
+    rest = in_world(3, tmp_path / "kept", lambda world: task(world, 99))
+    assert [one.began for one in rest] == [6, 9, 9]
+    for one, other in zip(whole, rest, strict=True):
+        # the buffers of workers that ended are rank 0's at the end, as they were
+        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+
+
+def test_saved_inside_an_evaluation_and_at_the_end(tmp_path: Path) -> None:
+    def task(world: World, *, again: bool) -> Told:
+        model = net(world.rank)
+        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        began = quorate.load()
+        x, y = dataset().tensors
+        for _ in range(0 if again else 3):
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if not again:
+            with world.evaluate():
+                quorate.save()
+            optimizer.finish()
+            quorate.save()
+        return told(model, optimizer, [], began)
+
+    ends = in_world(2, tmp_path, lambda world: task(world, again=False))
+    assert [path.name for path in complete_ones(tmp_path)] == ["step-00000003-2", "step-00000003"]
+    rest = in_world(2, tmp_path, lambda world: task(world, again=True))
+    for one, other in zip(ends, rest, strict=True):
+        assert other.began == 3
+        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+
+
+def test_several_optimizers_are_one_checkpoint(tmp_path: Path) -> None:
+    def task(world: World, steps: int, saves: int) -> Told:
+        maker, critic = net(world.rank), net(5 + world.rank)
+        make: Any = quorate.distribute(torch.optim.Adam(maker.parameters()), maker, name="maker")
+        judge: Any = quorate.distribute(torch.optim.SGD(critic.parameters(), lr=0.1), critic, name="critic")
+        began = quorate.load()
+        x, _ = dataset().tensors
+        for step in range(began or 0, steps):
+            for model, optimizer in ((critic, judge), (maker, make)):
+                optimizer.zero_grad()
+                (maker(x) * critic(x) + model(x)).square().mean().backward()
+                optimizer.step()
+            if step + 1 == saves:
+                quorate.save()
+        one = told(maker, make, [], began)
+        one.state += told(critic, judge, [], began).state
+        return one
+
+    whole = in_world(2, tmp_path / "none", lambda world: task(world, 8, 99))
+    in_world(2, tmp_path / "kept", lambda world: task(world, 5, 4))
+    rest = in_world(2, tmp_path / "kept", lambda world: task(world, 8, 99))
+    for one, other in zip(whole, rest, strict=True):
+        assert other.began == 4
+        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+
+
+def test_what_cannot_be_kept_is_refused_with_one_sentence(tmp_path: Path) -> None:
+    class Odd:
+        def state_dict(self) -> dict[str, Any]:
+            return {"places": {1, 2}}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            """Nothing."""
+
+    def task(world: World) -> None:
+        with pytest.raises(ConfigurationError, match="call it after quorate.distribute"):
+            quorate.save()
+        with pytest.raises(ConfigurationError, match="call it after quorate.distribute"):
+            quorate.load()
+        model = net(0)
+        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        with pytest.raises(ConfigurationError, match="epoch is a int, and what is kept"):
+            quorate.save(epoch=3)
+        with pytest.raises(ConfigurationError, match=r"cannot keep extras\.odd\.places, which is a set"):
+            quorate.save(odd=Odd())
+
+    in_world(1, tmp_path, task)
+
+
+def test_extras_that_were_never_saved_are_named(tmp_path: Path) -> None:
+    def task(world: World) -> None:
+        model = net(0)
+        optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        if world.size == 1:
+            quorate.save()
+        else:
+            with pytest.raises(ConfigurationError, match="keeps no scheduler; besides model and optimizer"):
+                quorate.load(scheduler=scheduler)
+
+    in_world(1, tmp_path, task)
+    in_world(2, tmp_path, task)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_replicas_that_differ_go_on_each_as_it_was(size: int, tmp_path: Path) -> None:
+    whole, rest = both_ways(size, tmp_path, lambda rank, step: step == 6, 7, strategy="local-sgd", sync_every=4)
+    assert not torch.equal(whole[0].state[0], whole[1].state[0])
+    for one, other in zip(whole, rest, strict=True):
+        equal(one, other)
+        assert other.began == 6
+    there = in_world(size, tmp_path / "kept", lambda world: train(world, 6, strategy="local-sgd"))
+    mean = torch.stack([one.state[0] for one in there]).mean(0)
+    resized = in_world(5 - size, tmp_path / "kept", lambda world: train(world, 6, strategy="local-sgd"))
+    assert all(torch.allclose(one.state[0], mean, atol=1e-6) for one in resized)
