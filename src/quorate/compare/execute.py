@@ -41,8 +41,12 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.signum = int(signal.SIGINT)
+        """By which signal, the first time."""
 
-    def ask(self) -> None:
+    def ask(self, signum: int = signal.SIGINT) -> None:
+        if not self.asked:
+            self.signum = signum
         self.asked += 1
 
 

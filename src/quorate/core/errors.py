@@ -14,6 +14,10 @@ class ConfigurationError(QuorateError, ValueError):
     """A wrong argument, setting or combination; raised before any work is done (exit status 2)."""
 
 
+class MissingExtra(ConfigurationError):
+    """What was asked for needs a package that is not installed; the message says how to install it (exit status 3)."""
+
+
 class PeerFailed(QuorateError, RuntimeError):
     """Another worker died, raised, or left while it was needed.
 
@@ -35,6 +39,37 @@ class WireTimeout(QuorateError, TimeoutError):
 
 class Mismatch(QuorateError, RuntimeError):
     """Workers called different operations at the same place: another order, shape or dtype."""
+
+
+class NotFinite(QuorateError, ArithmeticError):
+    """A gradient that is infinite or no number was brought, and `on_nonfinite` says that this ends the training.
+
+    `ranks` are the workers that brought it.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class Diverged(QuorateError, RuntimeError):
+    """Replicas that have to be equal are not; `ranks` are those of the minority, or all that differ."""
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class CheckpointError(ConfigurationError):
+    """A checkpoint that cannot be used: damaged, incomplete, of a later version, or of another model or world."""
+
+
+Failure = PeerFailed | Mismatch | NotFinite | Diverged
+"""What the first failure of a run is to the other workers."""
+
+
+class Stopped(SystemExit):
+    """This worker was asked to leave, and leaves in order; `code` is its exit status."""
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:

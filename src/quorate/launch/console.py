@@ -20,7 +20,7 @@ class QuietConsole:
     """A worker's output goes to its log alone."""
 
     def __init__(self, log: Path) -> None:
-        self._log = open(log, "wb", buffering=0)  # noqa: SIM115 - closed by `started`
+        self._log = open(log, "ab", buffering=0)  # noqa: SIM115 - closed by `started`
 
     def streams(self) -> tuple[int, int]:
         """Descriptors for the stdout and the stderr of the process to start."""
@@ -42,7 +42,7 @@ class ShownConsole:
     """
 
     def __init__(self, log: Path, out: BinaryIO, err: BinaryIO) -> None:
-        self._log = open(log, "wb", buffering=0)  # noqa: SIM115 - closed by `finish`
+        self._log = open(log, "ab", buffering=0)  # noqa: SIM115 - closed by `finish`
         self._theirs: list[int] = []
         self._terminals: list[tuple[int, int]] = []
         self._pumps: list[threading.Thread] = []
@@ -88,7 +88,8 @@ class ShownConsole:
         is_shown = True
         with contextlib.closing(_Descriptor(ours)) as source:
             while piece := source.read():
-                self._log.write(piece)
+                with contextlib.suppress(OSError):  # a full disk ends the log, not the run
+                    self._log.write(piece)
                 if is_shown:
                     try:
                         shown.write(piece)

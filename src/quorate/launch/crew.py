@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from quorate.core.contracts import Board
+from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, status_after, told
 from quorate.wire.failure import ended, report_failure
 
 LOOK_EVERY = 0.02
@@ -66,15 +67,24 @@ class Crew:
     A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death, and the
     others have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
     started ends with it: its process group gets SIGTERM at its end, and SIGKILL `LAST_CALL` later. Leaving the `with`
-    block kills whatever is still there.
+    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them.
     """
 
-    def __init__(self, children: Sequence[Child], board: Board, *, grace: float = GRACE) -> None:
+    def __init__(
+        self,
+        children: Sequence[Child],
+        board: Board,
+        *,
+        grace: float = GRACE,
+        shows: Callable[[int, str], None] = lambda rank, text: None,
+    ) -> None:
         self.endings: dict[int, Ending] = {}
         self.first_failure: Ending | None = None
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
+        self._shows = shows
+        self._shown: tuple[int, str] | None = None
         self._asked: list[signal.Signals] = []
         self._handled = 0
         self._plan: list[tuple[float, signal.Signals]] = []
@@ -114,6 +124,7 @@ class Crew:
         while self._alive or self._left_behind:
             self._pass_on_what_was_asked()
             self._look()
+            self._show()
             self._press()
             if deadline is not None and time.monotonic() > deadline:
                 return False
@@ -149,12 +160,19 @@ class Crew:
             elif not _signal_group(group, 0):
                 del self._left_behind[group]
 
+    def _show(self) -> None:
+        """What a worker reports of all of them."""
+        said = told(self._board)
+        if said is not None and said != self._shown:
+            self._shown = said
+            self._shows(*said)
+
     def _has_ended(self, rank: int, status: int) -> None:
         child = self._alive.pop(rank)
         ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank))
         now = time.monotonic()
-        if status == 0:
-            self._board.set(ended(rank), b"0")
+        if status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None):
+            self._board.set(ended(rank), b"%d" % status)
         else:
             report_failure(self._board, rank, ending.in_words)
             if self.first_failure is None:
@@ -172,7 +190,8 @@ class Crew:
             signum = self._asked[self._handled]
             self._handled += 1
             if self._handled == 1:
-                self._signal_alive(signum)
+                ask_to_stop(self._board, status_after(signum))
+                self._tell_alive(signum)
                 self._plan = [(time.monotonic() + self._grace, signal.SIGKILL)]
             else:
                 self._send(signal.SIGKILL)
@@ -185,6 +204,13 @@ class Crew:
         """Send a signal that is the crew's own decision."""
         self._sent.update(dict.fromkeys(self._alive, signum))
         self._signal_alive(signum)
+
+    def _tell_alive(self, signum: signal.Signals) -> None:
+        """Send it to the workers themselves; what they have started ends with them."""
+        for child in self._alive.values():
+            if child.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signum)
 
     def _signal_alive(self, signum: signal.Signals) -> None:
         for child in self._alive.values():

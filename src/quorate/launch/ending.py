@@ -5,16 +5,35 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from quorate.core.errors import ConfigurationError, Mismatch, QuorateError
+from quorate.core.errors import (
+    ConfigurationError,
+    Diverged,
+    Mismatch,
+    MissingExtra,
+    NotFinite,
+    PeerFailed,
+    QuorateError,
+    WireTimeout,
+)
+from quorate.launch.asking import ask_to_stop
+from quorate.launch.attendant import attend
 from quorate.launch.recording import flush_records
+from quorate.launch.whereabouts import report_quietly
+from quorate.train.distributed import STRATEGY
+from quorate.train.step_times import TIMERS, StepTimer
+from quorate.train.stopping import stop_of
 from quorate.wire import current
-from quorate.wire.failure import report_failure
+from quorate.wire.failure import Kind, note_place, report_failure
+from quorate.wire.real.wire import RealWire
 
+_WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
+"""Failures that concern several workers: what they say is the whole sentence."""
 GRACE = 10.0
 """Seconds a worker that has ended waits for the others before it closes its connections."""
 
@@ -24,6 +43,7 @@ class _Ending:
 
     def __init__(self, place: current.Place, owns_default_group: bool) -> None:
         self.place, self.owns_default_group = place, owns_default_group
+        self._attendant = attend(place)
         self.status: int | None = None
         self._shown = sys.excepthook
         self._exit = sys.exit
@@ -31,14 +51,21 @@ class _Ending:
 
     def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """The script raised: the others are told, and nobody waits for anybody."""
+        stop = stop_of(self.place)
+        if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
+            print(f"quorate: left, as it was asked to, while it waited: {error}", file=sys.stderr)
+            self._stop(stop.asked, in_order=False)  # the one it waited for has left already
         if issubclass(kind, KeyboardInterrupt):
             self.fail(130, "was interrupted")
         else:
-            status = 2 if issubclass(kind, ConfigurationError) else 1
-            if issubclass(kind, Mismatch):
-                self.fail(status, str(error), kind="mismatch")
-            else:
+            if isinstance(error, WireTimeout) and isinstance(self.place.wire, RealWire):
+                report_quietly(self.place.wire, self.place, "a wait took too long", trace)
+            status = 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
+            how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
+            if how is None:
                 self.fail(status, f"raised {kind.__name__}: {error}")
+            else:
+                self.fail(status, str(error), kind=how, ranks=ranks)
         if issubclass(kind, QuorateError) and not issubclass(kind, ConfigurationError):
             print(f"quorate: {error}", file=sys.stderr)
         elif issubclass(kind, KeyboardInterrupt):
@@ -51,19 +78,25 @@ class _Ending:
         self._asked = status
         self._exit(status)
 
-    def fail(self, status: int, reason: str, kind: str = "died") -> None:
+    def fail(self, status: int, reason: str, kind: Kind = "died", ranks: Sequence[int] = ()) -> None:
         if self.status is not None:
             return
         self.status = status
         flush_records(self.place)
         wire = self.place.wire
+        timers: list[StepTimer] = self.place.kept.get(TIMERS, [])
         try:
-            report_failure(wire.board, wire.rank, reason, kind=kind)
+            if STRATEGY in self.place.kept and timers:
+                note_place(wire.board, self.place.kept[STRATEGY], timers[0].rounds)
+            report_failure(wire.board, wire.rank, reason, kind=kind, ranks=ranks)
         except (QuorateError, OSError, RuntimeError):
             pass  # the board is gone with its launcher: there is nobody left to tell
 
     def leave(self) -> None:
         """Run at exit."""
+        stop = stop_of(self.place)
+        if self.status is None and stop.left_with is not None:
+            self._stop(stop.left_with)
         if self._asked not in (None, 0):  # it does not leave well, so it does not keep the others company either
             status = self._asked if isinstance(self._asked, int) else 1
             self.fail(status, f"exited with status {status}")
@@ -79,6 +112,20 @@ class _Ending:
         sys.stderr.flush()
         os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
 
+    def _stop(self, status: int, *, in_order: bool = True) -> NoReturn:
+        """Leave as one who was asked to: no failure, and never well enough for status 0."""
+        try:
+            ask_to_stop(self.place.wire.board, status)
+            if in_order:
+                self.place.leave()
+                self._part()
+        except (QuorateError, OSError) as error:
+            print(f"quorate: {error}", file=sys.stderr)
+        flush_records(self.place)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
     def _part(self) -> None:
         """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
         wire = self.place.wire
@@ -88,6 +135,8 @@ class _Ending:
                 wire.board.wait([f"left/{peer}" for peer in range(wire.size)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done
+        if self._attendant is not None:
+            self._attendant.close()
         if self.owns_default_group and dist.is_initialized():
             dist.destroy_process_group()
         wire.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.launch.asking import asked_in_one_process, status_after
 from quorate.launch.forked_ranks import KEPT, ForkedRanks, stand_alone
 from quorate.launch.forked_request import RunRequest, VirtualRun, conclusion_line
 from quorate.launch.forked_script import flush_files
@@ -83,31 +84,30 @@ def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
     from quorate.launch.virtual import INTERRUPTED, run_script
     from quorate.wire.virtual import Network, parse_compute
 
-    for signum in PASSED_ON:
-        signal.signal(signum, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     usual = Network()
     for name in [name for name in os.environ if name.startswith("QUORATE_")]:
         del os.environ[name]
     os.environ["QUORATE_RUN"] = str(request.folder.resolve())
     os.environ.update(request.overrides.environment())
-    try:
-        status = run_script(
-            request.script,
-            request.arguments,
-            request.size,
-            seed=virtual.seed,
-            compute=None if virtual.compute is None else parse_compute(virtual.compute, seed=virtual.seed),
-            network=Network(
-                latency=usual.latency if virtual.latency is None else virtual.latency,
-                bandwidth=usual.bandwidth if virtual.bandwidth is None else virtual.bandwidth,
-            ),
-            run_dir=request.folder,
-        )
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    if status == INTERRUPTED:
-        return Conclusion(status, "ended by an interrupt")
+    with asked_in_one_process() as asked:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        try:
+            status = run_script(
+                request.script,
+                request.arguments,
+                request.size,
+                seed=virtual.seed,
+                compute=None if virtual.compute is None else parse_compute(virtual.compute, seed=virtual.seed),
+                network=Network(
+                    latency=usual.latency if virtual.latency is None else virtual.latency,
+                    bandwidth=usual.bandwidth if virtual.bandwidth is None else virtual.bandwidth,
+                ),
+                run_dir=request.folder,
+            )
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+    if asked and status:
+        return Conclusion(status_after(asked[0]), f"ended by {asked[0].name}; every worker has ended")
     return Conclusion(status, None if status == 0 else _why(request.folder / CONSOLE))
 
 

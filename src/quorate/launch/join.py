@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
 
 import torch
 import torch.distributed as dist
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.launch.between_hosts import address_here, interface_of, token_here
 from quorate.launch.ending import end_well
 from quorate.launch.orphans import watch_launcher
 from quorate.launch.overrides import overrides_here
@@ -40,7 +45,11 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
     place = current.place()
     if place is None:
         watch_launcher()
-        place = _enter(timeout)
+        try:
+            place = _enter(timeout)
+        except ConfigurationError:
+            sys.excepthook = _refused
+            raise
     if _KEPT not in place.kept:
         device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
         prepare(place, overrides_here())
@@ -66,9 +75,12 @@ def _enter(timeout: float) -> current.Place:
         board = SocketBoard(address.removeprefix("unix:"))
         folder = Path(address.removeprefix("unix:")).parent
     else:
-        store, rank, size = next(iter(dist.rendezvous("env://")))
+        store, rank, size = _meet(timeout)
         board = StoreBoard(dist.PrefixStore("quorate", store))
-    wire = RealWire(Endpoint(board, rank, size, timeout=timeout, folder=folder))
+    endpoint = Endpoint(
+        board, rank, size, timeout=timeout, folder=folder, token=token_here(), find_address=address_here
+    )
+    wire = RealWire(endpoint)
     place = current.enter(wire)
     ours = not dist.is_initialized()
     if ours:
@@ -77,10 +89,44 @@ def _enter(timeout: float) -> current.Place:
     return place
 
 
+def _refused(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Wrong input is one sentence and status 2, also where nothing has been joined yet."""
+    if not issubclass(kind, ConfigurationError):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"quorate: {error}", file=sys.stderr, flush=True)
+    atexit.register(os._exit, 2)
+
+
+def _meet(timeout: float) -> tuple[dist.Store, int, int]:
+    """The store at MASTER_ADDR and MASTER_PORT, our rank, and the size of the world."""
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        store, rank, size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout))))
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" in str(error):
+            raise ConfigurationError(
+                f"rank 0 is to listen at {where}, and another process does already; choose another MASTER_PORT"
+            ) from None
+        raise WireTimeout(f"nobody could be met at {where} within {timeout:g} s: {_first_line(error)}") from None
+    except dist.DistStoreError as error:
+        raise WireTimeout(f"not all workers came to {where} within {timeout:g} s: {_first_line(error)}") from None
+    except ValueError as error:  # a variable that is missing, or no number
+        raise ConfigurationError(f"a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: {error}") from None
+    return store, rank, size
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
 def _start_default_group(wire: RealWire) -> None:
     """torch's default process group over our board, so that nothing more listens beyond this machine."""
-    if wire.endpoint.is_local and "GLOO_SOCKET_IFNAME" not in os.environ:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if os.uname().sysname == "Darwin" else "lo"
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
+        interface = loopback if wire.endpoint.is_local else interface_of(wire.endpoint.address)
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = BoardStore(wire.board, "default", timeout=wire.timeout)
     dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
@@ -99,6 +145,6 @@ def _number(name: str) -> int | None:
     value = os.environ.get(name)
     if value is None:
         return None
-    if not value.isdigit():
+    if not (value.isdecimal() and len(value) < 10):
         raise ConfigurationError(f"{name}={value} is no rank or size; a launcher sets a whole number")
     return int(value)

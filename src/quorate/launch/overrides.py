@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from quorate.core.errors import ConfigurationError
 
+MOST_SEED = 2**63 - 1
+"""What generators take."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
@@ -79,7 +82,7 @@ def _settings() -> dict[str, object]:
     text = os.environ.get("QUORATE_SETTINGS") or "{}"
     try:
         settings = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         settings = None
     if not isinstance(settings, dict):
         raise ConfigurationError(f"QUORATE_SETTINGS is {text!r}; it should be a JSON object of settings")
@@ -90,8 +93,8 @@ def _whole(name: str) -> int | None:
     text = os.environ.get(name)
     if not text:
         return None
-    if not text.isdecimal():
-        raise ConfigurationError(f"{name} is {text!r}; it should be a whole number from 0 on")
+    if not (text.isdecimal() and len(text) < 20 and int(text) <= MOST_SEED):
+        raise ConfigurationError(f"{name} is {text!r}; it should be a whole number from 0 on, at most {MOST_SEED}")
     return int(text)
 
 

@@ -9,24 +9,26 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from quorate.launch.asking import ASKS, asked_to_stop, status_after
 from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
 from quorate.launch.crew import GRACE, Child, Crew
 from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.overrides import Overrides
 from quorate.launch.verdict import cause_of, log_of, verdict
-from quorate.wire.board_server import LONGEST_PATH, BoardServer
-from quorate.wire.failure import read_failure
+from quorate.wire.board_server import BoardServer
+from quorate.wire.failure import noted_place, read_failure
+from quorate.wire.socket_folder import make_socket_folder
 
 WRONG_INPUT = 2
+LACKING = 3
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = ASKS
 """What asks the launcher to end is passed on to the workers."""
 
 
@@ -80,17 +82,33 @@ def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, _following(shown):
-        ended = run_crew(command, size, folder, ranks, grace=grace)
+        ended = run_crew(command, size, folder, ranks, grace=grace, shows=_show)
     if ended.why is not None:
-        sys.stderr.write(f"quorate: {ended.why}\n")
+        _show(-1, f"quorate: {ended.why}\n")
     return ended
 
 
-def run_crew(command: Command, size: int, folder: Path, ranks: Ranks, *, grace: float = GRACE) -> Conclusion:
-    """As `run_processes`, for workers of any kind; says nothing itself."""
+def _show(rank: int, text: str) -> None:
+    """On stderr, unless it is of rank 0, which is shown anyway; a terminal that was closed shows nothing."""
+    if rank != 0:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def run_crew(
+    command: Command,
+    size: int,
+    folder: Path,
+    ranks: Ranks,
+    *,
+    grace: float = GRACE,
+    shows: Callable[[int, str], None] = lambda rank, text: None,
+) -> Conclusion:
+    """As `run_processes`, for workers of any kind; says nothing itself (`shows`: see `Crew`)."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_board())
-        crew = stack.enter_context(Crew([], server.board, grace=grace))
+        crew = stack.enter_context(Crew([], server.board, grace=grace, shows=shows))
         stack.enter_context(_signals_to(crew))
         shared = environment(size, server.path, folder, command)
         for rank in range(size):
@@ -182,11 +200,8 @@ class StartedRanks:
 @contextlib.contextmanager
 def _board() -> Iterator[BoardServer]:
     """A board in a folder of its own whose path is short enough for a socket."""
-    place = tempfile.gettempdir()
-    if len(os.fsencode(place)) > LONGEST_PATH - len("/quorate-12345678/mail-100-100000"):
-        place = "/tmp"
-    folder = tempfile.mkdtemp(prefix="quorate-", dir=place)
-    server = BoardServer(os.path.join(folder, "board"))
+    folder = make_socket_folder()
+    server = BoardServer(folder / "board")
     try:
         yield server
     finally:
@@ -215,16 +230,20 @@ def _following(shown: ShownConsole) -> contextlib.AbstractContextManager[None]:
 
 
 def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
-    if crew.interrupted_by is not None:
+    if crew.interrupted_by is not None and any(ending.status for ending in crew.endings.values()):
         why = f"ended by {crew.interrupted_by.name}; every worker has ended"
-        return Conclusion(128 + crew.interrupted_by, why)
+        return Conclusion(status_after(crew.interrupted_by), why)
     if crew.first_failure is None:
-        return Conclusion(0)
+        asked = asked_to_stop(server.board)
+        if asked is None or not any(ending.status for ending in crew.endings.values()):
+            return Conclusion(0)
+        return Conclusion(asked, "the workers were asked to leave; every worker has ended")
     reported = read_failure(server.board)
-    why = verdict(crew.endings, crew.first_failure, reported, folder)
+    why = verdict(crew.endings, crew.first_failure, reported, folder, noted_place(server.board))
     cause = cause_of(crew.endings, crew.first_failure, reported)
     begun_by = crew.first_failure if cause is None else crew.endings[cause]
-    return Conclusion(WRONG_INPUT if begun_by.status == WRONG_INPUT else 1, why)
+    is_told = begun_by.status == WRONG_INPUT or (begun_by.status == LACKING and "raised MissingExtra: " in why)
+    return Conclusion(begun_by.status if is_told else 1, why)
 
 
 def _free_port() -> int:

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from quorate.core.records import Recorder, records_of
 from quorate.launch.event_files import event_files
 from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_run
+from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
 from quorate.wire import current
 from quorate.wire.current import Place
@@ -32,12 +34,14 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     folder = None if wanted is False else _folder(place.wire, chosen, is_wanted=bool(wanted))
     if folder is None:
         return
+    place.kept[ROOT] = folder / CHECKPOINTS
     wire = place.wire
     is_real = isinstance(wire, RealWire)
     recorder = place.kept[RECORDER] = Recorder(
         records_of(folder, wire.rank),
         closes=not is_real,
         copy=event_files(folder) if is_real and wire.rank == 0 else None,
+        say=lambda sentence: _warn(f"rank {wire.rank}: {sentence}"),
     )
     recorder.write(
         "start",
@@ -52,6 +56,12 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         seed=chosen.seed,
     )
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
+
+
+def _warn(sentence: str) -> None:
+    with suppress(OSError, ValueError):  # what the worker prints may go to the same disk
+        sys.stderr.write(f"quorate: {sentence}\n")
+        sys.stderr.flush()
 
 
 def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:

@@ -18,13 +18,13 @@ from pathlib import Path
 from quorate.core.errors import ConfigurationError
 
 RUNS = Path("runs")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _GIT_SECONDS = 5.0
 
 
 def usual_name(script: str) -> str:
     """A name for a run of `script` that no other run has: `train-20260131-142501-3fa2`."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).lstrip("._-") or "run"
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).lstrip("._-")[:100] or "run"
     return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -32,7 +32,8 @@ def run_folder(name: str, runs: Path = RUNS) -> Path:
     """Where the run `name` is kept; nothing is made. Raises `ConfigurationError` for no name and a folder in use."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f'"{name}" is no name for a run; use letters, digits, dots, dashes and underscores, a letter or digit first'
+            f'"{name}" is no name for a run; use letters, digits, dots, dashes and underscores, a letter or digit '
+            "first, at most 150 in all"
         )
     folder = runs / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -61,7 +62,10 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         "folder": os.getcwd(),
         "git": _commit(Path.cwd() if script is None else script.resolve().parent),
     }
-    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    try:
+        (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the records of this run into {folder}: {error.strerror}") from None
 
 
 def write_outcome(folder: Path, status: int, seconds: float, why: str | None = None) -> None:

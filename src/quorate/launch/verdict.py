@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from quorate.core.errors import Mismatch, PeerFailed, ranks_in_words
+from quorate.core.errors import Failure, Mismatch, PeerFailed, ranks_in_words
 from quorate.launch.crew import Ending
 
 LINES_SHOWN = 20
@@ -17,17 +17,19 @@ def log_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
 
-def cause_of(endings: Mapping[int, Ending], first: Ending | None, reported: PeerFailed | Mismatch | None) -> int | None:
+def cause_of(endings: Mapping[int, Ending], first: Ending | None, reported: Failure | None) -> int | None:
     """The rank with which it began, as far as one is known: the one on the board, or the first that ended badly."""
-    if isinstance(reported, PeerFailed) and len(reported.ranks) == 1 and reported.ranks[0] in endings:
-        return reported.ranks[0]
+    ranks = () if reported is None or isinstance(reported, Mismatch) else reported.ranks
+    if len(ranks) == 1 and ranks[0] in endings:
+        return ranks[0]
     return None if first is None or reported is not None else first.rank
 
 
 def verdict(
-    endings: Mapping[int, Ending], first: Ending | None, reported: PeerFailed | Mismatch | None, folder: Path
+    endings: Mapping[int, Ending], first: Ending | None, reported: Failure | None, folder: Path, at: str = ""
 ) -> str:
-    """Why the run failed, where the log of the rank it began with is and how it ends, and what became of the others.
+    """Why the run failed, and where it stood (`at`); where the log of the rank it began with is and how it ends; what
+    became of the others.
 
     The end of rank 0's log is left out: it has been shown already.
     """
@@ -36,6 +38,8 @@ def verdict(
         said = str(reported).partition("\n")[0].rstrip(".")
     else:
         said = "" if rank is None else f"rank {rank} {endings[rank].in_words}"
+    if isinstance(reported, PeerFailed) or reported is None:
+        said += at  # the others say it themselves
     lines = [f"{said}; the logs are in {folder}" if rank is None else f"{said}; its log is {log_of(folder, rank)}"]
     if rank is not None and rank != 0:
         lines += [f"  | {line}" for line in last_lines(log_of(folder, rank))]

@@ -18,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import TextIO
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
-from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError
+from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
 from quorate.launch.recording import flush_records
 from quorate.launch.virtual_logging import put_ranks_in_logs
 from quorate.launch.virtual_output import Logs, OnOutput, put_routed_streams
@@ -151,8 +151,12 @@ class Report:
         return _status(first.error)
 
     def _is_secondary(self, error: BaseException | None) -> bool:
-        failed = {life.rank for life in self.world.stage.failures}
-        return isinstance(error, PeerFailed) and not failed.isdisjoint(error.ranks)
+        failures = self.world.stage.failures
+        if isinstance(error, PeerFailed):
+            return not {life.rank for life in failures}.isdisjoint(error.ranks)
+        return isinstance(error, Failure) and any(
+            error is not life.error and str(error) == str(life.error) for life in failures[:1]
+        )
 
     def _in_script(self, error: Exception) -> TracebackType | None:
         """The traceback from the script's first frame on; whole, if the script is not in it."""
@@ -165,7 +169,7 @@ class Report:
 def _status(error: BaseException | None) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    return 2 if isinstance(error, ConfigurationError) else 1
+    return 3 if isinstance(error, MissingExtra) else 2 if isinstance(error, ConfigurationError) else 1
 
 
 @contextmanager

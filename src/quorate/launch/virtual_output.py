@@ -28,7 +28,7 @@ class Logs:
         if self._folder is None:
             return
         if rank not in self._files:
-            self._files[rank] = (self._folder / f"rank-{rank}.log").open("w", encoding="utf-8", buffering=1)
+            self._files[rank] = (self._folder / f"rank-{rank}.log").open("a", encoding="utf-8", buffering=1)
         self._files[rank].write(text)
 
     def close(self) -> None:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar, overload
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.contracts import Work
+from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.data.consumption import EVALUATING
 from quorate.data.limit import LIMIT
 from quorate.data.sharding import RUN_SEED
-from quorate.train.rest import agree_on_buffers, come_back, go_away, rest
+from quorate.train.mean_model import apart, at_the_mean
+from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 
 T = TypeVar("T")
+_SOON = 0.02
+"""Seconds in which the others come where nothing is wrong."""
+_SERVE_EVERY = 1.5
+"""Seconds; longer than a wait needs to find out who has ended, or called something else."""
 
 
 class World:
@@ -46,9 +52,17 @@ class World:
         seed: int = self._place.kept.get(RUN_SEED, 0)
         return seed
 
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether the workers' models differ between steps (gossip): then there are two things to evaluate."""
+        return bool(apart(self._place))
+
     @contextmanager
-    def evaluate(self, *, alone: bool = False) -> Iterator[None]:
+    def evaluate(self, *, alone: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:
         """A pause of training, for all workers together: replicas and buffers are equal inside.
+
+        Under strategies whose replicas differ (gossip) the model is the mean of all inside, and this worker's own again
+        afterwards; with `at="replica"` it is its own inside as well, buffers included.
 
         Returns into the block when every worker has come; those that come early take part in the others' means
         without weight. What the block takes is no training time. Gradients are not switched off.
@@ -57,15 +71,20 @@ class World:
         for it meanwhile, and it comes out of the block where the others are by then; under others it is refused.
         """
         place = self._place
+        if at not in ("mean", "replica"):
+            raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
         if alone:
             go_away(place)
         else:
             rest(place)
+        is_mean = at == "mean" and not alone
+        if is_mean:
             agree_on_buffers(place)
         begin = self.wire.clock.now()
         place.kept[EVALUATING] = True
         try:
-            yield
+            with at_the_mean(place) if is_mean else nullcontext():
+                yield
         finally:
             place.kept[EVALUATING] = False
             if alone:
@@ -98,12 +117,12 @@ class World:
         if not (value.is_floating_point() or value.is_complex()):
             value = value.float()
         wide = value.to(torch.promote_types(value.dtype, torch.float32))
-        values = self._calls.all_gather(wide * weight)
-        total = float(sum(self._calls.all_gather(torch.tensor([float(weight)], dtype=torch.float64)).wait()))
+        weights = self._calls.all_gather(torch.tensor([float(weight)], dtype=torch.float64))
+        values = self._wait(self._calls.all_gather(wide * weight), "mean")
+        total = float(sum(weights.wait()))
         if total == 0.0:
-            values.wait()
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
-        mean = (sum_in_order(values.wait()) / total).to(value.dtype)
+        mean = (sum_in_order(values) / total).to(value.dtype)
         return mean.to(value.device) if isinstance(x, Tensor) else mean.item()
 
     def gather(self, x: T) -> list[T]:
@@ -112,18 +131,43 @@ class World:
         Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
         """
         if isinstance(x, Tensor):
-            return [y.to(x.device) for y in self._calls.all_gather(x.detach()).wait()]  # type: ignore[misc]
+            gathered = self._wait(self._calls.all_gather(x.detach()), "gather")
+            return [y.to(x.device) for y in gathered]  # type: ignore[misc]
         try:
             text = json.dumps(x)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
         carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        found: list[Any] = [json.loads(bytes(y.tolist())) for y in self._calls.all_gather(carried).wait()]
+        found: list[Any] = [
+            json.loads(bytes(y.tolist())) for y in self._wait(self._calls.all_gather(carried), "gather")
+        ]
         return found
 
     def barrier(self) -> None:
         """Return when every worker has called it."""
-        self._calls.barrier().wait()
+        self._wait(self._calls.barrier(), "barrier")
+
+    def _wait(self, work: Work[T], what: str) -> T:
+        """What comes of `work`; where that takes long, no round waits for this worker, and it serves others.
+
+        Otherwise those that are to come could not: a quorum may need what this worker will not give before.
+        """
+        wire = self.wire
+        until = wire.clock.now() + wire.timeout
+        with suppress(WireTimeout):
+            return work.wait(min(_SOON, wire.timeout))
+        with waiting(self._place) as serve:
+            while True:
+                serve()
+                left = until - wire.clock.now()
+                try:
+                    return work.wait(max(0.0, min(left, _SERVE_EVERY)))
+                except WireTimeout as error:
+                    if left <= _SERVE_EVERY:
+                        late = ranks_in_words(error.ranks)
+                        raise WireTimeout(
+                            f"rank {self.rank} waited {wire.timeout:g} s for {late} in world.{what}()", error.ranks
+                        ) from None
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={str(self.device)!r})"

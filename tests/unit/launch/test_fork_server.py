@@ -244,7 +244,7 @@ def test_a_killed_rank_is_named_and_ends_the_run(tmp_path: Path, forking: RunSer
 
 
 @pytest.mark.parametrize("is_forking", [True, False])
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)])
 def test_a_signal_is_passed_on(tmp_path: Path, is_forking: bool, signum: signal.Signals, status: int) -> None:
     with RunServer(is_forking=is_forking, imported=()) as server:
         run = server.start(_request(_write(tmp_path, STAYS), tmp_path / "run", 2))
@@ -329,8 +329,8 @@ def test_where_no_server_starts_workers_are_programs(tmp_path: Path, monkeypatch
         assert "exited with status 1, saying: " in server.why_not_forking
         assert "No module named quorate.no_server" in server.why_not_forking
         monkeypatch.undo()
-        assert _end(server, _request(script, tmp_path / "run")) == Conclusion(0)
-        assert (tmp_path / "run" / "rank-0.log").read_text() == f"{script} 1\n", "it is not tried again"
+        assert _end(server, _request(script, tmp_path / "again")) == Conclusion(0)
+        assert (tmp_path / "again" / "rank-0.log").read_text() == f"{script} 1\n", "it is not tried again"
 
 
 @pytest.mark.parametrize("is_forking", [True, False])
@@ -376,12 +376,14 @@ def test_a_virtual_run_is_interrupted(tmp_path: Path, forking: RunServer, signum
     world = quorate.join()
     while True:
         world.barrier()
-        (Path(__file__).parent / "pid").write_text(str(os.getpid()))
+        (Path(__file__).parent / "pid.new").write_text(str(os.getpid()))
+        (Path(__file__).parent / "pid.new").replace(Path(__file__).parent / "pid")
     """
     run = forking.start(_request(_write(tmp_path, text), tmp_path / "run", 2, virtual=VirtualRun()))
     pid = _words(tmp_path, "pid")[0]
     run.send(signum)
-    assert run.wait(LIMIT) == Conclusion(130, "ended by an interrupt")
+    status = 75 if signum == signal.SIGTERM else 130
+    assert run.wait(LIMIT) == Conclusion(status, f"ended by {signum.name}; every worker has ended")
     assert not is_running(pid)
 
 

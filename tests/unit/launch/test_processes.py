@@ -265,7 +265,9 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 130)]
+)
 def test_a_signal_is_passed_on(
     script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch], signum: signal.Signals, status: int
 ) -> None:

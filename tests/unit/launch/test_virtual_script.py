@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -28,11 +29,13 @@ Run = Callable[..., tuple[int, list[str]]]
 def run(tmp_path: Path) -> Run:
     """Runs a script of this text; returns its status and what each rank wrote."""
 
+    runs = itertools.count()
+
     def go(text: str, size: int = 3, *args: str, preamble: str = PREAMBLE, **settings: Any) -> tuple[int, list[str]]:
-        script = tmp_path / "script.py"
+        script, folder = tmp_path / "script.py", tmp_path / f"run-{next(runs)}"
         script.write_text(preamble + textwrap.dedent(text))
-        status = run_script(script, args, size, run_dir=tmp_path / "run", **settings)
-        logs = [tmp_path / "run" / f"rank-{rank}.log" for rank in range(size)]
+        status = run_script(script, args, size, run_dir=folder, **settings)
+        logs = [folder / f"rank-{rank}.log" for rank in range(size)]
         return status, [log.read_text() if log.exists() else "" for log in logs]
 
     return go

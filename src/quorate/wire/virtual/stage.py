@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from quorate.core.draws import mixed
-from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
+from quorate.core.errors import ConfigurationError, Failure, PeerFailed
 from quorate.wire import current
 from quorate.wire.failure import ended, failure_in, report_failure
 from quorate.wire.virtual.board import VirtualBoard
@@ -82,7 +82,7 @@ class Stage:
 
     # -- why a wait cannot be
 
-    def obstacle(self, pending: Pending[Any]) -> PeerFailed | Mismatch | None:
+    def obstacle(self, pending: Pending[Any]) -> Failure | None:
         """What a wait for `pending`, which is not finished, would raise at once."""
         if self._failure is not None:
             return failure_in(self._failure)

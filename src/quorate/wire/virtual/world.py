@@ -22,7 +22,7 @@ from quorate.wire.virtual.wire import VirtualWire
 
 T = TypeVar("T")
 
-WINDING_UP_SECONDS = 2.0
+WINDING_UP_SECONDS = 5.0
 """How long an interrupted world may take to end, by the wall clock."""
 
 
@@ -117,12 +117,12 @@ class VirtualWorld:
                 stage.scheduler.interrupt(KeyboardInterrupt)
                 stage.scheduler.begin()
                 raise
-            stage.scheduler.begin()
-            self._wait_for_end(stage)
+            self._play(stage)
         return [Outcome(life.rank, life.result, life.error, life.is_crashed, life.seconds) for life in stage.lives]
 
-    def _wait_for_end(self, stage: Stage) -> None:
+    def _play(self, stage: Stage) -> None:
         try:
+            stage.scheduler.begin()  # workers run from here on, so an interrupt may come before this returns
             stage.scheduler.finished.wait()
         except KeyboardInterrupt:
             stage.scheduler.interrupt(KeyboardInterrupt)

@@ -1,0 +1,107 @@
+"""What the processes of a run ask each other over the board, beside their work: to leave, and to say where they are.
+
+`stop` holds the exit status with which all are to leave, in decimal; `where` the number of the newest question where
+everyone is, `where/<number>/<rank>` each one's answer (JSON), `where said` what was made of the answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from quorate.core.contracts import Board
+from quorate.train.stopping import INTERRUPTED, RETRY
+
+ASKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""What asks a process to end: Ctrl-C; a scheduler that wants its place; a closed terminal; Slurm's early warning."""
+LEFT_WHEN_ASKED = (INTERRUPTED, RETRY)
+"""How a worker ends that was asked to leave and has left in order."""
+_STOP, _WHERE, _SAID = "stop", "where", "where said"
+
+
+def status_after(signum: int) -> int:
+    """The exit status of a run that was asked to end: whether a person did, or it may well be started again."""
+    return RETRY if signum in (signal.SIGTERM, signal.SIGUSR1) else INTERRUPTED
+
+
+@contextlib.contextmanager
+def asked_in_one_process() -> Iterator[list[signal.Signals]]:
+    """While in force, what asks this process to end raises `KeyboardInterrupt`, and is noted (in the main thread)."""
+    asked: list[signal.Signals] = []
+
+    def note(signum: int, frame: object) -> None:
+        asked.append(signal.Signals(signum))
+        raise KeyboardInterrupt
+
+    with contextlib.ExitStack() as stack:
+        for signum in ASKS if threading.current_thread() is threading.main_thread() else ():
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as after nohup
+                stack.callback(signal.signal, signum, signal.signal(signum, note))
+        yield asked
+
+
+def ask_to_stop(board: Board, status: int) -> None:
+    """Ask every worker to leave in order; the first to ask chooses the status."""
+    board.swap(_STOP, None, b"%d" % status)
+
+
+def asked_to_stop(board: Board) -> int | None:
+    """The status, if all are asked to leave."""
+    written = board.get(_STOP)
+    return None if written is None else int(written)
+
+
+def ask_where(board: Board) -> int:
+    """Ask every worker where it is; the number of the question. One that nobody has answered yet is asked once."""
+    number = board.add(f"{_WHERE}/asked")
+    board.set(_WHERE, b"%d" % number)
+    return number
+
+
+def asked_where(board: Board) -> int:
+    """The number of the newest question; 0 while there is none."""
+    written = board.get(_WHERE)
+    return 0 if written is None else int(written)
+
+
+def say_where(board: Board, number: int, rank: int, says: dict[str, Any]) -> None:
+    """Answer it."""
+    board.set(f"{_WHERE}/{number}/{rank}", json.dumps(says).encode())
+
+
+def said_where(board: Board, number: int, rank: int) -> dict[str, Any] | None:
+    """What `rank` has answered."""
+    written = board.get(f"{_WHERE}/{number}/{rank}")
+    if written is None:
+        return None
+    says: dict[str, Any] = json.loads(written)
+    return says
+
+
+def is_first_to_report(board: Board, why: str, rank: int) -> bool:
+    """Whether `rank` is to ask everyone, of several that find the same at the same time."""
+    return board.swap(f"{_SAID}/{why}", None, b"%d" % rank)
+
+
+def tell_all(board: Board, why: str, rank: int, text: str) -> None:
+    """What `rank` has made of the answers, and has written to its stderr, for the others and the launcher."""
+    board.set(f"{_SAID}/{why}/text", text.encode())
+    board.set(_SAID, json.dumps({"rank": rank, "text": text}).encode())
+
+
+def wait_until_told(board: Board, why: str, seconds: float) -> None:
+    """Return when somebody has. Raises as `Board.wait`."""
+    board.wait([f"{_SAID}/{why}/text"], seconds)
+
+
+def told(board: Board) -> tuple[int, str] | None:
+    """The newest report, and who made it."""
+    written = board.get(_SAID)
+    if written is None:
+        return None
+    what = json.loads(written)
+    return int(what["rank"]), str(what["text"])

@@ -1,0 +1,76 @@
+"""What a worker needs where its run spans several machines: the token, and the address the others reach it by."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import sys
+from contextlib import suppress
+
+from quorate.core.errors import ConfigurationError
+
+_SIOCGIFADDR = 0x8915
+_DISCARD = 9
+"""A port; nothing is sent to it."""
+
+
+def token_here() -> str:
+    """The secret that all workers of a run between machines have in common; empty where there is none."""
+    return os.environ.get("QUORATE_TOKEN", "").strip()
+
+
+def address_here() -> str:
+    """The address of this machine that the others reach: QUORATE_HOST, else the one from which MASTER_ADDR is reached.
+
+    Raises `ConfigurationError` where that is none, or one that only this machine can reach.
+    """
+    named = os.environ.get("QUORATE_HOST", "").strip()
+    if named:
+        address = _resolved(named, f"QUORATE_HOST={named}")
+    else:
+        master = os.environ.get("MASTER_ADDR") or socket.gethostname()
+        address = _towards(master)
+    if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        raise ConfigurationError(
+            f"the workers are on several machines, and {address} is reached from this one only; set QUORATE_HOST to "
+            f"the address of {socket.gethostname()} that the others reach"
+        )
+    return address
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface with this IPv4 address; None where that cannot be told."""
+    if not sys.platform.startswith("linux"):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(told[20:24]) == address:
+                    return name
+    return None
+
+
+def _resolved(name: str, shown: str) -> str:
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConfigurationError(f"{shown} is no address of a machine: {error.strerror or error}") from None
+
+
+def _towards(master: str) -> str:
+    """Our own address on the way to `master`: asked of the routing table, nothing is sent."""
+    address = _resolved(master, f"MASTER_ADDR={master}")
+    kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, _DISCARD))
+        except OSError as error:
+            raise ConfigurationError(
+                f"MASTER_ADDR={master} cannot be reached from here ({error.strerror or error})"
+            ) from None
+        own: str = probe.getsockname()[0]
+        return own

@@ -1,0 +1,85 @@
+"""Whether replicas that have to be equal are equal: digests of their parameters, compared over the board.
+
+Every worker writes the digest of its replica as it is after a round whose number is a multiple of `every`; who writes
+last compares them all. Nobody waits, and a worker that misses a round (it has ended, or was copied over it) leaves that
+comparison out. Cost: one pass over the parameters, 8 bytes per parameter tensor to the board, and from it for the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import Diverged, ranks_in_words
+from quorate.wire.failure import host_of, report_failure
+
+_WORD = 8
+"""Bytes that are added up at once."""
+
+
+def digest(x: Tensor) -> int:
+    """The sum of the bits of `x`, read as whole numbers (modulo 2^64): equal for equal bits, NaN or not."""
+    flat = x.detach().reshape(-1).contiguous()
+    if flat.storage_offset() * flat.element_size() % _WORD:
+        flat = flat.clone()
+    read = flat.view(torch.uint8)
+    whole = read.numel() // _WORD * _WORD
+    return int(read[:whole].view(torch.int64).sum()) + int(read[whole:].sum(dtype=torch.int64))
+
+
+class Digests:
+    """The comparisons of one optimizer's replicas; `named` gives names and parameters as they are now."""
+
+    def __init__(
+        self, wire: Wire, strategy: str, every: int, named: Callable[[], tuple[Sequence[str], Sequence[Tensor]]]
+    ) -> None:
+        self._wire, self._strategy, self._every, self._named = wire, strategy, every, named
+
+    def look(self, number: int) -> None:
+        """The replica is as after round `number`. Raises `Diverged` where it is the last to say so, and one differs."""
+        if self._every and number and number % self._every == 0:
+            self._compare(number, f"round {number}")
+
+    def look_at_end(self, number: int) -> None:
+        """The training has ended, and all replicas are to be equal."""
+        if self._every:
+            self._compare(number, "end")
+
+    def _compare(self, number: int, when: str) -> None:
+        wire, board = self._wire, self._wire.board
+        names, parameters = self._named()
+        key = f"digests/{wire.name}/{when}"
+        board.set(f"{key}/{wire.rank}", json.dumps([digest(x) for x in parameters]).encode())
+        if board.add(f"{key}/written") < wire.size:
+            return
+        written = [board.get(f"{key}/{rank}") or b"[]" for rank in range(wire.size)]
+        if len(set(written)) > 1:
+            self._raise(number, names, written)
+        board.delete(key)
+
+    def _raise(self, number: int, names: Sequence[str], written: Sequence[bytes]) -> None:
+        (most, count), *rest = Counter(written).most_common()
+        is_tie = any(other == count for _, other in rest)
+        ranks = [rank for rank, one in enumerate(written) if is_tie or one != most]
+        first = self._first(names, most, next(one for one in written if one != most))
+        who = ranks_in_words(ranks)
+        if len(ranks) == 1:
+            who += f" (host {host_of(self._wire.board, ranks[0])})"
+        differs = "differ from each other" if is_tie else "has parted from the others"
+        differs = differs if is_tie or len(ranks) == 1 else "have parted from the others"
+        sentence = (
+            f"the replica{'s' if len(ranks) > 1 else ''} of {who} {differs} by round {number} of {self._strategy}, "
+            f"first in {first}; something changed parameters on one worker alone"
+        )
+        report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
+        raise Diverged(sentence, ranks)
+
+    def _first(self, names: Sequence[str], one: bytes, other: bytes) -> str:
+        places = enumerate(zip(json.loads(one), json.loads(other), strict=False))
+        at = next((place for place, (a, b) in places if a != b), None)
+        return "how many parameters there are" if at is None else names[at]

@@ -1,0 +1,99 @@
+"""Gradients that are infinite or no number: seen where they arise, told with the exchange, answered by all alike."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, NotFinite, ranks_in_words
+from quorate.wire.failure import host_of
+
+_SMALL = 1 << 16
+"""Numbers that are all looked at."""
+_BLOCK, _BETWEEN = 1 << 13, 1 << 9
+OnNonfinite = Literal["warn", "raise", "skip", "ignore"]
+
+
+def check_policy(policy: str) -> None:
+    """Raise `ConfigurationError` for what is none."""
+    if policy not in get_args(OnNonfinite):
+        raise ConfigurationError(f'on_nonfinite="{policy}" is unknown; known: ignore, raise, skip, warn')
+
+
+def is_finite(parts: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite. Cost: one pass, which adds up; a sum that is not finite is looked at again."""
+    total = sum(float(abs(part.sum())) if part.is_complex() else float(part.sum()) for part in parts)
+    if math.isfinite(total):
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in parts)
+
+
+def seems_finite(parts: Sequence[Tensor]) -> bool:
+    """As `is_finite`, from the beginning, the end and some numbers between of what is large.
+
+    What goes wrong in a loss is nearly everywhere in its gradient. Cost: some 30 µs per part, whatever its size.
+    """
+    return is_finite([piece for part in parts for piece in _sample(part)])
+
+
+def _sample(part: Tensor) -> Sequence[Tensor]:
+    numel = part.numel()
+    if numel <= _SMALL:
+        return (part,)
+    flat = part.view(-1)
+    return flat[:_BLOCK], flat[-_BLOCK:], flat[:: numel // _BETWEEN]
+
+
+class Finite:
+    """What one optimizer's worker does about gradients that are not finite."""
+
+    def __init__(self, wire: Wire, strategy: str, policy: OnNonfinite) -> None:
+        self._wire, self._strategy, self.policy = wire, strategy, policy
+        self.looks = policy != "ignore"
+        """Whether gradients are looked at."""
+        self.first = ""
+        """The parameter in which this worker's own was not finite."""
+        self._seen = 0
+
+    def sees(self, parts: Sequence[Tensor]) -> bool:
+        """Whether `parts` seem finite; whoever is to answer for it looks at every number."""
+        return seems_finite(parts) if self.policy == "warn" else is_finite(parts)
+
+    def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
+        """This worker's gradient is not finite: remember where."""
+        found = (name for name, x in zip(names, gradients, strict=True) if x is not None and not is_finite([x]))
+        self.first = next(found, "")
+
+    def leaves_out(self, ranks: Sequence[int], number: int, *, is_scaled: bool) -> bool:
+        """`ranks` have brought such a gradient to round `number`; all workers call this alike.
+
+        Whether its update is to be left out. Under a GradScaler infinities are ordinary, and it sees to them itself.
+        Raises `NotFinite` where that was asked for.
+        """
+        if not ranks or is_scaled:
+            return False
+        sentence = self._sentence(ranks, number)
+        if self.policy == "raise":
+            raise NotFinite(sentence, ranks)
+        self._seen += 1
+        count = str(self._seen)
+        is_told = count.strip("0") == "1"  # the first, the tenth, the hundredth
+        if is_told and (self._wire.rank == 0 or self._wire.rank in ranks):
+            does = "its update is left out" if self.policy == "skip" else "it counts like any other"
+            times = "" if self._seen == 1 else f" ({count} rounds by now)"
+            sys.stderr.write(f'quorate: {sentence}; {does} (on_nonfinite="{self.policy}"){times}\n')
+        return self.policy == "skip"
+
+    def _sentence(self, ranks: Sequence[int], number: int) -> str:
+        wire = self._wire
+        who = ranks_in_words(ranks)
+        if len(ranks) == 1:
+            who += f" (host {host_of(wire.board, ranks[0])})"
+        where = f", first in {self.first}" if wire.rank in ranks and self.first else ""
+        return f"{who} brought a gradient that is not finite to round {number} of {self._strategy}{where}"

@@ -1,0 +1,94 @@
+"""Leaving when asked to: all workers after the same step, with equal replicas.
+
+Who was asked says so in the header of its next exchange, so that all learn of it in the same mean; under rounds, where
+no mean has everyone, all are asked and settle. Nobody leaves in the middle of a step: workers leave where the next one
+begins, so that schedulers and logs behind `optimizer.step()` have had their turn.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from quorate.core.errors import QuorateError, Stopped
+from quorate.wire.current import Place
+
+INTERRUPTED, RETRY = 130, 75
+"""Exit statuses: of who was interrupted by a person; of who was told to make room, and may well be started again."""
+BEFORE_STOPPING = "before stopping"
+"""The key in `Place.kept` of a list of what is called, in order, on a worker that is about to leave: it may save."""
+_STOP = "stop"
+_RETRY_MARK = 4096.0
+"""In the header, which is summed: how many want a retry is told from how many were interrupted."""
+
+
+class Stop:
+    """Whether this worker was asked to leave. `asked` is the exit status that it then has."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self.is_due = False
+        """All have agreed: this worker leaves where its next step begins."""
+        self.since: list[int] | None = None
+        """The optimizers' steps when it was due, where several make unequally many."""
+        self.left_with: int | None = None
+        """The status with which it is leaving."""
+        self.trainings = 0
+        """Distributed optimizers that have not finished; without one there is no step to wait for."""
+
+    def ask(self, status: int) -> None:
+        """Leave, with this status; the first one counts. A signal handler and another thread may call this."""
+        if self.asked is None:
+            self.asked = status
+
+    @property
+    def mark(self) -> float:
+        """What goes into a header."""
+        return 0.0 if self.asked is None else 1.0 if self.asked == INTERRUPTED else _RETRY_MARK
+
+    def learn(self, marks: float) -> None:
+        """The sum of everyone's marks, which all workers have learnt in the same exchange."""
+        if marks > 0:
+            self.ask(RETRY if marks >= _RETRY_MARK else INTERRUPTED)
+            self.is_due = True
+
+
+def stop_of(place: Place) -> Stop:
+    """That of the worker in this place."""
+    stop: Stop = place.kept.setdefault(_STOP, Stop())
+    return stop
+
+
+class Finishes(Protocol):
+    """What is to end before a worker leaves."""
+
+    def finish(self) -> None: ...
+
+
+def leave(place: Place, trainings: Sequence[Finishes], *, settles: bool = False) -> None:
+    """End the training in order and raise `Stopped`; once.
+
+    What is done before leaving is done where all are after the same step; with `settles`, when nobody steps any more.
+    """
+    stop = stop_of(place)
+    if stop.left_with is not None:
+        return
+    status = INTERRUPTED if stop.asked is None else stop.asked
+    stop.left_with = status
+    if not settles:
+        _before_stopping(place)
+    for training in trainings:
+        training.finish()
+    if settles:
+        _before_stopping(place)
+    raise Stopped(status)
+
+
+def _before_stopping(place: Place) -> None:
+    actions: list[Callable[[], Any]] = place.kept.get(BEFORE_STOPPING, [])
+    for action in tuple(actions):
+        try:
+            action()
+        except QuorateError as error:
+            sys.stderr.write(f"quorate: {error}\n")

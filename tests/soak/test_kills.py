@@ -1,0 +1,31 @@
+"""A few of the kills of `make soak`: each fault at least once, at times drawn from seeds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorate.launch.forked import CAN_FORK, RunServer
+from tests.soak.kills import FAULTS, Soak, Trial, own_place
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
+
+
+@pytest.fixture(scope="module")
+def soak() -> Iterator[Soak]:
+    with tempfile.TemporaryDirectory(prefix="qs-") as place, own_place(Path(place)), RunServer() as server:
+        yield Soak(server, Path(place))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_happens_a_run_ends_as_it_should(soak: Soak, fault: str) -> None:
+    seed = list(FAULTS).index(fault)
+    assert soak.carry_out(Trial.drawn(seed, fault), fault.replace(" ", "-")) == []
+
+
+def test_the_draw_has_every_fault() -> None:
+    drawn = {Trial.drawn(seed).fault for seed in range(300)}
+    assert drawn == set(FAULTS)

@@ -1,0 +1,44 @@
+"""A small training to be killed: python training.py STRATEGY [FAULT RANK STEP]. Leaves word of its processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+RUN = Path(os.environ["QUORATE_RUN"])
+(RUN / f"pid-{os.environ['RANK']}").write_text(f"{os.getpid()} {os.getppid()}")
+
+import torch  # noqa: E402 - only now, so that there is somebody to kill while it is imported
+
+import quorate  # noqa: E402
+
+
+def main(strategy: str, fault: str = "", rank: int = -1, at: int = -1) -> None:
+    world = quorate.join()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 10), torch.nn.Tanh(), torch.nn.Linear(10, 2))
+    plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = quorate.distribute(plain, model, strategy, compare_every=20)
+    for step in range(100_000):
+        loss = model(torch.randn(8, 20)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if world.rank == rank and step == at:
+            if fault == "raises":
+                raise ValueError("by hand")
+            if fault == "leaves":
+                sys.exit(7)
+            if fault == "parts":
+                with torch.no_grad():
+                    model[0].bias[0] += 1.0
+        if step == 5:
+            (RUN / f"going-{world.rank}").write_text("x")
+        time.sleep(0.002 * (1 + world.rank))
+
+
+if __name__ == "__main__":
+    name, *more = sys.argv[1:]
+    main(name, *(int(word) if word.lstrip("-").isdigit() else word for word in more))  # type: ignore[arg-type]

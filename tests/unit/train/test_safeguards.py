@@ -1,0 +1,304 @@
+"""Gradients that are not finite, replicas that part, and requests to leave: what all workers make of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, Diverged, NotFinite, Stopped
+from quorate.train.digests import digest
+from quorate.train.finite import is_finite, seems_finite
+from quorate.train.stopping import BEFORE_STOPPING, INTERRUPTED, RETRY, stop_of
+from quorate.wire import current
+from quorate.wire.virtual.world import Outcome, VirtualWorld
+
+STRATEGIES = ["all-reduce", "quorum"]
+Tamper = Callable[[int, int, torch.nn.Module], None]
+
+
+def nothing(rank: int, step: int, model: torch.nn.Module) -> None:
+    """Leave it as it is."""
+
+
+class Seen:
+    """What one worker has seen of its training."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.saved = 0
+        self.error: BaseException | None = None
+        self.numbers = torch.zeros(0)
+
+
+def train(
+    wire: Wire, *, steps: int = 12, before_step: Tamper = nothing, between: Tamper = nothing, **settings: Any
+) -> Seen:
+    """A training that keeps what it raised."""
+    seen = Seen()
+    place = current.enter(wire, thread_only=True)
+    world = quorate.join()
+    place.kept[BEFORE_STOPPING] = [lambda: setattr(seen, "saved", seen.saved + 1)]
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        for step in range(steps):
+            between(world.rank, step, model)
+            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + world.rank))
+            model(x).square().mean().backward()
+            before_step(world.rank, step, model)
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.steps += 1
+        place.leave()
+    except (NotFinite, Diverged, Stopped) as error:
+        seen.error = error
+    seen.numbers = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    return seen
+
+
+def run(size: int, seed: int = 0, **settings: Any) -> list[Seen]:
+    outcomes: list[Outcome[Seen]] = VirtualWorld(size, seed=seed).outcomes(lambda wire: train(wire, **settings))
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.result for outcome in outcomes if outcome.result is not None]
+
+
+def spoils(rank: int, at: int, value: float) -> dict[str, Tamper]:
+    """One worker's gradient is not finite in one step; seen by a hook, as it would be in a model."""
+
+    def spoil(mine: int, step: int, model: torch.nn.Module) -> None:
+        if mine == rank and step == at:
+            weight = next(model[2].parameters())  # type: ignore[index]
+            handle: Any = weight.register_hook(lambda grad: (handle.remove(), grad * value)[1])
+
+    return {"between": spoil}
+
+
+# -- gradients that are not finite
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_all_raise_alike_and_name_who_brought_it(size: int, strategy: str, value: float) -> None:
+    seen = run(size, strategy=strategy, on_nonfinite="raise", **spoils(size - 1, 5, value))
+    errors = [one.error for one in seen]
+    assert all(isinstance(error, NotFinite) and error.ranks == (size - 1,) for error in errors), errors
+    sentence = str(errors[0])
+    assert sentence.startswith(f"rank {size - 1} (host ")
+    assert f" brought a gradient that is not finite to round {seen[0].steps + 1} of {strategy}" in sentence
+    assert str(errors[size - 1]).endswith("first in 2.weight")
+    assert all(torch.isfinite(one.numbers).all() for one in seen), "it was not applied"
+    assert all(torch.equal(one.numbers, seen[0].numbers) for one in seen) or strategy == "quorum"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_its_update_can_be_left_out_by_all(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = run(3, strategy=strategy, on_nonfinite="skip", **spoils(1, 5, float("nan")))
+    assert [one.steps for one in seen] == [12, 12, 12]
+    assert all(torch.isfinite(one.numbers).all() and torch.equal(one.numbers, seen[0].numbers) for one in seen)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2, "rank 0 says it, and who has done it"
+    assert all("rank 1 (host virtual) brought a gradient that is not finite" in line for line in said)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_is_told_and_counts_unless_told_otherwise(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = run(2, strategy=strategy, **spoils(1, 11, float("inf")))
+    assert "rank 1 (host virtual) brought a gradient" in capsys.readouterr().err
+    assert not any(torch.isfinite(one.numbers).all() for one in seen)
+    run(2, strategy=strategy, on_nonfinite="ignore", **spoils(1, 11, float("inf")))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_unknown_answer_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match='on_nonfinite="stop" is unknown; known: ignore, raise, skip, warn'):
+        run(1, on_nonfinite="stop")
+    with pytest.raises(ConfigurationError, match="compare_every is -1; it is a number of rounds, or 0 for never"):
+        run(1, compare_every=-1)
+
+
+def test_numbers_whose_sum_overflows_are_finite() -> None:
+    assert is_finite([torch.full((3,), 3e38)])
+    assert is_finite([torch.zeros(0), torch.ones(2, dtype=torch.complex64)])
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        assert not is_finite([torch.ones(3), torch.tensor([0.0, bad])])
+    assert not is_finite([torch.tensor([float("inf"), -float("inf")])])
+
+
+def test_of_what_is_large_a_sample_is_looked_at() -> None:
+    x = torch.ones(300_001)
+    assert seems_finite([x, torch.zeros(0), torch.ones(5)])
+    assert not seems_finite([x * float("nan")])
+    assert not seems_finite([x, torch.tensor([1.0, float("inf")])])
+    for place in (0, -1):
+        spoilt = x.clone()
+        spoilt[place] = float("inf")
+        assert not seems_finite([spoilt])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_who_is_to_answer_for_it_looks_at_every_number(strategy: str) -> None:
+    def task(wire: Wire) -> str:
+        current.enter(wire, thread_only=True)
+        world = quorate.join()
+        model = torch.nn.Linear(400, 400, bias=False)
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer: Any = quorate.distribute(plain, model, strategy=strategy, on_nonfinite="raise")
+        model(torch.ones(1, 400)).sum().backward()
+        try:
+            for _ in range(2):
+                if world.rank == 1:
+                    assert model.weight.grad is not None
+                    model.weight.grad[201, 7] = float("inf")
+                if strategy == "all-reduce":
+                    model(torch.zeros(1, 400)).sum().backward()
+                optimizer.step()
+        except NotFinite as error:
+            return str(error.ranks)
+        return "unseen"
+
+    assert VirtualWorld(2).run(task) == ["(1,)", "(1,)"]
+
+
+# -- replicas that part
+
+
+def parts(rank: int, at: int) -> dict[str, Tamper]:
+    """One worker changes one parameter by one bit, on its own."""
+
+    def change(mine: int, step: int, model: torch.nn.Module) -> None:
+        if mine == rank and step == at:
+            with torch.no_grad():
+                bias = model[0].bias  # type: ignore[index]
+                bias[1] = torch.nextafter(bias[1], torch.tensor(10.0))
+
+    return {"between": change}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("odd", [0, 2])
+def test_the_replica_that_has_parted_is_named_with_the_parameter(strategy: str, odd: int) -> None:
+    outcomes = VirtualWorld(3).outcomes(
+        lambda wire: train(wire, strategy=strategy, compare_every=4, steps=30, **parts(odd, 5))
+    )
+    errors = [one.result.error if one.result is not None else one.error for one in outcomes]
+    raised = [error for error in errors if isinstance(error, Diverged)]
+    assert len(raised) == 3, errors
+    for error in raised:
+        assert error.ranks == (odd,)
+        assert f"the replica of rank {odd} (host virtual) has parted from the others by round 8" in str(error)
+        assert f"of {strategy}, first in 0.bias" in str(error)
+
+
+def test_of_two_replicas_neither_is_the_right_one() -> None:
+    outcomes = VirtualWorld(2).outcomes(lambda wire: train(wire, compare_every=4, **parts(1, 5)))
+    (error,) = {str(one.result.error) for one in outcomes if one.result is not None}
+    assert error.startswith("the replicas of ranks 0 and 1 differ from each other by round 8 of all-reduce")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_end_of_a_training_is_compared_too(strategy: str) -> None:
+    outcomes = VirtualWorld(3).outcomes(lambda wire: train(wire, strategy=strategy, **parts(1, 5)))
+    raised = [one.result.error for one in outcomes if one.result is not None and one.result.error is not None]
+    assert raised
+    assert all(isinstance(error, Diverged) and error.ranks == (1,) for error in raised)
+    assert all(one.error is None for one in run(3, strategy=strategy, compare_every=0, **parts(1, 5)))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_equal_replicas_are_left_alone(strategy: str, size: int) -> None:
+    assert all(one.error is None for one in run(size, strategy=strategy, compare_every=1))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64], ids=str
+)
+def test_a_digest_sees_every_bit_and_no_layout(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 6).to(dtype)
+    assert digest(x) == digest(x.clone().t().contiguous().t())
+    other = x.clone()
+    other.view(torch.uint8).reshape(-1)[7] ^= 1
+    assert digest(x) != digest(other)
+
+
+# -- requests to leave
+
+
+def asks(rank: int, at: int, status: int) -> dict[str, Tamper]:
+    """One worker is asked to leave while it computes."""
+
+    def ask(mine: int, step: int, model: torch.nn.Module) -> None:
+        if mine == rank and step == at:
+            stop_of(current.here()).ask(status)
+
+    return {"before_step": ask}
+
+
+@pytest.mark.parametrize("status", [INTERRUPTED, RETRY])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("at", [0, 4])
+def test_one_is_asked_and_all_leave_after_the_same_step(size: int, status: int, at: int) -> None:
+    for rank in range(size):
+        seen = run(size, seed=rank, **asks(rank, at, status))
+        assert [one.error.code for one in seen if isinstance(one.error, Stopped)] == [status] * size
+        assert {one.steps for one in seen} == {at + 2}, "the exchange of the next step tells it"
+        assert all(one.saved == 1 and torch.equal(one.numbers, seen[0].numbers) for one in seen)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_under_rounds_all_that_are_asked_settle(seed: int) -> None:
+    def ask(mine: int, step: int, model: torch.nn.Module) -> None:
+        if step == (3, 5, 4)[mine]:
+            stop_of(current.here()).ask(RETRY)
+
+    seen = run(3, seed=seed, strategy="eager-solo", before_step=ask)
+    assert [one.error.code for one in seen if isinstance(one.error, Stopped)] == [RETRY] * 3
+    assert all(one.saved == 1 and torch.equal(one.numbers, seen[0].numbers) for one in seen)
+
+
+def test_who_was_told_to_make_room_is_to_be_started_again() -> None:
+    def ask(mine: int, step: int, model: torch.nn.Module) -> None:
+        if step == 3 and mine < 2:
+            stop_of(current.here()).ask((INTERRUPTED, RETRY)[mine])
+
+    assert {one.error.code for one in run(3, before_step=ask) if isinstance(one.error, Stopped)} <= {INTERRUPTED, RETRY}
+
+
+@pytest.mark.parametrize("critic", [1, 3])
+def test_several_optimizers_leave_together(critic: int) -> None:
+    def task(wire: Wire) -> tuple[int, int, object]:
+        place = current.enter(wire, thread_only=True)
+        world = quorate.join()
+        models = [torch.nn.Linear(3, 1) for _ in range(2)]
+        both: list[Any] = [
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, alone="algorithm")
+            for model in models
+        ]
+        made = [0, 0]
+        try:
+            for iteration in range(40):
+                for which in [0] * critic + [1]:
+                    if (iteration, which, world.rank) == (4, 0, 1):
+                        stop_of(place).ask(RETRY)
+                    models[which](torch.ones(2, 3)).sum().backward()
+                    both[which].step()
+                    made[which] += 1
+        except Stopped as error:
+            return made[0], made[1], error.code
+        return made[0], made[1], "went on"
+
+    ends = VirtualWorld(3).run(task)
+    assert len(set(ends)) == 1, "all at the same place"
+    assert ends[0][2] == RETRY
+    if critic == 1:
+        assert ends[0][:2] == (5, 5), "after a whole iteration"
