@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from tests.architecture.tree import ROOT, modules, uses
 KNOW_TORCH_DISTRIBUTED = {"wire", "sharding", "launch"}
 READ_THE_ENVIRONMENT = {"launch", "cli", "wire"}
 READ_ONE_VARIABLE = {"src/quorate/core/cache_folder.py": "XDG_CACHE_HOME: where this user's caches lie"}
+_OBJECTS = r"(all_gather|gather|broadcast|scatter|send|recv)_object(_list)?"
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 
@@ -27,8 +29,18 @@ def test_torch_distributed_is_known_to_few() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    ways = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "torch.load", "torch.save")
+    ways = (
+        *("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml"),
+        *("torch.load", "torch.save", "torch.hub", "torch.jit.load", "torch.distributed.checkpoint"),
+        *(f"multiprocessing.{name}" for name in ("connection", "managers", "Pipe", "Queue", "Process", "Pool")),
+    )
     used = [use for module in modules() for use in uses(module, *ways)]
+    used += [
+        f"{module.place}:{node.lineno} uses {node.attr}, which pickles"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and re.fullmatch(_OBJECTS, node.attr)
+    ]
     allowed = [
         f"{module.place}:{node.value.lineno} gives allow_pickle"
         for module in modules()

@@ -6,16 +6,27 @@ from collections.abc import Mapping
 
 from quorate.cli.listing import registry
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.overrides import Overrides
+from quorate.launch.overrides import MOST_SEED, Overrides
 
 SHARES = ("dynamic", "static")
+MOST_PROCESSES = 4096
+MOST_VIRTUAL = 100_000
+
+
+def check_workers(workers: int | None, virtual: int | None) -> None:
+    """Raises `ConfigurationError` for fewer than one, and for more than one machine can hold."""
+    for option, count, most in (("-n", workers, MOST_PROCESSES), ("--virtual", virtual, MOST_VIRTUAL)):
+        if count is not None and count < 1:
+            raise ConfigurationError(f"{option} {count}: a run has at least one worker")
+        if count is not None and count > most:
+            raise ConfigurationError(f"{option} {count}: a run on one machine has at most {most} workers of this kind")
 
 
 def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     check_strategy(chosen.strategy, chosen.settings, is_virtual=is_virtual)
-    if chosen.seed is not None and chosen.seed < 0:
-        raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 on")
+    if chosen.seed is not None and not 0 <= chosen.seed <= MOST_SEED:
+        raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 on, at most {MOST_SEED}")
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):

@@ -14,23 +14,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
+from quorate.cli.choices import check_workers
 from quorate.cli.comparison import arms_from, check_plan, factors_from, in_words, metric_from, seeds_from, subject_from
+from quorate.cli.config import ConfiguredCommand, config_text, read_config
 from quorate.cli.listing import registry
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.launch.asking import ASKS, status_after
 from quorate.launch.run_folder import run_folder, usual_name
 from quorate.report.wording import counted, listed
 
-INTERRUPTED = 130
 _TUNE = "--tune-lr"
 _USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
 _FACTORS = re.compile(r"[0-9.eE,+-]+")
 
 
-class CompareCommand(TyperCommand):
+class CompareCommand(ConfiguredCommand):
     """Lets `--tune-lr` stand without a value, and options stand after the name of a workload, which takes none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -42,7 +43,7 @@ class CompareCommand(TyperCommand):
             if word == _TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
                 args = [*args[:number], f"{_TUNE}={_USUAL_FACTORS}", *args[number + 1 :]]
                 break
-        return list(super().parse_args(ctx, args))
+        return super().parse_args(ctx, args)
 
     def _subject(self, args: list[str]) -> int | None:
         """Where the first word is that is no option and no option's value."""
@@ -57,6 +58,7 @@ class CompareCommand(TyperCommand):
 
 
 def compare(
+    context: typer.Context,
     subject: Annotated[
         str | None, typer.Argument(help="A workload (see quorate list), or a training script.", metavar="SUBJECT")
     ] = None,
@@ -107,6 +109,18 @@ def compare(
     compute: Annotated[str | None, typer.Option(help="Virtual time of a step, as for quorate run.")] = None,
     latency: Annotated[str | None, typer.Option(help="Of the virtual network, such as 50us.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="Of the virtual network, such as 10Gbit.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="Options from a TOML file; what is typed goes first.",
+            metavar="FILE",
+            callback=read_config,
+            is_eager=True,
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show the options as TOML for --config, and run nothing.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Show summary.json (with --dry-run the plan).")] = False,
 ) -> int:
@@ -124,6 +138,8 @@ def compare(
         "--name": name, "--timeout": timeout, **of_workload, **of_virtual,
     }  # fmt: skip
     if again is not None:
+        if print_config:
+            raise ConfigurationError("--print-config shows what is typed, and a comparison that goes on has its own")
         return _go_on(again, others, dry_run=dry_run, as_json=as_json)
     if subject is None:
         raise ConfigurationError("name what is to be trained: a workload (quorate list workloads), or a script")
@@ -154,6 +170,9 @@ def compare(
     )
     check_plan(plan)
     folder = run_folder(name or usual_name(f"compare-{Path(subject).stem}"))
+    if print_config:
+        typer.echo(config_text(context))
+        return 0
     if dry_run:
         return _tell(plan, folder, as_json=as_json)
     command = ["quorate", *sys.argv[1:]]
@@ -173,9 +192,7 @@ def _check(
 ) -> None:
     if (workers is None) == (virtual is None):
         raise ConfigurationError("say how many workers there are: -n 4 for processes, or --virtual 8")
-    for option, count in (("-n", workers), ("--virtual", virtual)):
-        if count is not None and count < 1:
-            raise ConfigurationError(f"{option} {count}: a run has at least one worker")
+    check_workers(workers, virtual)
     for given, goes_with in (
         (_named(of_workload) if kind == "script" else [], "a workload; a script has arguments of its own"),
         (_named(of_virtual) if virtual is None else [], "a virtual world (--virtual N)"),
@@ -239,15 +256,20 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
             with _asking(interrupt), RunServer() as server, Progress(plan, interrupt, server) as progress:
                 done = execute(plan, folder, command, server, progress, interrupt)
             page = write_report(folder)
-        except OSError as error:  # a full disk
+        except OSError as error:  # a full disk, or a terminal that was closed
+            if interrupt.asked:
+                return status_after(interrupt.signum)
             raise QuorateError(
                 f"{error.strerror or error} ({error.filename or folder}); "
                 f"when that is put right, go on with: quorate compare --continue {folder}"
             ) from None
-    show(folder, page, as_json=as_json)
     if done.is_interrupted:
-        sys.stderr.write(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")
-        return INTERRUPTED
+        with contextlib.suppress(OSError):
+            show(folder, page, as_json=as_json)
+            sys.stderr.write(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")
+            sys.stderr.flush()
+        return status_after(interrupt.signum)
+    show(folder, page, as_json=as_json)
     return 0 if all(status == 0 for status in done.statuses) else 1
 
 
@@ -255,9 +277,9 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
 def _asking(interrupt: Any) -> Iterator[None]:
     """While in force, what asks this process to end asks the comparison to stop."""
     with contextlib.ExitStack() as stack:
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in ASKS:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as after nohup
-                before = signal.signal(signum, lambda number, frame: interrupt.ask())
+                before = signal.signal(signum, lambda number, frame: interrupt.ask(number))
                 stack.callback(signal.signal, signum, before)
         yield
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quorate.cli.choices import check_overrides, check_strategy
 from quorate.cli.listing import registry
+from quorate.cli.scripts import check_script, is_file
 from quorate.cli.values import Value, settings_from
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError, unknown
@@ -17,6 +18,7 @@ from quorate.report.wording import counted, listed
 
 USUAL = "all-reduce"
 """What is run where no strategy is named."""
+_MOST_SEEDS = 10_000
 _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")
 
 
@@ -30,10 +32,9 @@ def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -
                 "options go before it, its settings after --workload-set"
             )
         return Subject(kind="workload", name=name, settings=_pairs(settings, "--workload-set takes key=value, not"))
-    if not Path(name).is_file():
-        if Path(name).suffix or "/" in name:
-            raise ConfigurationError(f'there is no script "{name}" (looked in {Path.cwd()})')
+    if not is_file(name) and not (Path(name).suffix or "/" in name):
         raise unknown("workload or script", name, workloads)
+    check_script(name)
     if settings:
         raise ConfigurationError(f"--workload-set goes with a workload, and {name} is a script: give it arguments")
     return Subject(kind="script", name=name, arguments=list(arguments))
@@ -90,12 +91,13 @@ def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...
 def seeds_from(text: str) -> tuple[int, ...]:
     """`3` is how many, from 0 on; `1,2,5` are the seeds, and `7,` is one."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
+    if not parts or not all(re.fullmatch("[0-9]{1,18}", part) for part in parts):
         raise ConfigurationError(f'--seeds "{text}": give how many, such as 3, or which, such as 1,2,5')
     if "," in text:
         return tuple(int(part) for part in parts)
-    if int(text) == 0:
-        raise ConfigurationError("--seeds 0: a comparison has at least one seed")
+    if not 1 <= int(text) <= _MOST_SEEDS:
+        most = f", and at most {_MOST_SEEDS}" if int(text) else ""
+        raise ConfigurationError(f"--seeds {int(text)}: a comparison has at least one seed{most}")
     return tuple(range(int(text)))
 
 
@@ -118,8 +120,8 @@ def check_plan(plan: Comparison) -> None:
     if plan.subject.kind == "workload":
         if plan.subject.name not in registry("workloads"):
             raise unknown("workload", plan.subject.name, registry("workloads"))
-    elif not Path(plan.subject.name).is_file():
-        raise ConfigurationError(f'there is no script "{plan.subject.name}" (looked in {Path.cwd()})')
+    else:
+        check_script(plan.subject.name)
     chosen = Overrides(imbalance=plan.imbalance, pace=plan.pace, share=plan.share, seconds=plan.seconds)
     check_overrides(chosen, plan.workers, is_virtual=is_virtual)
     if plan.compute is not None:

@@ -1,10 +1,12 @@
 """`quorate`: the verbs, and what they have in common: one sentence for wrong input, and the exit statuses.
 
-0 ok, 1 a run failed, 2 wrong input, 130 interrupted.
+0 ok, 1 a run failed, 2 wrong input, 3 the environment lacks something, 75 it may well be tried
+again, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -13,25 +15,29 @@ from typing import Annotated
 import typer
 
 from quorate.cli.compare import CompareCommand, compare
+from quorate.cli.config import ConfiguredCommand
+from quorate.cli.doctor.verb import doctor
 from quorate.cli.explain import explain
 from quorate.cli.listing import list_names
 from quorate.cli.report import report
 from quorate.cli.run import run
 from quorate.cli.trace import trace
-from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 
-FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
+_LONGEST_SENTENCE = 1500
 
 # The root of what typer raises about an argument; its own name has moved between versions.
 _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("run", context_settings={"allow_interspersed_args": False})(run)
+app.command("run", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False})(run)
 app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
 app.command("report")(report)
 app.command("list")(list_names)
 app.command("explain")(explain)
 app.command("trace")(trace)
+app.command("doctor")(doctor)
 
 
 def _show_version(wanted: bool) -> None:
@@ -62,6 +68,8 @@ def _status(arguments: Sequence[str] | None) -> int:
         return end.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except MissingExtra as error:
+        return _say(str(error), LACKING)
     except ConfigurationError as error:
         return _say(str(error), WRONG_INPUT)
     except (QuorateError, OSError) as error:
@@ -77,7 +85,13 @@ def _sentence_of(error: BaseException) -> str:
 
 
 def _say(sentence: str, status: int) -> int:
-    sys.stderr.write(f"quorate: {sentence}\n")
+    """One line, whatever was given: what cannot be shown as Python writes it, and of very much the middle left out."""
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in sentence)
+    if len(line) > _LONGEST_SENTENCE:
+        line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"
+    with contextlib.suppress(OSError):  # a terminal that was closed
+        sys.stderr.write(f"quorate: {line}\n")
+        sys.stderr.flush()
     return status
 
 

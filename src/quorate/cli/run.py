@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,18 +14,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorate.cli.choices import check_overrides
+from quorate.cli.choices import check_overrides, check_workers
+from quorate.cli.config import config_text, read_config
 from quorate.cli.plan import Plan
+from quorate.cli.resume import note_resumption, read_resumed
+from quorate.cli.scripts import check_module, check_script
 from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
 from quorate.core.errors import ConfigurationError
 from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_outcome, write_run
+from quorate.launch.run_lock import held
 
 if TYPE_CHECKING:
     from quorate.launch.processes import Conclusion
 
 
 def run(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="What the script is given, untouched.", metavar="[ARGS]...")
@@ -36,6 +42,15 @@ def run(
         list[str] | None, typer.Option("--set", help="A setting of the strategy, key=value; may be repeated.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Keep the records in runs/NAME.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on in the folder of a run, with its script and options unless told.",
+            metavar="RUN",
+            callback=read_resumed,
+            is_eager=True,
+        ),
+    ] = None,
     is_module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as after python -m.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of everything drawn: data order, generators, imbalance.")] = None,
     imbalance: Annotated[
@@ -51,6 +66,18 @@ def run(
     ] = None,
     latency: Annotated[str | None, typer.Option(help="Of the virtual network, such as 50us.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="Of the virtual network, such as 10Gbit.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="Options from a TOML file; what is typed goes first.",
+            metavar="FILE",
+            callback=read_config,
+            is_eager=True,
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show the options as TOML for --config, and start nothing.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would start, and start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: as one JSON object.")] = False,
 ) -> int:
@@ -60,6 +87,8 @@ def run(
     """
     options = {"--compute": compute, "--latency": latency, "--bandwidth": bandwidth}
     _check(script, workers, virtual, is_module, options)
+    if resume is not None and name is not None:
+        raise ConfigurationError("--resume goes on in the run's own folder; leave out --name")
     if as_json and not dry_run:
         raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
     raw = settings_from(settings or ())
@@ -74,15 +103,18 @@ def run(
         workers=virtual or workers or 1,
         is_virtual=virtual is not None,
         overrides=overrides,
-        folder=run_folder(name or usual_name(script)),
+        folder=run_folder(name or usual_name(script)) if resume is None else Path(resume),
         compute=compute,
         latency=None if latency is None else seconds_from(latency),
         bandwidth=None if bandwidth is None else bytes_per_second_from(bandwidth),
     )
+    if print_config:
+        typer.echo(config_text(context))
+        return 0
     if dry_run:
         typer.echo(json.dumps(plan.as_json, indent=2) if as_json else f"would start {plan.in_words}")
         return 0
-    return _start(plan)
+    return _start(plan, is_resumed=resume is not None)
 
 
 def _check(
@@ -90,9 +122,7 @@ def _check(
 ) -> None:
     if workers is not None and virtual is not None:
         raise ConfigurationError("-n and --virtual exclude each other: workers are processes, or virtual")
-    for option, count in (("-n", workers), ("--virtual", virtual)):
-        if count is not None and count < 1:
-            raise ConfigurationError(f"{option} {count}: a run has at least one worker")
+    check_workers(workers, virtual)
     if virtual is not None and is_module:
         raise ConfigurationError("virtual workers run a script, not a module; give its file instead of -m")
     given = [option for option, value in for_virtual.items() if value is not None]
@@ -100,16 +130,23 @@ def _check(
         raise ConfigurationError(
             f"{' and '.join(given)} can be chosen for a virtual world only; give --virtual N as well"
         )
-    if not is_module and not Path(script).is_file():
-        raise ConfigurationError(f'there is no script "{script}" (looked in {Path.cwd()})')
+    check_module(script) if is_module else check_script(script)
 
 
-def _start(plan: Plan) -> int:
+def _start(plan: Plan, *, is_resumed: bool) -> int:
+    script = None if plan.is_module else Path(plan.script)
+    go = _virtual(plan) if plan.is_virtual else _processes(plan)
+    if not is_resumed:
+        write_run(plan.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
+    with held(plan.folder):
+        if is_resumed:
+            note_resumption(plan.folder, plan.as_json)
+        return _go(plan, go)
+
+
+def _go(plan: Plan, go: Callable[[], Conclusion]) -> int:
     from quorate.report.closing import closing_line
 
-    go = _virtual(plan) if plan.is_virtual else _processes(plan)
-    script = None if plan.is_module else Path(plan.script)
-    write_run(plan.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
     sys.stderr.write(f"quorate: {plan.in_words}\n")
     sys.stderr.flush()
     begin = time.monotonic()
@@ -118,7 +155,9 @@ def _start(plan: Plan) -> int:
     write_outcome(plan.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(plan.folder)
     if line is not None:
-        sys.stderr.write(f"quorate: {line}\n")
+        with contextlib.suppress(OSError):  # the terminal was closed
+            sys.stderr.write(f"quorate: {line}\n")
+            sys.stderr.flush()
     return ended.status
 
 
@@ -135,6 +174,7 @@ def _processes(plan: Plan) -> Callable[[], Conclusion]:
 
 
 def _virtual(plan: Plan) -> Callable[[], Conclusion]:
+    from quorate.launch.asking import asked_in_one_process, status_after
     from quorate.launch.processes import Conclusion
     from quorate.launch.virtual import run_script
     from quorate.wire.virtual import Network, parse_compute
@@ -146,20 +186,25 @@ def _virtual(plan: Plan) -> Callable[[], Conclusion]:
         bandwidth=usual.bandwidth if plan.bandwidth is None else plan.bandwidth,
     )
     compute = None if plan.compute is None else parse_compute(plan.compute, seed=seed)
-    # All virtual workers are in this process, and its environment is theirs.
+    # All virtual workers are in this process, and its environment is theirs: of what it says only the command line's.
+    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
+        del os.environ[name]
     os.environ["QUORATE_RUN"] = str(plan.folder.resolve())
     os.environ.update(plan.overrides.environment())
 
     def go() -> Conclusion:
-        status = run_script(
-            plan.script,
-            plan.arguments,
-            plan.workers,
-            seed=seed,
-            compute=compute,
-            network=network,
-            run_dir=plan.folder,
-        )
+        with asked_in_one_process() as asked:
+            status = run_script(
+                plan.script,
+                plan.arguments,
+                plan.workers,
+                seed=seed,
+                compute=compute,
+                network=network,
+                run_dir=plan.folder,
+            )
+        if asked and status:
+            return Conclusion(status_after(asked[0]), f"ended by {asked[0].name}; every worker has ended")
         return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)
 
     return go

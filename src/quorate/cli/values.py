@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 
-__all__ = ["Value", "bytes_per_second_from", "seconds_from", "settings_from"]
+__all__ = ["Value", "bytes_per_second_from", "is_plain", "seconds_from", "settings_from"]
 
 Value = bool | int | float | str | list["Value"]
 
@@ -27,15 +27,14 @@ def settings_from(written: Iterable[str]) -> dict[str, Value]:
 def _value(text: str) -> Value:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML; also brackets or numbers without end
         return text
     value = parsed.pop("value")
-    is_plain = not parsed and _is_plain(value)
-    return value if is_plain else text
+    return value if not parsed and is_plain(value) else text
 
 
-def _is_plain(value: object) -> bool:
+def is_plain(value: object) -> bool:
     """Whether JSON can say it: the workers get settings so."""
     if isinstance(value, list):
-        return all(_is_plain(item) for item in value)
+        return all(is_plain(item) for item in value)
     return isinstance(value, bool | int | float | str)

@@ -67,7 +67,7 @@ def outcome_of(folder: Path) -> int | None:
     """The exit status of the run in `folder`; None where it has not ended."""
     try:
         status = json.loads((folder / "outcome.json").read_text(encoding="utf-8")).get("status")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return status if isinstance(status, int) else None
 
@@ -119,8 +119,8 @@ def best_factor(plan: Comparison, arm: Arm, folder: Path) -> float | None:
 
 def final_quality(folder: Path, metric: Metric) -> float | None:
     """At the last evaluation of a run; None where there was none, or it was no number: a training that diverged."""
-    logged = [row.get("values", {}) for row in rows(records_of(folder, 0)) if row["kind"] == "log"]
-    values = [values[metric.name] for values in logged if metric.name in values]
+    logged = [row.get("values") for row in rows(records_of(folder, 0)) if row["kind"] == "log"]
+    values = [values[metric.name] for values in logged if isinstance(values, dict) and metric.name in values]
     last = values[-1] if values else None
     return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.overrides import MOST_SEED
 from quorate.launch.run_folder import write_run
 
 FORMAT = 1
@@ -22,7 +23,9 @@ WARM_UP_STEPS = 10
 """The first steps of every run that are left out of figures about steps, unless runs are short."""
 LEARNING_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The usual factors in a search for a learning rate."""
+_MOST = {"epochs": 1e6, "seconds": math.inf, "batch": 2**31, "evaluations": 1e6, "timeout": math.inf}
 
+_NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,199}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+]+")
 
 
@@ -111,16 +114,17 @@ class Comparison:
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
                 raise ConfigurationError(f"the {what} {twice} is given twice; each is compared once")
-        if not self.seeds or min(self.seeds) < 0:
-            raise ConfigurationError(f"seeds are whole numbers from 0 on, at least one, not {list(self.seeds)}")
+        if not self.seeds or min(self.seeds) < 0 or max(self.seeds) > MOST_SEED:
+            raise ConfigurationError(f"seeds are whole numbers from 0 to {MOST_SEED}, at least one")
         if self.workers < 1:
             raise ConfigurationError(f"a comparison has at least one worker, not {self.workers}")
         if sum(arm.is_baseline for arm in self.arms) > 1:
             raise ConfigurationError("a comparison has at most one baseline")
-        for name in ("epochs", "seconds", "batch", "evaluations", "timeout"):
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigurationError(f"--{name} {value:g}: it is a number above 0")
+            if value is not None and not 0 < value < most:
+                below = "" if not value > 0 or most == math.inf else f" and below {most:g}"
+                raise ConfigurationError(f"--{name} {value:g}: it is a number above 0{below}")
         for factor in self.learning_rates or ():
             if not 0 < factor < math.inf:
                 raise ConfigurationError(f"--tune-lr {factor:g}: factors of a learning rate are numbers above 0")
@@ -164,16 +168,21 @@ def read_plan(folder: Path) -> Comparison:
         about = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(f"there is no comparison in {folder}: it has no {FILE}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ConfigurationError(f"{path} is not of the format {FORMAT}, which this version of quorate reads")
+    from pydantic import TypeAdapter, ValidationError
+
+    told = {one.name: about[one.name] for one in fields(Comparison) if one.name in about}
     try:
-        metric = about["metric"]
-        told = {name: about[name] for name in (one.name for one in fields(Comparison)) if name in about}
-        told["subject"] = Subject(**about["subject"])
-        told["metric"] = None if metric is None else Metric(**metric)
-        told["arms"] = tuple(Arm(**arm) for arm in about["arms"])
-        return Comparison(**told)
-    except (KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path} is damaged: {error}") from None
+        plan = TypeAdapter(Comparison).validate_json(json.dumps(told), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        why = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{path} is damaged: {f'{place}: ' if place else ''}{why}") from None
+    wrong = next((arm.name for arm in plan.arms if not _NAME.fullmatch(arm.name)), None)
+    if wrong is not None:
+        raise ConfigurationError(f"{path} is damaged: {wrong!r} is no name of an arm")
+    return plan

@@ -111,6 +111,10 @@ def main() -> None:
             seen += min(length, of_all * batch_size)
             model.eval()
             found = quality(workload, model, world, batch_size)
+        if world.replicas_differ:  # beside their mean, single ones: each on its part of the test set
+            with world.evaluate(at="replica"):
+                single = quality(workload, model, world, batch_size)
+            found |= {f"replica_{workload.headline}": single[workload.headline]}
         if world.is_first:
             quorate.log(**found, examples=seen)
             told = "  ".join(f"{name} {value:.4f}" for name, value in sorted(found.items()))

@@ -13,6 +13,8 @@ round     under strategies with rounds, on rank 0: number, time (when it was app
           contributors (by rank, pairs of staleness and number of gradients)
 log       step, time, values: what the script gave to `quorate.log`
 evaluate  step, begin, end: a `world.evaluate()` block
+distance  step, time, optimizer, distance (of this replica's parameters from the mean of all, Euclidean), norm (of the
+          mean): where replicas differ, at every evaluation
 end       time, steps, peak_bytes (resident memory at its greatest; null in a virtual world)
 
 A worker that is killed leaves no end row, perhaps half a line, which readers skip, and not its last half second.
@@ -21,13 +23,14 @@ A worker that is killed leaves no end row, perhaps half a line, which readers sk
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from io import FileIO
+from io import SEEK_END, FileIO
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Kind = Literal["start", "distribute", "step", "round", "log", "evaluate", "end"]
+Kind = Literal["start", "distribute", "step", "round", "log", "evaluate", "distance", "end"]
 
 
 @dataclass(slots=True)
@@ -99,12 +102,22 @@ class Recorder:
     Steps are held back and written several at a time: `held` of them, or what `HELD_SECONDS` of the run's clock bring.
     Any other row is written at once, with what is held, unless `closes`: then the file is closed in between, and
     nothing is written before `held` rows are there (a virtual world has more workers than a process has files). `copy`
-    is told of every row as it is written. Not safe from several threads at once. Cost: some microseconds a step, and
-    some 20 µs when it is written.
+    is told of every row as it is written. Where a row cannot be written (a full disk), what is there stays readable,
+    `say` is given a sentence, and nothing more is written: no method raises for that. Not safe from several threads at
+    once. Cost: some microseconds a step, and some 20 µs when it is written.
     """
 
-    def __init__(self, path: Path, *, held: int = 32, closes: bool = False, copy: Copy | None = None) -> None:
-        self.path, self._held, self._closes, self._copy = path, held, closes, copy
+    def __init__(
+        self,
+        path: Path,
+        *,
+        held: int = 32,
+        closes: bool = False,
+        copy: Copy | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.path, self._held, self._closes, self._copy, self._say = path, held, closes, copy, say
+        self._is_lost = False
         self._rows: list[Step | dict[str, Any]] = []
         self._since: float | None = None
         self._file: FileIO | None = None
@@ -130,25 +143,51 @@ class Recorder:
         held, self._rows, self._since = self._rows, [], None
         values = [_of_step(row) if isinstance(row, Step) else row for row in held]
         text = "".join(json.dumps(one, separators=(",", ":"), allow_nan=True) + "\n" for one in values).encode()
+        try:
+            self._append(text)
+            if self._copy is not None:
+                for one in values:
+                    self._copy.row(one)
+        except OSError as error:
+            self._give_up(error)
+
+    def _append(self, text: bytes) -> None:
+        if self._is_lost:
+            return
         if self._file is None:
             self._file = FileIO(self.path, "a")
-        self._file.write(text)
+        begin, written = self._file.seek(0, SEEK_END), 0
+        try:
+            while written < len(text):  # a disk that gets full takes a part first
+                written += self._file.write(text[written:])
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(begin)
+            raise
         if self._closes:
             self._file.close()
             self._file = None
-        if self._copy is not None:
-            for one in values:
-                self._copy.row(one)
+
+    def _give_up(self, error: OSError) -> None:
+        """A training is worth more than its records: it goes on without them, once that was said."""
+        self._is_lost, self._copy = True, None
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+        self._say(f"the records in {self.path} end here ({error.strerror or error}); the training goes on without them")
 
     def close(self) -> None:
         """Write what is held, and close the file."""
         self.flush()
-        if self._copy is not None:
-            self._copy.close()
-            self._copy = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        try:
+            if self._copy is not None:
+                self._copy.close()
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            self._give_up(error)
+        self._copy = self._file = None
 
 
 def _of_step(row: Step) -> dict[str, Any]:
@@ -166,21 +205,21 @@ def records_of(folder: Path, rank: int) -> Path:
 
 def ranks_in(folder: Path) -> list[int]:
     """The ranks that have left rows in `folder`."""
-    names = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl"))
-    return sorted(int(name) for name in names if name.isdigit())
+    names = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl") if path.is_file())
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of one file in order; a line that is cut off or damaged is skipped. Nothing where there is no file."""
     try:
         file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return
     with file:
         for line in file:
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict) and "kind" in row:
                 yield row

@@ -10,7 +10,7 @@ from typing import Literal
 from quorate.report.figures import RunFigures
 from quorate.report.planned import Planned, PlannedArm
 from quorate.report.round_figures import RoundFigures
-from quorate.report.schema import Arm, Difference, Estimate, Rounds
+from quorate.report.schema import Arm, Difference, Estimate, Replicas, Rounds
 from quorate.report.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.time_use import step_times
 
@@ -72,6 +72,7 @@ def arm_of(
         timeline=() if first is None else first.timeline,
         marks=() if first is None else first.marks,
         rounds=_rounds([run.rounds for run in used if run.rounds is not None]),
+        replicas=_replicas(used),
     )
 
 
@@ -119,6 +120,20 @@ def _rounds(runs: Sequence[RoundFigures]) -> Rounds | None:
         rank_shares=tuple(count / ranks.total() for count in _listed(ranks, max(run.size for run in runs))),
         waiting_share=_mean(waited, most=1.0) if waited else None,
         waiting_in_step=_mean(in_step, most=1.0) if in_step else None,
+    )
+
+
+def _replicas(runs: Sequence[RunFigures]) -> Replicas | None:
+    """Of the runs in which they differ."""
+    distances = [run.distance for run in runs if run.distance is not None]
+    qualities = [run.replica_curve for run in runs if run.replica_curve is not None]
+    if not distances:
+        return None
+    return Replicas(
+        distance=tuple(distances),
+        last_distance=_mean([curve.quality[-1] for curve in distances]),
+        quality=tuple(qualities),
+        last_quality=_mean([curve.quality[-1] for curve in qualities], least=-math.inf) if qualities else None,
     )
 
 

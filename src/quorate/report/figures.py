@@ -14,7 +14,7 @@ from quorate.report.arrival import arrival_of
 from quorate.report.lateness import skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.planned import Planned
-from quorate.report.quality import Amounts, curve_of, final_quality, losses_of, time_to, went_wrong
+from quorate.report.quality import Amounts, curve_of, distance_curve, final_quality, losses_of, time_to, went_wrong
 from quorate.report.reading import RunRecords, read_run
 from quorate.report.round_figures import RoundFigures, figures_of_rounds
 from quorate.report.rounds import last_arrivals, wait_for_all
@@ -54,6 +54,10 @@ class RunFigures:
     timeline: tuple[Lane, ...]
     marks: tuple[Mark, ...]
     rounds: RoundFigures | None
+    distance: Curve | None
+    """Between replicas."""
+    replica_curve: Curve | None
+    """The mean quality of single replicas, where it was measured beside that of their mean."""
 
 
 def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
@@ -99,6 +103,8 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         timeline=lanes,
         marks=marks,
         rounds=figures_of_rounds(merged, run.size, window, warm, spent),
+        distance=distance_curve(run, seed, amounts),
+        replica_curve=None if metric is None else curve_of(run, f"replica_{metric.name}", seed, amounts),
     )
 
 

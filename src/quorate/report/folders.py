@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
@@ -20,8 +21,9 @@ def find_folder(name: str, runs: Path = RUNS) -> Path:
     Raises `ConfigurationError` where there is none: with the nearest name, and the newest ones.
     """
     for folder in (Path(name), runs / name):
-        if name and folder.is_dir():
-            return folder
+        with suppress(OSError, ValueError):  # what can be no name is none
+            if name and folder.is_dir():
+                return folder
     known = sorted((path for path in runs.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
     near = difflib.get_close_matches(name, [path.name for path in known], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."

@@ -13,6 +13,7 @@ from quorate.report.page_arrival import arrival
 from quorate.report.page_fairness import fairness
 from quorate.report.page_parts import View, chip
 from quorate.report.page_quality import quality
+from quorate.report.page_replicas import has_replicas, replicas
 from quorate.report.page_reproduce import reproduce
 from quorate.report.page_rounds import has_rounds, rounds
 from quorate.report.page_steps import steps
@@ -28,6 +29,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("steps", "Time per step", steps),
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),
+    ("replicas", "Replicas", replicas),
     ("timeline", "Timeline", timeline),
     ("reproduce", "Reproduce", reproduce),
 )
@@ -42,7 +44,8 @@ def page(summary: Summary) -> str:
     """
     view = View(summary)
     script = _asset("page.js")
-    shown = [one for one in SECTIONS if one[0] != "rounds" or has_rounds(view)]
+    means_something = {"rounds": has_rounds(view), "replicas": has_replicas(view)}
+    shown = [one for one in SECTIONS if means_something.get(one[0], True)]
     contents = element(
         "nav", *(element("a", words, href=f"#{name}") for name, words, _ in shown), aria_label="Sections"
     )

@@ -12,6 +12,7 @@ from quorate.core.records import ranks_in
 from quorate.report.folders import COMPARISON
 from quorate.report.reading import RunRecords, read_json, read_run
 from quorate.report.schema import Metric
+from quorate.report.sound import RUN, is_count, is_list, is_number, is_object, is_text, sound
 
 FORMAT = 1
 """Of `compare.json`."""
@@ -84,12 +85,38 @@ def planned_in(folder: Path) -> Planned:
             raise ConfigurationError(
                 f"{path} has format {about.get('format')}, and this version of Quorate reads format {FORMAT}"
             )
-        return _comparison(folder, about)
+        return _comparison(folder, _checked(path, about))
     if (folder / "run.json").is_file() or ranks_in(folder):
         return _run(folder)
     raise ConfigurationError(
         f"there is no run and no comparison in {folder}; its folder has a run.json or compare.json"
     )
+
+
+def _checked(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """`about` without what is not of its kind. Raises `ConfigurationError` where the grid of runs is not known."""
+    arms, seeds = about["arms"], about.get("seeds")
+    is_whole = (
+        is_list(arms)
+        and all(is_object(arm) and is_text(arm.get("name")) and _is_inside(arm["name"]) for arm in arms)
+        and all(is_text(arm.get("strategy", "")) or arm["strategy"] is None for arm in arms)
+        and len({arm["name"] for arm in arms}) == len(arms)
+    )
+    if not is_whole:
+        raise ConfigurationError(f'{path} is damaged: "arms" should be a list of objects, each with a name of its own')
+    if not is_list(seeds) or not seeds or not all(map(is_count, seeds)) or len(set(seeds)) < len(seeds):
+        raise ConfigurationError(f'{path} is damaged: "seeds" should be a list of different whole numbers from 0 on')
+    if not RUN["workers"](about.get("workers")):
+        raise ConfigurationError(f'{path} is damaged: "workers" should be a whole number')
+    chosen = about.get("chosen_learning_rates")
+    factors = {name: one for name, one in chosen.items() if is_number(one)} if isinstance(chosen, dict) else {}
+    plain = [{**arm, "settings": arm.get("settings") if is_object(arm.get("settings")) else {}} for arm in arms]
+    return {**sound(about, RUN), "arms": plain, "chosen_learning_rates": factors}
+
+
+def _is_inside(name: str) -> bool:
+    """Whether it is the name of a folder right there: records say nothing of what lies elsewhere."""
+    return bool(name) and len(name) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
 
 
 def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
@@ -131,7 +158,7 @@ def _run(folder: Path) -> Planned:
     strategy = about.get("strategy") or own.get("strategy")
     arm = PlannedArm(
         name=strategy or OWN,
-        strategy=strategy,
+        strategy=strategy if is_text(strategy) else None,
         settings=dict(about.get("settings") or own.get("settings") or {}),
         is_baseline=False,
         learning_rate_factor=about.get("learning_rate_factor"),

@@ -38,6 +38,18 @@ def _points(arm: str, curve: Curve) -> Iterator[Row]:
     return ((arm, curve.seed, *point) for point in points)
 
 
+def _distances(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        for curve in arm.replicas.distance if arm.replicas is not None else ():
+            yield from _points(arm.name, curve)
+
+
+def _replica_curves(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        for curve in arm.replicas.quality if arm.replicas is not None else ():
+            yield from _points(arm.name, curve)
+
+
 def _step_times(summary: Summary) -> Iterator[Row]:
     for arm in summary.arms:
         if arm.steps is not None:
@@ -119,6 +131,8 @@ _TABLES: dict[str, tuple[str, Callable[[Summary], Iterator[Row]]]] = {
     "staleness": ("arm staleness gradients", _staleness),
     "contributors": ("arm workers rounds", _contributors),
     "rank_shares": ("arm rank share", _rank_shares),
+    "distances": ("arm seed seconds examples bytes distance", _distances),
+    "replica_curves": ("arm seed seconds examples bytes quality", _replica_curves),
     "timeline": ("arm rank activity begin end", _timeline),
     "marks": ("arm round time rank arrive staleness", _marks),
 }

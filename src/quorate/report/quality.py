@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from quorate.report.distances import distances_of
 from quorate.report.reading import RunRecords
 from quorate.report.schema import Curve
 
@@ -62,6 +63,12 @@ def curve_of(run: RunRecords, metric: str, seed: int, amounts: Amounts | None = 
     if not points:
         return None
     return _curve(run, seed, [(time, first.training_seconds(time, run.begin), y) for time, y in points], amounts)
+
+
+def distance_curve(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:
+    """The distance between replicas at every evaluation, in the place of quality; None where they do not differ."""
+    points = distances_of(run)
+    return _curve(run, seed, points, amounts) if points else None
 
 
 def losses_of(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:

@@ -151,6 +151,20 @@ class Rounds(_Part):
     """What it would have been had everybody waited for everybody in every step: an estimate from the times at work."""
 
 
+class Replicas(_Part):
+    """Replicas that differ between steps, where an evaluation is of their mean."""
+
+    distance: tuple[Curve, ...]
+    """By run, at every evaluation: the root mean square distance of the replicas from their mean, as a share of the
+    norm of the mean; `quality` holds it."""
+    last_distance: Estimate
+    """At the last evaluation."""
+    quality: tuple[Curve, ...]
+    """By run, the mean quality of single replicas; empty where it was not measured."""
+    last_quality: Estimate | None
+    """At the last evaluation."""
+
+
 class Arm(_Part):
     """One side of the comparison."""
 
@@ -194,6 +208,8 @@ class Arm(_Part):
     rounds: Rounds | None = None
     """Null where the records have none: where everybody waits for everybody, every update has a fresh gradient of every
     worker."""
+    replicas: Replicas | None = None
+    """Null where replicas are equal after every step."""
 
 
 class Trial(_Part):

@@ -26,6 +26,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import Step, ranks_in, records_of, rows
 from quorate.report.reading import step_of
 from quorate.report.rounds import Merged
+from quorate.report.sound import finite
 from quorate.report.trace_survey import Keys, Survey, clocks_of, has_numbers, start_of, survey
 
 LAYOUT = (
@@ -151,7 +152,7 @@ class _Lane:
                     "pid": self.rank,
                     "tid": 0,
                     "ts": at,
-                    "args": _plain(row["values"]),
+                    "args": finite(row["values"]),
                 }
 
     def _round(self, one: Merged) -> Event:
@@ -181,7 +182,7 @@ class _Lane:
             "contributors": step.contributors,
             "staleness": step.staleness,
         }
-        yield self._slice(f"step {step.step}", track, begin, end, {**known, **_plain(told)})
+        yield self._slice(f"step {step.step}", track, begin, end, {**known, **finite(told)})
         for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.survey.first) - arrive):
             args = {**known, "waited for": f"rank {who}"} if name == "waiting" else known
             yield self._slice(name, track + 1, start, stop, args)
@@ -195,7 +196,7 @@ class _Lane:
             self._evaluates = True
             yield self._named("thread_name", _EVALUATION, "evaluation")
         begin, end = self._at(row["begin"]), self._at(row["end"])
-        yield self._slice("evaluate", _EVALUATION, begin, end, {"step": row.get("step")})
+        yield self._slice("evaluate", _EVALUATION, begin, end, finite({"step": row.get("step")}))
 
     def _tracks(self, optimizer: str) -> Iterator[Event]:
         track = _EVALUATION + 2 * len(self._optimizers) - 1
@@ -212,15 +213,6 @@ class _Lane:
 
     def _at(self, time: float) -> int:
         return _micro(time + self.clock - self.survey.first)
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it, where NaN and infinity are text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

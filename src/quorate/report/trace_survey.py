@@ -11,6 +11,7 @@ from typing import Any
 from quorate.core.records import Step, records_of, rows
 from quorate.report.reading import read_run, step_of
 from quorate.report.rounds import Merged
+from quorate.report.sound import START, is_number, sound
 
 Key = tuple[str, int, int]
 """Who met: the optimizer, the round, and which of a rank's steps within that round."""
@@ -45,11 +46,11 @@ class Keys:
 
 def has_numbers(row: Mapping[str, Any], *names: str) -> bool:
     """Whether these are there, and are numbers."""
-    return all(type(row.get(name)) in (int, float) and math.isfinite(row[name]) for name in names)
+    return all(is_number(row.get(name)) for name in names)
 
 
 def start_of(path: Path) -> dict[str, Any]:
-    return next((row for row in rows(path) if row["kind"] == "start"), {})
+    return next((sound(row, START) for row in rows(path) if row["kind"] == "start"), {})
 
 
 def clocks_of(starts: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:

@@ -11,9 +11,7 @@ from pathlib import Path
 from quorate.core.errors import ConfigurationError
 from quorate.wire.board import SLICE, MemoryBoard
 from quorate.wire.board_frames import BadFrame, read_frame, write_frame
-
-LONGEST_PATH = 100
-"""Bytes in the path of a Unix socket that every system takes."""
+from quorate.wire.socket_folder import LONGEST_PATH
 
 
 class BoardServer:

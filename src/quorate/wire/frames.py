@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +16,12 @@ from quorate.core.contracts import Message
 
 HEADER_LIMIT = 1 << 20
 """Bytes a frame's JSON header may take."""
+BYTES_LIMIT = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""Bytes a frame's tensors may take: the memory of this machine."""
 
 _LENGTH = struct.Struct("!I")
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_DTYPES = {name: dtype for name, dtype in _DTYPES.items() if not name.startswith("q")}  # more than their numbers
 
 
 def raw(x: Tensor) -> memoryview:
@@ -57,6 +62,13 @@ def encode(
     return [memoryview(_LENGTH.pack(len(text)) + text), *(raw(x) for x in tensors if x.numel())]
 
 
+def _bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Of a tensor as it was announced. Raises `ValueError` for what is no shape."""
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise ValueError(f"a frame announces a tensor of the shape {shape}")
+    return math.prod(shape) * _DTYPES[dtype].itemsize
+
+
 class Reader:
     """Reads one stream of frames: `want` says where the next bytes go, `got` how many came.
 
@@ -73,6 +85,19 @@ class Reader:
         if self._find is None:
             raise ValueError("a frame refers to memory that is not shared")
         return self._find(dtype, shape, place[0])
+
+    def _read_header(self) -> None:
+        self._header = json.loads(bytes(self._buffer))
+        envelope, header, described = self._header["e"], self._header["h"], self._header["x"]
+        if not (isinstance(envelope, dict) and isinstance(header, dict) and isinstance(described, list)):
+            raise TypeError("it has not the three parts of one")
+        if sum(_bytes_of(dtype, shape) for dtype, shape, *place in described if not place) > BYTES_LIMIT:
+            raise ValueError(f"a frame announces more than the {BYTES_LIMIT} bytes of memory there are")
+        self._tensors, self._left = [], []
+        for dtype, shape, *place in described:
+            self._tensors.append(self._tensor(_DTYPES[dtype], shape, place))
+            if not place and self._tensors[-1].numel():
+                self._left.append(self._tensors[-1])
 
     def _next_length(self) -> None:
         self._stage, self._buffer = "length", memoryview(bytearray(_LENGTH.size))
@@ -98,12 +123,10 @@ class Reader:
             self._stage, self._buffer, self._filled = "header", memoryview(bytearray(length)), 0
             return None
         if self._stage == "header":
-            self._header = json.loads(bytes(self._buffer))
-            self._tensors, self._left = [], []
-            for dtype, shape, *place in self._header["x"]:
-                self._tensors.append(self._tensor(_DTYPES[dtype], shape, place))
-                if not place and self._tensors[-1].numel():
-                    self._left.append(self._tensors[-1])
+            try:
+                self._read_header()
+            except (KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:  # also too deep a nesting
+                raise ValueError(f"a frame's header is none: {error}") from None
         if self._left:
             self._stage, self._buffer, self._filled = "tensor", raw(self._left.pop(0)), 0
             return None

@@ -20,6 +20,8 @@ def quorate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("import os, sys; print(os.environ['RANK'], sys.argv[1:], flush=True)\n")
+    (tmp_path / "wrong.py").write_text("import torch\nif torch\n")
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
     return tmp_path
 
 
@@ -27,7 +29,19 @@ def folder(tmp_path: Path) -> Path:
     ("arguments", "sentence"),
     [
         (["run", "missing.py"], 'there is no script "missing.py"'),
-        (["run", "."], 'there is no script "."'),
+        (["run", "."], '"." is a folder, not a script'),
+        (["run", "a" * 300], 'there is no script "aaa'),
+        (["run", "image.png"], '"image.png" is no Python script: '),
+        (["run", "-n", "2", "wrong.py"], "\"wrong.py\" is no Python script: expected ':', line 2"),
+        (["compare", "-n", "2", "wrong.py"], '"wrong.py" is no Python script: expected'),
+        (["run", "-m", "nowhere.at_all"], 'there is no module "nowhere.at_all"'),
+        (["run", "-n", "99999", "train.py"], "-n 99999: a run on one machine has at most 4096 workers of this kind"),
+        (
+            ["run", "--seed", str(2**63), "train.py"],
+            "--seed 9223372036854775808: a seed is a whole number from 0 on, a",
+        ),
+        (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is no name for a run; use letters, digits, dots'),
+        (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n". Known: '),
         (["run", "-n", "0", "train.py"], "-n 0: a run has at least one worker"),
         (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run has at least one worker"),
         (["run", "-n", "2", "--virtual", "2", "train.py"], "-n and --virtual exclude each other"),
@@ -133,6 +147,21 @@ def test_a_run_that_fails_has_status_1_and_no_traceback_of_ours(folder: Path) ->
     assert "rank 1 (host " in finished.stderr
     assert "  | ValueError: of the script" in finished.stderr
     assert "src/quorate" not in finished.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(folder: Path) -> None:
+    (folder / "runs").write_text("a file\n")
+    finished = quorate(folder, "run", "train.py")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("quorate: cannot make the folder runs/train-")
+    assert finished.stderr.count("\n") == 1
+
+
+def test_the_environment_of_other_launchers_stays_outside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUORATE_STRATEGY", "QUORATE_SEED", "QUORATE_BOARD", "RANK"):
+        monkeypatch.setenv(name, "nonsense")
+    finished = quorate(folder, "run", "train.py")
+    assert (finished.returncode, finished.stdout) == (0, "0 []\n")
 
 
 def test_a_module_runs_like_a_script(folder: Path) -> None:

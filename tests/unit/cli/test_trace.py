@@ -51,5 +51,5 @@ def test_wrong_input_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture
     make_comparison(Path("runs/compared"), seeds=(0,), steps=2, fails=False)
     assert status_of("compared") == 2
     assert "name one of its runs: runs/compared/all-reduce/seed-0, " in capsys.readouterr().err
-    assert status_of("first", "--output", "no/such/folder.json") == 1
-    assert "No such file or directory" in capsys.readouterr().err
+    assert status_of("first", "--output", "no/such/folder.json") == 2
+    assert "there is no folder no/such" in capsys.readouterr().err

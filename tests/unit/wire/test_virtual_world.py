@@ -12,6 +12,7 @@ import torch
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed, WireTimeout
 from quorate.wire.virtual import Constant, Link, Network, Sampled, VirtualWorld
+from quorate.wire.virtual.scheduler import Scheduler
 
 
 def gossip(wire: Wire) -> list[int]:
@@ -322,3 +323,26 @@ def test_an_interruption_ends_every_wait_of_everyone() -> None:
             wire.receive(wire.rank, "never").wait()
 
     assert [type(outcome.error) for outcome in world.outcomes(task)] == [KeyboardInterrupt] * 4
+
+
+def test_an_interrupt_while_workers_begin_ends_their_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    begin = Scheduler.begin
+
+    def begun(self: Scheduler) -> None:
+        begin(self)
+        raise KeyboardInterrupt
+
+    def task(wire: Wire) -> None:
+        try:
+            for _ in range(100_000):
+                wire.barrier().wait()
+            seen.append("through")
+        except KeyboardInterrupt:
+            seen.append("told")
+            raise
+
+    monkeypatch.setattr(Scheduler, "begin", begun)
+    with pytest.raises(KeyboardInterrupt):
+        VirtualWorld(2).run(task)
+    assert set(seen) == {"told"}, "one that has not begun hears of nothing"

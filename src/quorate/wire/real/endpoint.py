@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import socket
-import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
-from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.wire.failure import ended, read_failure
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
+from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
+from quorate.wire.socket_folder import make_socket_folder
 
 SLICE = 0.05
 """Seconds between two looks at the board while waiting."""
+_REMEMBERED = 12
+_FAREWELL = 5.0
 PATIENCE = 1.0
 """Seconds a wait lasts before it asks who has ended, and leaves word of what it waits for."""
 
@@ -55,6 +61,8 @@ class Endpoint:
         generation: int = 0,
         timeout: float = DEFAULT_TIMEOUT,
         folder: Path | None = None,
+        token: str = "",
+        find_address: Callable[[], str] = socket.gethostname,
     ) -> None:
         self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
         self.clock = WallClock()
@@ -62,12 +70,23 @@ class Endpoint:
         self.host = socket.gethostname()
         self._thread = threading.local()
         self._keys = f"generation/{generation}"
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._token, self._find_address, self._key = token, find_address, b""
+        self._folder: Path | None = None
         self._addresses: dict[int, str] = {}
         self._lock = threading.Lock()
         self.inbox = Inbox()
         self.mailbox: Mailbox | None = None
         self.is_local = True
+        self.address = "127.0.0.1"
+        """Where others reach this worker."""
+        self.calls = 0
+        """Collectives called so far."""
+        self.recent: deque[tuple[str, int, str]] = deque(maxlen=_REMEMBERED)
+        """The latest of them: channel, number there, operation."""
+        self.waits: dict[int, tuple[str, Collection[int], float]] = {}
+        """What each thread waits for that has not got it at once: what, which ranks, since when."""
+        self.gave_up: tuple[str, Collection[int], float] | None = None
+        """The wait that took too long last."""
         if size > 1:
             self._open(folder)
 
@@ -76,27 +95,45 @@ class Endpoint:
         board.set(f"{self._keys}/host/{self.rank}", self.host.encode())
         if self.rank == 0:
             board.set(f"{self._keys}/token", secrets.token_hex(32).encode())
-        everyone = [f"{self._keys}/host/{peer}" for peer in range(self.size)]
-        board.wait([*everyone, f"{self._keys}/token"], self.timeout)
-        self.is_local = all(board.get(key) == self.host.encode() for key in everyone)
+        everyone = range(self.size)
+        board.wait([f"{self._keys}/token"], self.timeout)
         token = board.get(f"{self._keys}/token") or b""
+        own = key_of(self._token, token) if self._token else b""
+        board.set(f"{self._keys}/place/{self.rank}", sign(own, "place", self.rank, machine()))
+        board.wait([f"{self._keys}/place/{peer}" for peer in everyone], self.timeout)
+        places = [board.get(f"{self._keys}/place/{peer}") or b"" for peer in everyone]
+        self.is_local = len({signed(place) for place in places}) == 1
+        if not self.is_local:
+            hosts = {peer: (board.get(f"{self._keys}/host/{peer}") or b"").decode() for peer in everyone}
+            try:
+                self._key = check_token(self._token, token, self.rank, places, hosts)
+            except ConfigurationError:
+                self._part_from(everyone)
+                raise
+            self.address = self._find_address()
         path = None
         if self.is_local:
             if folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="quorate-")
-                folder = Path(self._folder.name)
+                folder = self._folder = make_socket_folder()
             path = str(folder / f"mail-{self.generation}-{self.rank}")
-        self.mailbox = Mailbox(
-            self.rank, self.size, self.inbox, path, self.host, bytes.fromhex(token.decode()), self._find
-        )
-        board.set(f"{self._keys}/mail/{self.rank}", self.mailbox.address.encode())
+        self.mailbox = Mailbox(self.rank, self.size, self.inbox, path, self.address, self._key or token, self._find)
+        board.set(f"{self._keys}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
+
+    def _part_from(self, everyone: Collection[int]) -> None:
+        """All are refused; the board may go with one of them, so none goes before the others have seen why."""
+        self.board.set(f"{self._keys}/refused/{self.rank}", b"1")
+        with suppress(QuorateError):
+            self.board.wait([f"{self._keys}/refused/{peer}" for peer in everyone], _FAREWELL)
 
     def _find(self, peer: int) -> str:
         with self._lock:
             if peer not in self._addresses:
                 key = f"{self._keys}/mail/{peer}"
                 self.board.wait([key], self.timeout)
-                self._addresses[peer] = (self.board.get(key) or b"").decode()
+                written = self.board.get(key) or b""
+                if not self.is_local and not is_signed(self._key, "mail", peer, written):
+                    raise ConnectionError(f"the address of rank {peer} is not signed with the token of this run")
+                self._addresses[peer] = signed(written)
             return self._addresses[peer]
 
     @property
@@ -127,19 +164,25 @@ class Endpoint:
         begin = time.monotonic()
         if ready(min(SLICE, limit)):
             return
-        while True:
-            self.look()
-            waited = time.monotonic() - begin
-            if waited > PATIENCE:
-                self.when_stuck()
-                self._look_for_ended(waits_for, needed)
-            if waited >= limit:
-                late = sorted(needed if missing is None else missing())
-                raise WireTimeout(
-                    f"rank {self.rank} waited {limit:g} s for {ranks_in_words(late)} in {waits_for}", late
-                )
-            if ready(min(SLICE, limit - waited)):
-                return
+        thread = threading.get_ident()
+        self.waits[thread] = (waits_for, needed, begin)
+        try:
+            while True:
+                self.look()
+                waited = time.monotonic() - begin
+                if waited > PATIENCE:
+                    self.when_stuck()
+                    self._look_for_ended(waits_for, needed)
+                if waited >= limit:
+                    self.gave_up = (waits_for, needed, begin)
+                    late = sorted(needed if missing is None else missing())
+                    raise WireTimeout(
+                        f"rank {self.rank} waited {limit:g} s for {ranks_in_words(late)} in {waits_for}", late
+                    )
+                if ready(min(SLICE, limit - waited)):
+                    return
+        finally:
+            self.waits.pop(thread, None)
 
     def look(self) -> None:
         """Raise what went wrong elsewhere."""
@@ -175,4 +218,4 @@ class Endpoint:
         if self.mailbox is not None:
             self.mailbox.close()
         if self._folder is not None:
-            self._folder.cleanup()
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,10 +7,7 @@ the run's token (HMAC-SHA256 over a nonce) before anything it sends is read; wha
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import secrets
 import selectors
 import socket
 import threading
@@ -24,16 +21,9 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.wire.frames import Reader, encode
+from quorate.wire.real.arriving import NONCE, Arriving, Lobby, proof
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.shared import Arena, Lender, is_possible
-
-_NONCE = 32
-_MAC = hashlib.sha256().digest_size
-
-
-def proof(token: bytes, nonce: bytes) -> bytes:
-    """What a connection answers to `nonce`."""
-    return hmac.new(token, nonce, hashlib.sha256).digest()
 
 
 class Outgoing:
@@ -83,27 +73,6 @@ class _Link:
             return False
 
 
-class _Arriving:
-    """A connection that only the other side writes to: first its proof, then frames."""
-
-    def __init__(self, sock: socket.socket, nonce: bytes) -> None:
-        self.sock, self.nonce = sock, nonce
-        self.proof = bytearray()
-        self.fd: int | None = None
-        """Of the other side's shared memory."""
-        self.lender: Lender | None = None
-        self.reader: Reader | None = None
-        self.source: int | None = None
-
-    def close(self) -> None:
-        self.sock.close()
-        if self.lender is not None:
-            self.lender.settle()
-            self.lender.close()
-        elif self.fd is not None:
-            os.close(self.fd)
-
-
 class Mailbox:
     """This worker's end of all its connections. `find` gives a peer's address, waiting until it is known.
 
@@ -127,7 +96,7 @@ class Mailbox:
             os.chmod(path, 0o600)
             self.address = f"unix:{path}"
         else:
-            self._listener = socket.create_server((host, 0))
+            self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
             self.address = f"tcp:{host}:{self._listener.getsockname()[1]}"
         self._listener.listen(128)
         self._listener.setblocking(False)
@@ -139,6 +108,7 @@ class Mailbox:
         self._selector.register(wakes, selectors.EVENT_READ, wakes)
         self._closed = False
         self._lenders: list[Lender] = []
+        self._lobby = Lobby()
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
         self._thread.start()
 
@@ -165,6 +135,7 @@ class Mailbox:
         self._closed = True
         self._poke()
         self._thread.join(timeout=2.0)
+        self._wake.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -200,8 +171,8 @@ class Mailbox:
                 sock = socket.create_connection((host, int(port)), timeout=10.0)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             nonce = b""
-            while len(nonce) < _NONCE:
-                more = sock.recv(_NONCE - len(nonce))
+            while len(nonce) < NONCE:
+                more = sock.recv(NONCE - len(nonce))
                 if not more:
                     raise ConnectionResetError("closed while introducing ourselves")
                 nonce += more
@@ -228,41 +199,38 @@ class Mailbox:
                 self._selector.unregister(sock)
             for lender in self._lenders:
                 lender.settle()
+            late = self._lobby.overdue()
             for key, _ in events:
                 if key.data is None:
                     self._accept()
                 elif isinstance(key.data, _Link):
                     key.data.push()
-                elif isinstance(key.data, _Arriving):
+                elif isinstance(key.data, Arriving):
                     self._read(key.data)
                 else:
                     with suppress(BlockingIOError):
                         key.data.recv(4096)
+            for arriving in late:
+                if arriving.reader is None and arriving.sock.fileno() >= 0:
+                    self._drop(arriving)
         for key in list(self._selector.get_map().values()):
             with suppress(OSError):
-                (key.data if isinstance(key.data, _Arriving) else key.fileobj).close()  # type: ignore[union-attr]
+                (key.data if isinstance(key.data, Arriving) else key.fileobj).close()  # type: ignore[union-attr]
         for link in self._links.values():
             link.sock.close()
         self._selector.close()
 
     def _accept(self) -> None:
         with suppress(BlockingIOError, OSError):
-            sock, _ = self._listener.accept()
-            nonce = secrets.token_bytes(_NONCE)
-            sock.setblocking(False)
-            sock.send(nonce)
-            self._selector.register(sock, selectors.EVENT_READ, _Arriving(sock, nonce))
+            arriving = Arriving(self._listener.accept()[0])
+            self._selector.register(arriving.sock, selectors.EVENT_READ, arriving)
+            self._lobby.enter(arriving)
 
-    def _read(self, arriving: _Arriving) -> None:
+    def _read(self, arriving: Arriving) -> None:
         try:
             if arriving.reader is None:
-                more = self._introduction(arriving, _MAC - len(arriving.proof))
-                if not more:
-                    raise ConnectionResetError
-                arriving.proof += more
-                if len(arriving.proof) == _MAC:
-                    if not hmac.compare_digest(bytes(arriving.proof), proof(self._token, arriving.nonce)):
-                        raise ConnectionRefusedError
+                if arriving.prove(self._token):
+                    self._lobby.leave(arriving)
                     if arriving.fd is not None:
                         arriving.lender = Lender(arriving.fd, self.rank, self.size)
                         self._lenders.append(arriving.lender)
@@ -275,26 +243,20 @@ class Mailbox:
                 whole = arriving.reader.got(count)
                 if whole is not None:
                     message, envelope = whole
+                    if envelope["source"] not in range(self.size):
+                        raise ValueError("a message from none of the workers")
                     arriving.source = int(envelope["source"])
                     self.inbox.put(arriving.source, str(envelope["tag"]), message)
         except BlockingIOError:
             return
         except (OSError, ValueError, KeyError, TypeError):
-            if arriving.source is not None:
-                self.lost.add(arriving.source)
-            self._selector.unregister(arriving.sock)
-            if arriving.lender is not None:
-                self._lenders.remove(arriving.lender)
-            arriving.close()
+            self._drop(arriving)
 
-    def _introduction(self, arriving: _Arriving, most: int) -> bytes:
-        """The next bytes of a proof, with which a descriptor may come."""
-        if arriving.sock.family != socket.AF_UNIX:
-            return arriving.sock.recv(most)
-        more, descriptors, _, _ = socket.recv_fds(arriving.sock, most, 1)
-        for fd in descriptors:
-            if arriving.fd is None:
-                arriving.fd = fd
-            else:
-                os.close(fd)
-        return more
+    def _drop(self, arriving: Arriving) -> None:
+        if arriving.source is not None:
+            self.lost.add(arriving.source)
+        self._lobby.leave(arriving)
+        self._selector.unregister(arriving.sock)
+        if arriving.lender is not None:
+            self._lenders.remove(arriving.lender)
+        arriving.close()

@@ -34,6 +34,8 @@ class Order:
         self._known.add((self._last, operation))
         self._last = operation
         self.count += 1
+        self.endpoint.calls += 1
+        self.endpoint.recent.append((self._name, self.count, operation))
         return self.count
 
     @contextmanager

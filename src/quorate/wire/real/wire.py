@@ -168,7 +168,7 @@ def _gloo(store: dist.Store, endpoint: Endpoint) -> Any:
     make: Any = dist.ProcessGroupGloo
     options = make._Options()
     options._timeout = timedelta(seconds=endpoint.timeout)
-    options._devices = [make.create_device(hostname="127.0.0.1") if endpoint.is_local else make.create_default_device()]
+    options._devices = [make.create_device(hostname=endpoint.address)]
     return make(store, endpoint.rank, endpoint.size, options)
 
 

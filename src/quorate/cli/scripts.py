@@ -1,0 +1,58 @@
+"""What is to be run, looked at before any process starts: whether it is there, and whether it is Python."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zipfile
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from pathlib import Path
+
+from quorate.core.errors import ConfigurationError
+
+
+def is_file(name: str) -> bool:
+    """Whether there is such a file; what can be no name of a file is none."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def check_script(name: str) -> None:
+    """Raises `ConfigurationError` for a script that is not there, cannot be read, or is not Python.
+
+    Compiled and not run; archives and bytecode are left to the interpreter.
+    """
+    if not is_file(name):
+        is_folder = bool(name) and len(name) < 256 and Path(name).is_dir()
+        what = f'"{name}" is a folder, not a script' if is_folder else f'there is no script "{name}"'
+        raise ConfigurationError(f"{what} (looked in {Path.cwd()})")
+    if name.endswith(".pyc") or zipfile.is_zipfile(name):
+        return
+    try:
+        source = Path(name).read_bytes()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, name, "exec", dont_inherit=True)
+    except OSError as error:
+        raise ConfigurationError(f'the script "{name}" cannot be read: {error.strerror or error}') from None
+    except SyntaxError as error:
+        line = "" if error.lineno is None else f", line {error.lineno}"
+        raise ConfigurationError(f'"{name}" is no Python script: {error.msg}{line}') from None
+    except ValueError as error:  # null bytes
+        raise ConfigurationError(f'"{name}" is no Python script: {error}') from None
+    except (RecursionError, MemoryError):
+        raise ConfigurationError(f'"{name}" is no Python script: it is nested too deeply') from None
+
+
+def check_module(name: str) -> None:
+    """Raises `ConfigurationError` for a module that is not found. Imports nothing: of `a.b` only `a` is looked for."""
+    top = name.partition(".")[0]
+    is_name = all(part.isidentifier() for part in name.split("."))
+    path = [str(Path.cwd()), *sys.path]
+    if not is_name or not any(
+        spec is not None
+        for spec in (BuiltinImporter.find_spec(top), FrozenImporter.find_spec(top), PathFinder.find_spec(top, path))
+    ):
+        raise ConfigurationError(f'there is no module "{name}" (looked in {Path.cwd()} and where Python does)')

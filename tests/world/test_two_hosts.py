@@ -1,0 +1,94 @@
+"""A run that spans two hosts: by TCP, with a token, and not without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import ADDRESSES, are_possible, two_hosts
+
+pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
+
+SECRET = "a secret that is long enough"
+PORT = 29411
+SCRIPT = """
+    import socket, torch, quorate
+    world = quorate.join(timeout=40, records=False)
+    for name in ("all-reduce", "quorum"):
+        model = torch.nn.Linear(300, 300)
+        optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy=name)
+        for step in range(4):
+            model(torch.full((2, 300), float(world.rank))).sum().backward()
+            optimizer.step()
+        optimizer.finish()
+        total = float(sum(x.double().sum() for x in model.parameters()))
+        print(name, len(set(world.gather(total))) == 1)
+    listening = [line.split()[1] for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}") if " 0A " in line]
+    print(f"end {world.rank} {world.gather(socket.gethostname())} {world.wire.endpoint.is_local}")
+    print("listening", *listening, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[list[str], list[str]]]:
+    with two_hosts() as entries:
+        yield entries
+
+
+def run(
+    hosts: tuple[list[str], list[str]], folder: Path, tokens: Sequence[str | None]
+) -> list[subprocess.CompletedProcess[str]]:
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    children = []
+    for rank, (enter, token) in enumerate(zip(hosts, tokens, strict=True)):
+        own = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        said = {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT, **own}
+        environment = {**os.environ, **{name: str(value) for name, value in said.items()}}
+        if token is not None:
+            environment["QUORATE_TOKEN"] = token
+        words = [*enter, sys.executable, str(script)]
+        pipe = subprocess.PIPE
+        children.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True))
+    try:
+        ended = []
+        for child in children:
+            out, err = child.communicate(timeout=90)
+            ended.append(subprocess.CompletedProcess(child.args, child.returncode, out, err))
+        return ended
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def reachable(listening: str) -> set[str]:
+    """Of `01020304:7F55 …`, as `/proc/net/tcp` has them, the addresses that are not of this host alone; no stores."""
+    found = set()
+    for place in listening.split():
+        address, port = place.split(":")
+        if int(port, 16) != PORT and not (len(address) == 8 and address.endswith("7F")):
+            found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(address))))
+    return found
+
+
+def test_workers_on_two_hosts_agree(hosts: tuple[list[str], list[str]], tmp_path: Path) -> None:
+    for rank, ended in enumerate(run(hosts, tmp_path, [SECRET, SECRET])):
+        assert ended.returncode == 0, ended.stderr
+        *told, listening = ended.stdout.splitlines()
+        assert told == ["all-reduce True", "quorum True", f"end {rank} ['first', 'second'] False"]
+        assert reachable(listening.removeprefix("listening ")) == {ADDRESSES[rank]}
+
+
+def test_without_the_token_nobody_is_let_in(hosts: tuple[list[str], list[str]], tmp_path: Path) -> None:
+    for rank, ended in enumerate(run(hosts, tmp_path, [SECRET, None])):
+        assert ended.returncode == 2 and "Traceback" not in ended.stderr
+        sentence = ("have different tokens; set QUORATE_TOKEN", "rank 1 has no token, and the workers are on")[rank]
+        assert any(line.startswith("quorate: ") and sentence in line for line in ended.stderr.splitlines())
+        assert not ended.stdout
