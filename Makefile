@@ -4,14 +4,17 @@
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
 #   make test         the whole test suite
 #   make check        format, lint, types, layers and the quick tests: run it before every commit
+#   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
+#   make soak         300 real kills, interrupts and other faults, and what became of each run (some 10 minutes)
 #   make clean        remove what the commands above have made, .venv too
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+KILLS ?= 300
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo test check clean
+.PHONY: venv demo test check docs soak clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -43,6 +46,17 @@ check: venv
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/contract tests/architecture
 
+docs: $(VENV)/.docs-installed
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+$(VENV)/.docs-installed: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+soak: venv
+	@PYTHONPATH=src $(BIN)/python -m tests.soak --kills $(KILLS)
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist docs/generated src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
 import typer
 
 import quorate
-from quorate.cli.main import app
+from quorate.cli.main import app, main
 from tests.architecture.tree import ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = ROOT / "docs" / "generated"
+WRITTEN = sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(GENERATED))
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *WRITTEN]
+STANDS_FOR_SOMETHING = re.compile(r"\b(NAME|RUN|FILE|VERB|FOLDER)\b|\bruns/")
+"""In a command: that it is to be completed by the reader, so that it can be parsed, but not done."""
 THE_READERS_OWN = {"train.py"}
 CODE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -55,6 +60,36 @@ def test_commands_exist(document: Path) -> None:
 
 
 @each_document
+def test_commands_are_understood(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is done where that starts nothing, or would start if it were not for `--dry-run`; else it is parsed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name in THE_READERS_OWN:
+        (tmp_path / name).write_text("")
+    for words in commands(document):
+        if words[0] != "quorate" or "VERB" in words:
+            continue
+        verb = words[1] if len(words) > 1 else ""
+        is_complete = not any(STANDS_FOR_SOMETHING.search(word) for word in words if not word.startswith("-"))
+        if verb in {"run", "compare"} and is_complete:
+            assert status_of(verb, "--dry-run", *words[2:]) == 0, (words, capsys.readouterr().err)
+        elif verb in {"list", "explain"}:
+            assert status_of(*words[1:]) == 0, (words, capsys.readouterr().err)
+        elif verb in verbs():
+            command = getattr(typer.main.get_command(app), "commands", {})[verb]
+            command.make_context(verb, [word for word in words[2:] if word != "--help"])
+    assert not (tmp_path / "runs").exists()
+
+
+def status_of(*words: str) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+@each_document
 def test_files_in_commands_exist(document: Path) -> None:
     named = [word for words in commands(document) for word in words if re.search(r"\w\.(py|txt|toml|sh)$", word)]
     assert not [name for name in named if name not in THE_READERS_OWN and not (ROOT / name).exists()]
@@ -69,7 +104,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 @each_document
 def test_python_blocks_are_python(document: Path) -> None:
     for block in blocks(document, "python"):
-        compile(block, str(document), "exec")
+        compile(textwrap.dedent(block), str(document), "exec")
 
 
 def test_the_readme_shows_how_to_begin() -> None:
@@ -77,7 +112,20 @@ def test_the_readme_shows_how_to_begin() -> None:
     assert {"make demo", "make test"} <= typed
 
 
-@pytest.mark.parametrize("name", ["join", "distribute", "shard"])
+def test_what_the_readme_claims_was_printed_by_a_script() -> None:
+    """Every figure of the table is among the last results, below the heading of its script."""
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is measured")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .* \| (.*) \| `(benchmarks/(\w+)\.py)` \|$", table, re.MULTILINE)
+    assert len(rows) > 3
+    results = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for claimed, script, name in rows:
+        assert (ROOT / script).is_file()
+        sections = [section for section in results.split("\n## ") if f"benchmarks/{name}.py" in section]
+        for figure in re.findall(r"\d+(?:\.\d+)?", claimed):
+            assert any(re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", section) for section in sections), claimed
+
+
+@pytest.mark.parametrize("name", ["join", "distribute", "shard", "save", "load"])
 def test_the_reference_names_every_argument(name: str) -> None:
     text = (ROOT / "docs" / "reference" / "public-face.md").read_text(encoding="utf-8")
     section = text.partition(f"## `quorate.{name}()`")[2].partition("\n## ")[0]

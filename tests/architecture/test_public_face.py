@@ -10,7 +10,7 @@ import pytest
 import quorate
 from tests.architecture.tree import ROOT
 
-NAMES = ("join", "distribute", "shard", "log")
+NAMES = ("join", "distribute", "shard", "log", "save", "load")
 
 
 @pytest.mark.parametrize("name", NAMES)

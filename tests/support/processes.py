@@ -196,7 +196,7 @@ def _child(
     os.setsid()
     os.environ.update(environment)
     stacks = open(_stack_file(folder, rank), "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
-    faulthandler.register(signal.SIGUSR1, file=stacks)
+    faulthandler.register(signal.SIGXCPU, file=stacks)
     board = SocketBoard(environment["QUORATE_BOARD"].removeprefix("unix:"))
     began = time.monotonic()
     try:
@@ -234,7 +234,7 @@ def _write_stacks(pids: list[int | None]) -> None:
     for pid in pids:
         if pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
+                os.kill(pid, signal.SIGXCPU)
 
 
 def _stack_file(folder: str, rank: int) -> Path:

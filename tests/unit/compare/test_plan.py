@@ -61,8 +61,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"arms": ()}, "at least one strategy"),
         ({"arms": (Arm.of("ddp", {}), Arm.of("ddp", {}))}, "the strategy ddp is given twice"),
         ({"seeds": (1, 2, 1)}, "the seed 1 is given twice"),
-        ({"seeds": ()}, "seeds are whole numbers from 0 on"),
-        ({"seeds": (1, -2)}, r"seeds are whole numbers from 0 on, at least one, not \[1, -2\]"),
+        ({"seeds": ()}, "seeds are whole numbers from 0 to "),
+        ({"seeds": (1, -2)}, "seeds are whole numbers from 0 to 9223372036854775807, at least one"),
         ({"workers": 0}, "at least one worker, not 0"),
         (
             {"arms": (Arm.of("ddp", {}, is_baseline=True), Arm.of("gossip", {}, is_baseline=True))},
@@ -91,7 +91,7 @@ def test_what_makes_no_sense_is_refused(changed: dict[str, Any], sentence: str) 
         ("{", "compare.json cannot be read: "),
         ("[]", "is not of the format 1"),
         ('{"format": 2}', "is not of the format 1"),
-        ('{"format": 1}', "compare.json is damaged: 'metric'"),
+        ('{"format": 1}', "compare.json is damaged: subject: Field required"),
         ('{"format": 1, "metric": null, "subject": {"kind": "script", "nam": "x"}}', "is damaged: .*nam"),
     ],
 )

@@ -87,7 +87,8 @@ def test_where_the_time_of_a_step_goes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_bytes_are_those_of_the_formula_and_belong_to_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(3, training, tmp_path, monkeypatch)
-    numbers = 8 + 3 + 2 + 2  # parameters; header: weight, ended, resting, two used, two parts
+    # parameters; header: weight, four flags (ended, resting, stopping, saving), vectors and votes, used, parts, ranks
+    numbers = 8 + 7 + 2 + 2 + 3
     for ranks in found:
         for step in steps_of(ranks):
             assert step["bytes_out"] == step["bytes_in"] == all_reduce_bytes(4 * numbers, 3)

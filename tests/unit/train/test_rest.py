@@ -144,7 +144,7 @@ def test_time_is_up_for_all_at_the_same_step(size: int, share: str, monkeypatch:
         return seen, len(epoch(*parts)), world.wire.clock.now(), numbers(parts[0])
 
     found = run(size, task, Constant(0.01))
-    assert {told[0] for told in found} <= {50, 51}
+    assert {told[0] for told in found} <= {50, 51, 52}
     assert len({told[0] for told in found}) == 1
     assert all(told[1] == 0 for told in found)
     assert all(torch.equal(told[3], found[0][3]) for told in found)

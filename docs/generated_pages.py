@@ -1,0 +1,210 @@
+"""Pages that say what the code says: a card for every strategy, every option of the command line, every setting."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import quorate
+from quorate.cli.cards import Card, cards_of
+from quorate.cli.listing import FAMILIES, registry
+from quorate.cli.main import app
+
+
+def write(folder: Path) -> None:
+    """Make all pages below `folder`; a page that says what it said before is not touched, so that builds are quick."""
+    pages = dict(pages_by_path())
+    for path, text in pages.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+    for file in folder.rglob("*.md"):
+        if file.relative_to(folder).as_posix() not in pages:
+            file.unlink()
+
+
+def pages_by_path() -> Iterator[tuple[str, str]]:
+    """Every page's path and text."""
+    cards = {family: [_card(family, name) for name in registry(family)] for family in FAMILIES}
+    for family in ("strategies", "baselines"):
+        for card in cards[family]:
+            yield f"strategies/{card.name}.md", card_page(card)
+    yield "strategies/index.md", strategies_page([*cards["strategies"], *cards["baselines"]])
+    yield "options.md", options_page()
+    yield "settings.md", settings_page([*cards["strategies"], *cards["workloads"]])
+    yield "api.md", api_page()
+
+
+def card_page(card: Card) -> str:
+    """What `quorate explain` tells, as a page."""
+    lines = [f"# `{card.name}`", "", card.summary, ""]
+    if card.text:
+        lines += [_prose(card.text), ""]
+    for title, text in card.sections.items():
+        if title == "Paper":
+            lines += _honesty(card)
+        lines += [f"## {title}", "", _prose(text), ""]
+    if "Paper" not in card.sections:
+        lines += _honesty(card)
+    lines += _settings(card, "##")
+    lines += ["The same in a terminal:", "", "```bash", f"quorate explain {card.name}", "```", ""]
+    return "\n".join(lines)
+
+
+def strategies_page(cards: Sequence[Card]) -> str:
+    """The list of all, and what becomes of each under faults, side by side."""
+    names = "\n".join(f"{card.name}" for card in cards)
+    faults = list(dict.fromkeys(row.fault for card in cards for row in card.honesty))
+    rows = [
+        [
+            f"[`{card.name}`]({card.name}.md)",
+            *({row.fault: row.verdict for row in card.honesty}.get(fault, "") for fault in faults),
+        ]
+        for card in cards
+        if card.honesty
+    ]
+    summaries = [[f"[`{card.name}`]({card.name}.md)", card.kind, card.summary] for card in cards]
+    return "\n".join(
+        [
+            "# Strategy cards",
+            "",
+            "Made from the documentation of the strategies themselves; `quorate explain NAME` prints the same.",
+            "",
+            *_table(["name", "kind", "what it is"], summaries),
+            "",
+            "## What becomes of a run under a fault",
+            "",
+            *_table(["strategy", *faults], rows),
+            "",
+            "What the words mean is told [with the command](../../reference/command-line.md#quorate-explain).",
+            "",
+            "```{toctree}",
+            ":hidden:",
+            "",
+            names,
+            "```",
+            "",
+        ]
+    )
+
+
+def options_page() -> str:
+    """Every verb, with every argument and option, as `--help` has them."""
+    group: Any = typer.main.get_command(app)
+    lines = ["# Options of every verb", "", "What `quorate VERB --help` shows.", ""]
+    for verb, command in group.commands.items():
+        lines += [f"## `quorate {verb}`", "", _prose(inspect.cleandoc(command.help or "")), ""]
+        rows = [_option(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
+        if rows:
+            lines += [*_table(["argument or option", "default", "meaning"], rows), ""]
+    return "\n".join(lines)
+
+
+def settings_page(cards: Sequence[Card]) -> str:
+    """What `--set` and `--workload-set` take."""
+    lines = [
+        "# Settings",
+        "",
+        "Of strategies: `quorate run --set key=value`, `--strategy NAME:key=value`, or keyword arguments of",
+        "`quorate.distribute`. Of workloads: `quorate compare --workload-set key=value`.",
+        "",
+    ]
+    for card in cards:
+        lines += [f"## `{card.name}` ({card.kind})", "", *_settings(card, "")]
+    return "\n".join(lines)
+
+
+def api_page() -> str:
+    """What Sphinx is to take from the docstrings."""
+    kinds = {name: "class" if inspect.isclass(getattr(quorate, name)) else "function" for name in quorate.__all__}
+    order = sorted(kinds, key=lambda name: kinds[name] == "class")
+    return "\n".join(
+        [
+            "# From the docstrings",
+            "",
+            "What the code says of itself. [The public face](../reference/public-face.md) tells the same at greater",
+            "length; here are the signatures, the errors, and what a strategy sees.",
+            "",
+            "## What `quorate` gives",
+            "",
+            "```{eval-rst}",
+            ".. currentmodule:: quorate",
+            "",
+            *(f".. auto{kinds[name]}:: {name}\n" for name in order),
+            "```",
+            "",
+            *_module("Errors", "quorate.core.errors"),
+            *_module("What a strategy is made of", "quorate.core.strategy"),
+        ]
+    )
+
+
+def escaped(lines: Sequence[str]) -> list[str]:
+    """A docstring's lines with what reStructuredText would take for markup escaped, but for `code` and *emphasis*."""
+    text = re.sub(r"(`[^`]*`|(?<![\w*])\*\w[^*`]*\*(?![\w*]))|([*|\\])|(\w_)(?!\w)", _escape, "\n".join(lines))
+    return text.split("\n")
+
+
+def _escape(found: re.Match[str]) -> str:
+    kept, mark, reference = found.groups()
+    if kept is not None:
+        return f"`{kept}`" if kept[0] == "`" and "\n" not in kept else kept
+    return f"\\{mark}" if mark else f"{reference[0]}\\_"
+
+
+def _card(family: str, name: str) -> Card:
+    kind = registry(family).kind
+    return next(card for card in cards_of(name) if card.kind == kind)
+
+
+def _module(title: str, name: str) -> list[str]:
+    return [f"## {title}", "", "```{eval-rst}", f".. automodule:: {name}", "```", ""]
+
+
+def _honesty(card: Card) -> list[str]:
+    if not card.honesty:
+        return []
+    rows = [[row.fault, row.verdict, row.remark] for row in card.honesty]
+    return ["## Honesty", "", *_table(["what befalls it", "what becomes of it", "remark"], rows), ""]
+
+
+def _settings(card: Card, marks: str) -> list[str]:
+    title = [f"{marks} Settings", ""] if marks else []
+    if not card.settings:
+        return [*title, "None.", ""]
+    rows = [
+        [f"`{one.name}`", f"`{one.type}`", "required" if one.default is None else f"`{one.default}`", one.meaning]
+        for one in card.settings
+    ]
+    return [*title, *_table(["setting", "type", "default", "meaning"], rows), ""]
+
+
+def _option(parameter: Any) -> list[str]:
+    names = [*parameter.opts, *parameter.secondary_opts]
+    is_option = parameter.param_type_name == "option"
+    shown = (
+        ", ".join(f"`{name}`" for name in names) if is_option else f"`{parameter.metavar or parameter.name.upper()}`"
+    )
+    default = parameter.default
+    told = "" if default in (None, False, ()) or callable(default) else f"`{default}`"
+    return [shown, told, _prose(getattr(parameter, "help", None) or "")]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return [
+        f"| {' | '.join(heads)} |",
+        f"|{'---|' * len(heads)}",
+        *(f"| {' | '.join(row)} |" for row in cells),
+    ]
+
+
+def _prose(text: str) -> str:
+    """Text of a docstring or of help, so that Markdown takes nothing in it for markup but code in backticks."""
+    return re.sub(r"(`[^`]*`)|([*_<\\])", lambda found: found[1] or f"\\{found[2]}", text)

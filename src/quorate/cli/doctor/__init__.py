@@ -1,0 +1,1 @@
+"""`quorate doctor`: what works on this machine. Facts are probed apart from what is made of them."""

@@ -1,0 +1,75 @@
+"""Findings: what an examination says, and how a fact is got within a time limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Level(StrEnum):
+    """How good a finding is."""
+
+    OK = "OK"
+    WARN = "WARN"
+    """It works, but not for everything, or not well."""
+    FAIL = "FAIL"
+    """Trainings cannot run, or cannot be trusted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One row of the table. `fix` says what to do, or, where all is well, how to get more; "" where nothing."""
+
+    name: str
+    level: Level
+    found: str
+    fix: str = ""
+
+
+def ok(name: str, found: str, fix: str = "") -> Finding:
+    """Nothing has to be done."""
+    return Finding(name=name, level=Level.OK, found=found, fix=fix)
+
+
+def warn(name: str, found: str, fix: str) -> Finding:
+    """It works, but."""
+    return Finding(name=name, level=Level.WARN, found=found, fix=fix)
+
+
+def fail(name: str, found: str, fix: str) -> Finding:
+    """It does not work."""
+    return Finding(name=name, level=Level.FAIL, found=found, fix=fix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination(Generic[T]):
+    """One thing to look at: `probe` gets a fact within `seconds`, `judge` says what it means."""
+
+    name: str
+    seconds: float
+    probe: Callable[[], T]
+    judge: Callable[[T], Finding]
+
+    def finding(self) -> Finding:
+        """What came of it. A probe that raises `OSError`, or does not end in time, has failed."""
+        answers: list[T | OSError] = []
+        thread = threading.Thread(target=self._ask, args=(answers,), daemon=True)
+        thread.start()
+        thread.join(self.seconds)
+        if not answers and thread.is_alive():
+            return fail(self.name, f"no answer within {self.seconds:g} s", "see what this machine is waiting for")
+        answer = answers[0] if answers else OSError("the probe ended without an answer")
+        if isinstance(answer, OSError):
+            return fail(self.name, f"could not be looked at: {answer}", "see the error; then ask again")
+        return self.judge(answer)
+
+    def _ask(self, answers: list[T | OSError]) -> None:
+        try:
+            answers.append(self.probe())
+        except OSError as error:
+            answers.append(error)

@@ -1,0 +1,226 @@
+"""The machine: cores and threads, memory, shared memory, open files, folders, clocks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorate.cli.doctor.findings import Finding, fail, ok, warn
+from quorate.core.cache_folder import cache_folder
+
+GIB = 2**30
+A_WORKER = 400 * 2**20
+"""Bytes of resident memory that a worker takes with torch imported and a small model."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreFacts:
+    """What there is to compute with, and how many threads torch was told to take."""
+
+    usable: int
+    """Cores this process may run on."""
+    quota: float | None
+    """Cores' worth of time that a container grants; None: no limit."""
+    omp_num_threads: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderFacts:
+    """A folder that is written to."""
+
+    what: str
+    path: str
+    error: str | None
+    """Why nothing can be written there; None: it can."""
+    free: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockFacts:
+    """The clock that times are taken with."""
+
+    resolution: float
+    """Seconds between two readings that differ, as seen."""
+    backwards: int
+    """How often, of many, a reading was less than the one before."""
+    offset: float
+    """Seconds by which another process's clock is at least off; 0 where none can be seen."""
+
+
+def probe_cores() -> CoreFacts:
+    """Affinity, quota, environment."""
+    try:
+        usable = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has none
+        usable = os.cpu_count() or 1
+    return CoreFacts(usable=usable, quota=_quota(), omp_num_threads=os.environ.get("OMP_NUM_THREADS"))
+
+
+def judge_cores(facts: CoreFacts) -> Finding:
+    """One core makes workers take turns; a number of threads beyond the cores makes them fight."""
+    cores = facts.usable if facts.quota is None else min(float(facts.usable), facts.quota)
+    found = f"{facts.usable} usable" + ("" if facts.quota is None else f", a quota of {facts.quota:g}")
+    threads = facts.omp_num_threads
+    told = "not set: quorate run gives each worker 1 thread" if threads is None else threads
+    found = f"{found}; OMP_NUM_THREADS {told}"
+    if threads is not None and not (threads.isdigit() and int(threads) > 0):
+        return warn("cores", found, "unset OMP_NUM_THREADS, or set it to a whole number of threads")
+    if threads is not None and int(threads) > cores:
+        return warn("cores", found, f"set OMP_NUM_THREADS to at most the cores divided by the workers ({cores:g})")
+    if cores < 2:
+        return warn("cores", found, "workers take turns on one core: measure nothing here, or use --virtual")
+    return ok("cores", found)
+
+
+def probe_memory() -> tuple[int, int]:
+    """Bytes that are available, and bytes in all, of the machine or of its container."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total, total
+    sizes = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
+    total, free = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
+    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    if limit is not None and used is not None and limit < total:
+        total, free = limit, min(free, max(0, limit - used))
+    return free, total
+
+
+def judge_memory(memory: tuple[int, int]) -> Finding:
+    """Fewer than two workers' worth fails."""
+    free, total = memory
+    workers = free // A_WORKER
+    found = f"{_in_words(free)} of {_in_words(total)} available, enough for some {workers} workers with small models"
+    if workers < 2:
+        return fail("memory", found, "end other programs, raise the container's limit, or use --virtual")
+    if workers < 4:
+        return warn("memory", found, "start no more workers than that, or use --virtual")
+    return ok("memory", found)
+
+
+def probe_shared_memory() -> int | None:
+    """Free bytes of /dev/shm; None where there is none (macOS needs none)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return shutil.disk_usage("/dev/shm").free
+
+
+def judge_shared_memory(free: int | None) -> Finding:
+    """Containers get 64 MiB unless told; workers of a DataLoader die of it."""
+    if free is None:
+        return ok("/dev/shm", "not used on this system")
+    if free < 64 * 2**20:
+        return warn("/dev/shm", f"{_in_words(free)} free", "start the container with --shm-size=1g (or --ipc=host)")
+    return ok("/dev/shm", f"{_in_words(free)} free")
+
+
+def probe_open_files() -> int:
+    """How many descriptors a process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def judge_open_files(limit: int) -> Finding:
+    """A worker has several for each other worker."""
+    if limit == resource.RLIM_INFINITY:
+        return ok("open files", "no limit")
+    if limit < 1024:
+        return warn("open files", f"at most {limit}", "raise it before a run: ulimit -n 4096")
+    return ok("open files", f"at most {limit}")
+
+
+def probe_folders() -> list[FolderFacts]:
+    """Where records, sockets and caches go; something is written in each, and taken away again."""
+    cache = cache_folder()
+    places = [("records", Path("runs")), ("temporary files", Path(tempfile.gettempdir()))]
+    return [_tried(what, path) for what, path in [*places, *([("caches", cache)] if cache else [])]]
+
+
+def judge_folders(folders: Sequence[FolderFacts]) -> Finding:
+    """Records and sockets have to go somewhere; caches are a convenience."""
+    found = "; ".join(f"{one.what} in {one.path}: {one.error or f'{_in_words(one.free)} free'}" for one in folders)
+    shut = [one for one in folders if one.error]
+    if any(one.what != "caches" for one in shut):
+        fixes = {"records": "work in a folder you may write to", "temporary files": "set TMPDIR to such a folder"}
+        return fail("folders", found, "; ".join(fixes[one.what] for one in shut if one.what in fixes))
+    if any(one.free < GIB // 10 for one in folders if one.what != "caches"):
+        return fail("folders", found, "free some disk space")
+    if shut:
+        return warn("folders", found, "set XDG_CACHE_HOME to a folder that can be written to")
+    if any(one.free < GIB for one in folders):
+        return warn("folders", found, "free some disk space")
+    return ok("folders", found)
+
+
+def probe_clocks() -> ClockFacts:
+    """Thousands of readings here, and one of another process, which must lie between two of ours."""
+    readings = [time.monotonic() for _ in range(10_000)]
+    steps = [late - early for early, late in itertools.pairwise(readings)]
+    before = time.monotonic()
+    told = subprocess.run(
+        [sys.executable, "-S", "-c", "import time; print(time.monotonic())"], capture_output=True, check=False
+    )
+    after = time.monotonic()
+    other = float(told.stdout or "nan")
+    return ClockFacts(
+        resolution=min((step for step in steps if step > 0), default=float("inf")),
+        backwards=sum(step < 0 for step in steps),
+        offset=max(before - other, other - after, 0.0),
+    )
+
+
+def judge_clocks(facts: ClockFacts) -> Finding:
+    """Times of processes on one host are held side by side: they must come from one clock, and a fine one."""
+    found = f"steps of {facts.resolution * 1e6:.2g} us"
+    if facts.backwards:
+        return fail("clocks", f"{found}, and went back {facts.backwards} times", "records cannot be trusted here")
+    if not facts.offset <= 1e-3:
+        told = f"{found}; another process's clock is {facts.offset:.3g} s off"
+        return warn("clocks", told, "do not read arrival skew off this machine's records")
+    if facts.resolution > 1e-3:
+        return warn("clocks", found, "times below a millisecond mean nothing in records of this machine")
+    return ok("clocks", f"{found}; one clock for all processes")
+
+
+def _tried(what: str, path: Path) -> FolderFacts:
+    there = path.absolute()
+    while not there.is_dir() and there.parent != there:
+        there = there.parent  # a folder that is not there yet is made in the nearest one that is
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"quorate")
+            file.flush()
+        error = None if there == path.absolute() or not path.exists() else f"{path} is no folder"
+    except OSError as failed:
+        error = f"not writable ({failed.strerror})"
+    return FolderFacts(what=what, path=str(path), error=error, free=shutil.disk_usage(there).free)
+
+
+def _quota() -> float | None:
+    try:
+        allowed, period = (_CGROUP / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return None if allowed == "max" else int(allowed) / int(period)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _in_words(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,153 @@
+"""What is installed: Python, torch and the other packages against the ranges they are supported in, extras, GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from quorate.cli.doctor.findings import Finding, fail, ok, warn
+
+OLDEST_PYTHON = (3, 11)
+NEEDED = {
+    "torch": ">=2.10,<2.14",
+    "numpy": ">=2",
+    "safetensors": ">=0.5",
+    "pydantic": ">=2.10,<3",
+    "typer": ">=0.15",
+    "rich": ">=14.2",
+}
+"""The packages that are always needed, in the versions that are supported; pyproject.toml says the same."""
+EXTRAS = {"digits": ("sklearn",), "tensorboard": ("tensorboard",), "docs": ("sphinx", "myst_parser", "furo")}
+"""The modules that each extra brings."""
+EXTRAS_FOR = {
+    "digits": "the workload digits",
+    "tensorboard": "event files beside the records",
+    "docs": "building this documentation",
+}
+_CLAUSE = re.compile(r"(<=|>=|==|!=|~=|<|>)\s*([\w.]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package that Quorate needs: the version that is here (None: none), and what is admitted, such as `>=2`."""
+
+    name: str
+    version: str | None
+    admitted: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """GPUs as torch sees them, and as the driver does."""
+
+    names: Sequence[str]
+    build: str | None
+    """The version of CUDA or ROCm that torch was built for; None: a CPU build."""
+    has_driver: bool
+    """Whether there is an `nvidia-smi`."""
+
+
+def probe_python() -> tuple[int, int, int]:
+    """The interpreter's version."""
+    return sys.version_info[:3]
+
+
+def judge_python(version: tuple[int, int, int]) -> Finding:
+    """Too old a one fails."""
+    found = f"{'.'.join(map(str, version))}, {platform.python_implementation()} on {platform.system()}"
+    if version[:2] < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return fail("python", found, f"install Python {oldest} or later, and Quorate in it")
+    return ok("python", found)
+
+
+def probe_packages() -> list[Package]:
+    """Every package that Quorate needs always. Imports none of them."""
+    return [Package(name=name, version=_version(name), admitted=admitted) for name, admitted in NEEDED.items()]
+
+
+def judge_torch(packages: Sequence[Package]) -> Finding:
+    """Without it, and in a version that was never tried, nothing can be promised."""
+    return _judged("torch", [package for package in packages if package.name == "torch"])
+
+
+def judge_packages(packages: Sequence[Package]) -> Finding:
+    """The other packages."""
+    others = [package for package in packages if package.name != "torch"]
+    return _judged("packages", others)
+
+
+def _judged(name: str, packages: Sequence[Package]) -> Finding:
+    wrong = [one for one in packages if one.version is None or not admits(one.admitted, one.version)]
+    if wrong:
+        found = "; ".join(f"{one.name} {one.version or 'is missing'}, supported {one.admitted}" for one in wrong)
+        wanted = " ".join(f"'{one.name}{one.admitted}'" for one in wrong)
+        return fail(name, found, f"pip install {wanted}")
+    return ok(name, ", ".join(f"{one.name} {one.version}" for one in packages))
+
+
+def admits(admitted: str, version: str) -> bool:
+    """Whether `version` is within the clauses `admitted`, such as `<2.14,>=2.10`; release numbers are what counts."""
+    return all(_holds(sign, _numbers(version), _numbers(bound)) for sign, bound in _CLAUSE.findall(admitted))
+
+
+def _holds(sign: str, version: tuple[int, ...], bound: tuple[int, ...]) -> bool:
+    wide = max(len(version), len(bound))
+    mine, theirs = (numbers + (0,) * (wide - len(numbers)) for numbers in (version, bound))
+    return {
+        "<": mine < theirs,
+        "<=": mine <= theirs,
+        ">": mine > theirs,
+        ">=": mine >= theirs,
+        "==": mine == theirs,
+        "!=": mine != theirs,
+        "~=": mine >= theirs and mine[: len(bound) - 1] == theirs[: len(bound) - 1],
+    }[sign]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    release = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(map(int, release.group().split("."))) if release else ()
+
+
+def probe_extras() -> dict[str, bool]:
+    """By extra, whether all of its modules are there. Imports none of them."""
+    return {extra: all(importlib.util.find_spec(name) for name in names) for extra, names in EXTRAS.items()}
+
+
+def judge_extras(there: Mapping[str, bool]) -> Finding:
+    """Nobody needs them all: what is missing is no fault."""
+    missing = [extra for extra, is_there in there.items() if not is_there]
+    installed = ", ".join(extra for extra, is_there in there.items() if is_there) or "none"
+    if not missing:
+        return ok("extras", f"installed: {installed}")
+    fix = "; ".join(f"for {EXTRAS_FOR[extra]}: pip install '.[{extra}]'" for extra in missing)
+    return ok("extras", f"installed: {installed}; not installed: {', '.join(missing)}", fix)
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver is installed."""
+    return shutil.which("nvidia-smi") is not None
+
+
+def judge_gpu(facts: GpuFacts) -> Finding:
+    """A GPU that torch cannot use is worth a warning; none at all is not."""
+    if facts.names:
+        return ok("gpu", f"{len(facts.names)}: {', '.join(sorted(set(facts.names)))} (torch built for {facts.build})")
+    if facts.has_driver:
+        why = "torch was built for the CPU" if facts.build is None else f"torch, built for {facts.build}, sees none"
+        return warn("gpu", f"a driver is installed, but {why}", "install torch for your driver's version of CUDA")
+    return ok("gpu", "none; workers compute on the CPU")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,85 @@
+"""`quorate doctor`: one table of what works here, with the fix beside what does not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from quorate.cli.doctor import examinations
+from quorate.cli.doctor.findings import Finding, Level
+
+LACKING = 3
+"""The exit status where something fails: the environment lacks it."""
+_WIDE = 150
+"""Columns of the table where the output is no terminal."""
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
+    """Examine this machine: what trainings need, whether it works, and how to mend what does not.
+
+    Backends are tried with two processes, and so is a training. Takes some twenty seconds.
+    """
+    findings = list(_progress(examinations.findings(), examinations.names()))
+    if as_json:
+        typer.echo(json.dumps(_as_json(findings), indent=2, ensure_ascii=False))
+    else:
+        _show(findings)
+        typer.echo(_conclusion(findings))
+    return LACKING if any(one.level is Level.FAIL for one in findings) else 0
+
+
+def _as_json(findings: Sequence[Finding]) -> dict[str, object]:
+    counts = {level.value: sum(one.level is level for one in findings) for level in Level}
+    return {"counts": counts, "findings": [asdict(one) for one in findings]}
+
+
+def _progress(findings: Iterable[Finding], names: Sequence[str]) -> Iterator[Finding]:
+    """Passes them on, and says on stderr what is being looked at: on a terminal in one line that is gone at the end."""
+    with_terminal = sys.stderr.isatty()
+    found = iter(findings)
+    for number, name in enumerate(names, 1):
+        told = f"quorate: [{number}/{len(names)}] {name}"
+        sys.stderr.write(f"\r\x1b[2K{told}" if with_terminal else "")
+        sys.stderr.flush()
+        finding = next(found, None)
+        if finding is None:
+            break
+        if not with_terminal:
+            sys.stderr.write(f"{told}: {finding.level}\n")
+        yield finding
+    sys.stderr.write("\r\x1b[2K" if with_terminal else "")
+    sys.stderr.flush()
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    for heading, width in (("what", 12), ("", 4), ("found", None), ("what to do", None)):
+        table.add_column(heading, min_width=width, overflow="fold")
+    for one in findings:
+        table.add_row(one.name, Text(one.level.value, style=_STYLES[one.level]), Text(one.found), Text(one.fix))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    console.print(table)
+
+
+def _conclusion(findings: Sequence[Finding]) -> str:
+    failed = [one.name for one in findings if one.level is Level.FAIL]
+    warned = [one.name for one in findings if one.level is Level.WARN]
+    if failed:
+        return f"{len(failed)} of {len(findings)} failed: {', '.join(failed)}"
+    if warned:
+        return f"trainings can run here; mind: {', '.join(warned)}"
+    return "trainings can run here"

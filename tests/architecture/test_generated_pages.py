@@ -1,0 +1,105 @@
+"""The pages made from the code say all of it; and the site builds, where what builds it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+import quorate
+from quorate.cli.cards import FAULTS, cards_of
+from quorate.cli.listing import registry
+from quorate.cli.main import app
+from tests.architecture.tree import ROOT
+
+DOCS = ROOT / "docs"
+BUILDS = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo"))
+
+
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(generated: ModuleType) -> dict[str, str]:
+    return dict(generated.pages_by_path())
+
+
+@pytest.mark.parametrize("name", sorted(registry("strategies")))
+def test_every_strategy_has_a_page_with_all_of_its_card(name: str, pages: dict[str, str]) -> None:
+    page = pages[f"strategies/{name}.md"]
+    (card,) = cards_of(name)
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Settings"]
+    for row in card.honesty:
+        assert f"| {row.fault} | {row.verdict} |" in page
+    assert all(f"| `{setting.name}` |" in page for setting in card.settings)
+    table = next(line for line in pages["strategies/index.md"].splitlines() if line.startswith("| strategy |"))
+    assert table == f"| strategy | {' | '.join(FAULTS)} |"
+    assert f"\n{name}\n" in pages["strategies/index.md"]
+
+
+def test_every_option_of_every_verb_is_there(pages: dict[str, str]) -> None:
+    sections = {section.partition("`")[0]: section for section in pages["options.md"].split("\n## `quorate ")[1:]}
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    assert set(sections) == set(commands)
+    for verb, command in commands.items():
+        for parameter in command.params:
+            names = (
+                parameter.opts
+                if parameter.param_type_name == "option"
+                else [parameter.metavar or parameter.name.upper()]
+            )
+            assert all(f"`{name}`" in sections[verb] for name in names), (verb, names)
+
+
+def test_every_setting_is_there(pages: dict[str, str]) -> None:
+    for family in ("strategies", "workloads"):
+        for name in registry(family):
+            section = pages["settings.md"].partition(f"## `{name}` (")[2].partition("\n## ")[0]
+            (card,) = [card for card in cards_of(name) if card.kind == registry(family).kind]
+            assert all(f"| `{setting.name}` |" in section for setting in card.settings)
+            assert bool(card.settings) != ("None." in section)
+
+
+def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:
+    assert generated.escaped(["`x` and **values, a_ |b|"]) == ["``x`` and \\*\\*values, a\\_ \\|b\\|"]
+    assert generated.escaped(["*per worker*, 2 * 3 * x"]) == ["*per worker*, 2 \\* 3 \\* x"]
+
+
+def test_all_that_is_public_is_described(pages: dict[str, str]) -> None:
+    described = set(re.findall(r"^\.\. auto(?:class|function):: (\w+)$", pages["api.md"], re.MULTILINE))
+    assert described == set(quorate.__all__)
+
+
+def test_pages_that_are_gone_are_taken_away(generated: ModuleType, tmp_path: Path, pages: dict[str, str]) -> None:
+    (tmp_path / "old.md").write_text("# Of an earlier version\n")
+    generated.write(tmp_path)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")} == set(pages)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
+    generated.write(tmp_path)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
+
+
+@pytest.mark.skipif(not BUILDS, reason="the extra `docs` is not installed; `make docs` installs it")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "dummy"]
+    built = subprocess.run(
+        [*command, "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "site")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert built.returncode == 0, built.stderr

@@ -1,0 +1,152 @@
+"""The Python that the documents show runs: each block on two virtual workers, the reader's own names supplied."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorate import strategies
+from quorate.cli.main import main
+from quorate.launch.virtual import run_script
+from tests.architecture.test_documents import DOCUMENTS, blocks
+from tests.architecture.tree import ROOT
+
+EXCERPTS = {"docs/howto/my-own-script.md"}
+"""Documents that show parts of the examples, which run as a whole."""
+FRAGMENTS: dict[str, str] = {}
+"""Documents whose blocks are no Python that could run, and why."""
+SUPPLIED = {
+    "torch": "import torch",
+    "quorate": "import quorate",
+    "world": "world = quorate.join()",
+    "dataset": "dataset = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))",
+    "Net": "class Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 1)",
+    "loss_of": "def loss_of(model, batch):\n    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])",
+    "model": "model = Net().to(world.device)",
+    "optimizer": "optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)",
+    "scheduler": "scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)",
+    "scaler": "scaler = torch.amp.GradScaler('cpu')",
+    "loader": "loader = quorate.shard(dataset, batch_size=8)",
+    "batch": "batch = next(iter(loader))",
+    "loss": "loss = loss_of(model, batch)",
+    "epochs": "epochs = 2",
+}
+"""What a block may use without making it, and what is put there."""
+AFTERWARDS = {
+    "docs/howto/add-a-strategy.md": """
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = quorate.distribute(plain, model, strategy="periodic-averaging")
+        for batch in loader:
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.finish()
+        every = world.gather(model.weight.detach())
+        assert all(torch.equal(each, every[0]) for each in every)
+    """,
+    "docs/howto/checkpoints.md": """
+        import torch
+        plain = torch.optim.AdamW(torch.nn.Linear(8, 1).parameters())
+        plain.load_state_dict(optimizer_state("runs/first/checkpoints/step-00000200/optimizer.safetensors"))
+        assert plain.state_dict()["state"][0]["step"] == 200
+    """,
+}
+"""What goes on after the last block of a document, to see that it did what the text says."""
+
+RUNS = {"mine": "docs/tutorial/first-training.md", "first": "docs/howto/checkpoints.md"}
+"""Runs that blocks read, and whose first block is the script that makes them."""
+
+BLOCKS = [
+    pytest.param(document, number, id=f"{document.relative_to(ROOT).as_posix()}-{number}")
+    for document in DOCUMENTS
+    if document.relative_to(ROOT).as_posix() not in EXCERPTS | set(FRAGMENTS)
+    for number in range(len(blocks(document, "python")))
+]
+
+
+def needed(text: str) -> Iterator[str]:
+    """What has to stand before `text`, in order: lines for each name that it reads and nowhere makes."""
+    supplied: dict[str, str] = {}
+
+    def supply(text: str) -> None:
+        for name in sorted(_missing(text) - supplied.keys()):
+            assert name in SUPPLIED, (
+                f"nobody makes {name}: let the block make it, or supply it in {Path(__file__).name}"
+            )
+            supply(SUPPLIED[name])
+            supplied[name] = SUPPLIED[name]
+
+    supply(text)
+    yield from supplied.values()
+
+
+def _missing(text: str) -> set[str]:
+    made, read = set(dir(builtins)) | {"__file__"}, set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else made).add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            made.add(node.name)
+        elif isinstance(node, ast.alias):
+            made.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.arg):
+            made.add(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            made.add(node.name)
+    return read - made
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader would stand, with a run of four workers in runs/mine. What a block registers is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(strategies.strategies, "_places", dict(strategies.strategies._places))
+    monkeypatch.setattr(strategies.strategies, "_loaded", dict(strategies.strategies._loaded))
+    return tmp_path
+
+
+def runs(text: str, folder: Path, size: int = 2) -> bool:
+    script = folder / "block.py"
+    script.write_text(text)
+    return run_script(script, size=size, run_dir=folder / "logs") == 0
+
+
+@pytest.mark.parametrize(("document", "number"), BLOCKS)
+def test_what_is_shown_runs(document: Path, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = blocks(document, "python")
+    block = shown[number]
+    if number == len(shown) - 1:
+        block += textwrap.dedent(AFTERWARDS.get(document.relative_to(ROOT).as_posix(), ""))
+    monkeypatch.setenv("QUORATE_RUN", "")  # put back afterwards
+    for name, maker in RUNS.items():
+        if f"runs/{name}/" in block:
+            (folder / "train.py").write_text(blocks(ROOT / maker, "python")[0])
+            with pytest.raises(SystemExit) as ended:
+                main(["run", "--virtual", "4", "--name", name, "train.py"])
+            assert ended.value.code == 0
+    monkeypatch.setenv("QUORATE_RUN", str(folder / "runs" / "here"))
+    future = "from __future__ import annotations\n"  # has to stand before what is supplied
+    head, body = (future, block.replace(future, "")) if future in block else ("", block)
+    assert runs("\n".join([head, *needed(body), body]), folder)
+
+
+def test_a_block_that_is_wrong_is_noticed(folder: Path) -> None:
+    assert not runs("assert False, 'as a wrong block would'", folder)
+    with pytest.raises(AssertionError, match="nobody makes undefined"):
+        list(needed("print(undefined)"))
+    assert list(needed("def f(x): return [y for y in x]\nimport a.b\na, f")) == []
+
+
+@pytest.mark.parametrize("document", sorted(EXCERPTS))
+def test_excerpts_are_in_the_examples(document: str) -> None:
+    examples = [path.read_text(encoding="utf-8").splitlines() for path in (ROOT / "examples").glob("*.py")]
+    excerpts = [block.splitlines() for block in blocks(ROOT / document, "python")]
+    assert excerpts
+    for lines in excerpts:
+        places = [(text, start) for text in examples for start in range(len(text))]
+        assert any(text[start : start + len(lines)] == lines for text, start in places), lines
