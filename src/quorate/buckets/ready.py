@@ -23,8 +23,8 @@ class ReadyGradients:
     `on_part(index, tensor)` is called for each part as it is complete (None: parts are only packed at `complete`).
     What is packed is `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter, whether a
     gradient has been added to since `complete` was last called, `began_without` whether it had none when the pass
-    began. Whoever gives away views of `flat` sets `is_lent`; while somebody holds one, the next pass packs into new
-    memory.
+    began. While it is `paused`, or `is_alone`, nothing is handed on. Whoever gives away views of `flat` sets `is_lent`;
+    while somebody holds one, the next pass packs into new memory.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ReadyGradients:
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
         self.scale = 1.0
-        self.paused = False
+        self.paused = self.is_alone = False
         self.touched = [False] * len(self._parameters)
         self.fired = self.is_lent = False
         flat.segments()
@@ -50,6 +50,11 @@ class ReadyGradients:
             for index, (p, segment) in enumerate(zip(self._parameters, flat.layout.segments, strict=True))
             if p.requires_grad
         ]
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether parts travel as they are complete; else they are there until the last is."""
+        return self._on_part is not None
 
     def begin(self) -> None:
         """A backward pass begins: what is there before it, and memory to pack into that nobody else looks at."""
@@ -70,7 +75,7 @@ class ReadyGradients:
         def note(parameter: Tensor) -> None:
             self.fired = True
             self.touched[index] = True
-            if self.paused or self._on_part is None:
+            if self.paused or self.is_alone or self._on_part is None:
                 return
             if self._seen[index]:  # a second nested backward added to it (re-entrant checkpointing of tied weights)
                 if part < self._handed_on:

@@ -1,4 +1,7 @@
-"""`quorate explain`: the card of a strategy, a baseline, a workload or a trace. Imports none of them."""
+"""`quorate explain`: the card of a strategy, a baseline, a workload, a trace or a topology. Imports none of them.
+
+A topology is drawn and measured as well, which loads numpy.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,39 @@ from typing import Annotated, Any
 import typer
 
 from quorate.cli.cards import Card, cards_of
+from quorate.cli.graphs import drawn, lines
+from quorate.core.errors import ConfigurationError
 
 _WIDEST = 100
 
 
 def explain(
     name: Annotated[str, typer.Argument(help="A name that `quorate list` shows.", metavar="NAME")],
+    workers: Annotated[
+        int | None, typer.Option("-n", "--workers", help="Draw a topology among so many workers.", metavar="N")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As a JSON list of cards.")] = False,
 ) -> None:
-    """Explain one name: idea, cost, when it loses, what becomes of it under faults, its settings, the paper."""
-    cards = cards_of(name)
+    """Explain one name: idea, cost, when it loses, what becomes of it under faults, its settings, the paper.
+
+    Of a topology, with or without settings (random:degree=3), -n draws the graph and tells how fast it mixes.
+    """
+    cards = cards_of(name.partition(":")[0] if ":" in name else name)
+    graph = None
+    if workers is not None:
+        if all(card.kind != "topology" for card in cards):
+            raise ConfigurationError(f'-n draws topologies, and "{name}" is a {cards[0].kind}')
+        graph = drawn(name, workers)
     if as_json:
-        typer.echo(json.dumps([_as_json(card) for card in cards], indent=2, ensure_ascii=False))
+        told = [_as_json(card) for card in cards]
+        if graph is not None:
+            told[0]["graph"] = asdict(graph)
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     typer.echo("\n\n".join("\n".join(_lines(card, width)) for card in cards))
+    if graph is not None:
+        typer.echo("\n" + "\n".join(lines(graph)))
 
 
 def _as_json(card: Card) -> dict[str, Any]:

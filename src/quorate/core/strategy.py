@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.contracts import Clock, Work
+from quorate.core.neighbours import Given, Neighbours
+from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat
 
 
@@ -34,6 +36,11 @@ class Mean(Protocol):
         ...
 
     @property
+    def mine(self) -> int:
+        """How many of this worker's contributions are in it; they are taken in order."""
+        ...
+
+    @property
     def options(self) -> Any:
         """The optimizer's numbers to apply it with."""
         ...
@@ -42,8 +49,8 @@ class Mean(Protocol):
 class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
 
-    def contribute(self, *, waits: bool = True) -> Work[int]:
-        """Hand in the gradient as it stands in `.grad`, unscaled; the work is done when it need not be waited for.
+    def contribute(self, vector: Flat | None = None, *, waits: bool = True) -> Work[int]:
+        """Hand in the gradient as it stands in `.grad`, unscaled, or `vector`; done when it need not be waited for.
 
         `waits` says whether the strategy does wait for it before the worker goes on computing.
         """
@@ -61,7 +68,8 @@ class WorkerRounds(Protocol):
 class Worker(Protocol):
     """One replica: the user's model and optimizer, and the way to the others.
 
-    `step` counts calls of `optimizer.step()` from 1. `weight` is what this worker's gradient counts in a mean.
+    `step` counts calls of `optimizer.step()` from 1. `weight` is what this worker's gradient counts in a mean. `seed`
+    is the run's, equal on all workers.
     """
 
     rank: int
@@ -69,10 +77,17 @@ class Worker(Protocol):
     step: int
     weight: float
     state: Any
+    replica: OwnReplica
+    seed: int
 
     @property
     def peers(self) -> Peers:
-        """The other workers."""
+        """The other workers, all together."""
+        ...
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The other workers, one by one; a strategy that uses them begins in `start`, on every worker."""
         ...
 
     @property
@@ -108,8 +123,20 @@ class Worker(Protocol):
         """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker."""
         ...
 
-    def update(self, gradient: Flat, *, options: Any = None) -> None:
-        """One step of the user's own optimizer on `gradient`, with its own options or these; `.grad` stays."""
+    def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
+        """One step of the user's own optimizer on `gradient`, with its own options or these; `.grad` stays.
+
+        With `at` those numbers are updated, in place, and the model stays as it is.
+        """
+        ...
+
+    def updater(
+        self, vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any
+    ) -> Callable[[Flat], None]:
+        """An optimizer of its own over `vector`, which is updated in place by every gradient that it is given.
+
+        `kind` is a name of `train.outer.KINDS`; what it remembers is in `memory`, which is empty before the first.
+        """
         ...
 
     def keep_company(self) -> None:
@@ -127,6 +154,11 @@ class Strategy(ABC):
     agrees_on: ClassVar[Literal["gradient", "parameters", "updates"]] = "gradient"
     waits: ClassVar[bool] = True
     """Whether every step waits for all workers. Where not, data is dealt out to whoever asks, unless told."""
+    is_apart: ClassVar[bool] = False
+    """Whether replicas differ between steps: they are compared only at the end, and their optimizers stay their own."""
+    has_means: ClassVar[bool] = True
+    """Whether its steps bring all workers together in means, with which word travels. Where not, who is asked to leave
+    settles with all others, and no step waits for a worker that rests or has ended."""
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         """What becomes of buffers at an evaluation and at the end: each worker's own, their mean, or rank 0's."""
@@ -146,6 +178,37 @@ class Strategy(ABC):
     def step(self, worker: Worker) -> None:
         """Called by `optimizer.step()`."""
 
+    def leftover(self, worker: Worker) -> tuple[Flat, float] | None:
+        """What this worker, which does not step any more, gives to the next mean of all, and its weight.
+
+        Asked for each mean until all workers have ended or rest. None: nothing, in a vector of all parameters.
+        """
+        return None
+
+    def follow(self, worker: Worker, mean: Flat) -> None:  # noqa: B027
+        """A mean of the others in which this worker took part without stepping; not called where nobody gave any."""
+
+    def mass(self, worker: Worker) -> float:
+        """What this replica counts in the mean of all, at an evaluation and at the end."""
+        return 1.0
+
+    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:  # noqa: B027
+        """All workers rest, or have ended: what neighbours gave in rounds that this worker took no part in."""
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        """Apply a round while this worker does not step; the default is one step of the user's optimizer."""
+        worker.update(one.mean, options=one.options)
+
+    def common(self, worker: Worker) -> Flat | None:
+        """Under rounds: the numbers that are equal on all workers after the same round. None: the model's."""
+        return None
+
+    def adopted(self, worker: Worker, common: Flat) -> None:  # noqa: B027
+        """The worker was too far behind, and got a copy of a replica: where it is now, in its optimizer as well."""
+
+    def resumed(self, worker: Worker) -> None:  # noqa: B027
+        """The model and `worker.state` are what a checkpoint has kept."""
+
     def drain(self, worker: Worker) -> None:  # noqa: B027
         """Leave nothing of this strategy in flight."""
 
@@ -153,4 +216,4 @@ class Strategy(ABC):
         """Leave equal replicas; the default averages the parameters once all workers have ended."""
         self.drain(worker)
         worker.keep_company()
-        worker.parameters = worker.peers.mean(worker.parameters).wait()
+        worker.parameters = worker.peers.mean(worker.parameters, weight=self.mass(worker)).wait()

@@ -15,10 +15,13 @@ from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
 from quorate.train.backward import Spending
+from quorate.train.checkpoint.marks import Marks
+from quorate.train.finite import Finite, is_finite
 from quorate.train.step_times import StepTimer, Timed
+from quorate.train.stopping import Stop
 from quorate.wire.work import Together
 
-_WEIGHT, _ENDED, _RESTING, _COUNTS = 0, 1, 2, 3
+_WEIGHT, _ENDED, _RESTING, _STOPPING, _SAVING, _VECTORS, _VOTES, _COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
 _POLL = 0.02
 
 
@@ -28,6 +31,16 @@ def header_of(weight: float, used: Sequence[bool], layout: Layout) -> Tensor:
     header[_WEIGHT] = weight
     header[_COUNTS : _COUNTS + len(used)] = torch.tensor(used, dtype=header.dtype)
     return header
+
+
+def put_bad(header: Tensor, rank: int, size: int) -> None:
+    """Note in a header that `rank` brought a gradient that is not finite."""
+    header[header.numel() - size + rank] = 1.0
+
+
+def bad_in(sums: Flat, size: int) -> list[int]:
+    """Who has noted that."""
+    return [rank for rank, n in enumerate(sums.header[-size:].tolist()) if n > 0]
 
 
 def used_in(sums: Flat, count: int) -> list[bool]:
@@ -65,6 +78,8 @@ class Agreement:
         wire: Wire,
         spending: Spending,
         timer: StepTimer,
+        stop: Stop,
+        finite: Finite,
         *,
         overlap: bool,
     ) -> None:
@@ -72,12 +87,18 @@ class Agreement:
         self._parameters = [p for _, p in parameters]
         tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in parameters]
         parts = len(layout_of(tensors).parts) + 1
-        self.layout = layout_of(tensors, header=_COUNTS + len(tensors) + parts)
+        self._bad_from = _COUNTS + len(tensors) + parts
+        self.layout = layout_of(tensors, header=self._bad_from + self.size)
         self.reducer = Dense(self.layout, wire)
         flat = Flat.zeros(self.layout)
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
-        self._spending, self._timer = spending, timer
+        self._spending, self._timer, self._stop, self._finite = spending, timer, stop, finite
+        self._are_finite, self._sums = True, list[Tensor]()
+        self.marks = Marks(None, self)
+        """Who saves."""
+        self.bad: list[int] = []
+        """Who brought a gradient that is not finite to the newest mean."""
         self.ready = ReadyGradients(
             self._parameters, flat, self._launch if overlap else None, [name for name, _ in parameters]
         )
@@ -85,12 +106,26 @@ class Agreement:
         self.local = LocalGradient(self._parameters, flat)
         self.used = [False] * len(tensors)
         self.ended = self.all_ended = self.resting = self.all_away = False
-        self.some_ended = False
+        self.some_ended = self.has_vectors = self.votes = self.has_voted = False
         self._company: Work[Flat] | None = None
+        self.leftover: Callable[[], tuple[Flat, float] | None] = lambda: None
+        """What this worker gives to a mean in which it takes part without stepping, and its weight."""
+        self.follow: Callable[[Flat], None] = lambda mean: None
+        """Takes the mean that came of it."""
 
     def _launch(self, part: int, x: Tensor) -> None:
         self._spending.backward_has_done(self._done_by[part])
+        if part < len(self.layout.parts) - 1:
+            self._check(x)
         self.reducer.part_ready(part, x)
+
+    def _check(self, *parts: Tensor) -> None:
+        """Before they travel: whether this worker's numbers are finite. A GPU is asked once, at the end."""
+        if not self._finite.looks:
+            return
+        on_cpu = [part for part in parts if part.device.type == "cpu"]
+        self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
+        self._are_finite = self._are_finite and self._finite.sees(on_cpu)
 
     def mean(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
         """See `core.strategy.Peers`. The mean of `worker.gradient` lives until the next backward."""
@@ -100,18 +135,24 @@ class Agreement:
         if x is self.local:
             return Timed(self._gradient_mean(weight), self._timer)
         with self._timer.spending("encode"):
-            mine = x * (weight / self.size)
-            mine.header.zero_()
-            mine.header[_WEIGHT] = weight
-            sums = self.reducer.start(mine)
+            sums = self.reducer.start(self._vector(x, weight))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
+            last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
+            self._check(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
+            if self._sums:
+                self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
+                self._sums.clear()
             mine = [0.0] * self.layout.header
-            mine[_WEIGHT] = weight
+            mine[_WEIGHT], mine[_STOPPING], mine[_SAVING] = weight, self._stop.mark, self.marks.mine()
+            mine[_VOTES] = float(self.votes)
+            if not self._are_finite:
+                self._finite.note([s.name for s in self.layout.segments], [p.grad for p in self._parameters])
+                mine[self._bad_from + self.rank], self._are_finite = 1.0, True
             mine[_COUNTS : _COUNTS + len(touched)] = map(float, touched)
             for part in dirty:
                 mine[_COUNTS + len(touched) + part] = 1.0
@@ -125,7 +166,9 @@ class Agreement:
             header = sums[0].header.tolist()
             count = len(self._parameters)
             self.used = [n > 0 for n in header[_COUNTS : _COUNTS + count]]
-            for part, changed in enumerate(header[_COUNTS + count :]):
+            self._learn(header)
+            self.bad = [rank for rank, n in enumerate(header[self._bad_from :]) if n > 0]
+            for part, changed in enumerate(header[_COUNTS + count : self._bad_from]):
                 if changed:
                     self._repeat(part, sums[0])
             return self._weighted(sums[0], header[_WEIGHT])
@@ -166,9 +209,29 @@ class Agreement:
         self.reducer.again(part, sums.parts[part]).wait()
         sums.header.copy_(header)
 
+    def _vector(self, x: Flat, weight: float) -> Flat:
+        """What travels of a vector that is no gradient; without weight, zeros."""
+        mine = x * (weight / self.size) if weight > 0 else Flat.zeros(x.layout)
+        header = mine.header.zero_()
+        header[_WEIGHT], header[_VECTORS] = weight, float(weight > 0)
+        header[_STOPPING], header[_SAVING], header[_VOTES] = self._stop.mark, self.marks.mine(), float(self.votes)
+        return mine
+
+    def _learn(self, header: Sequence[float]) -> None:
+        """What everyone has learnt in an exchange; where some part of it is to be repeated, still the same."""
+        self._stop.learn(header[_STOPPING])
+        self.marks.learn(header[_SAVING])
+        self.has_vectors = self.has_vectors or header[_VECTORS] > 0
+        self.has_voted = self.has_voted or header[_VOTES] > 0
+
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
-        total = float(sums.header[_WEIGHT]) if weight is None else weight
-        self._timer.contributors = round(total)
+        contributors = weight
+        if weight is None:
+            header = sums.header[:_COUNTS].tolist()
+            weight, contributors = header[_WEIGHT], header[_VECTORS]
+            self._learn(header)
+        total = weight
+        self._timer.contributors = round(contributors or 0)
         if total not in (0.0, float(self.size)):
             sums.mul_(self.size / total)
         return sums
@@ -213,10 +276,9 @@ class Agreement:
                 return
             self._settle_company()
         if not (self.all_ended or self.all_away):
-            zeros = Flat.zeros(self.layout)
-            zeros.header[_ENDED] = float(self.ended)
-            zeros.header[_RESTING] = float(self.resting)
-            self._company = self.reducer.start(zeros)
+            given = self._vector(*(self.leftover() or (Flat.zeros(self.layout), 0.0)))
+            given.header[_ENDED], given.header[_RESTING] = float(self.ended), float(self.resting)
+            self._company = self.reducer.start(given)
 
     def _settle_company(self) -> None:
         company, self._company = self._company, None
@@ -226,10 +288,13 @@ class Agreement:
         header = sums.header.tolist()
         self.some_ended, self.all_ended = header[_ENDED] > 0, header[_ENDED] == self.size
         self.all_away = self.resting and header[_ENDED] + header[_RESTING] == self.size
-        for part, changed in enumerate(header[_COUNTS + len(self._parameters) :]):
+        self._learn(header)
+        for part, changed in enumerate(header[_COUNTS + len(self._parameters) : self._bad_from]):
             if changed:
                 zeros = torch.zeros_like(sums.parts[part])
                 self.reducer.again(part, zeros).wait()
+        if header[_VECTORS] > 0:
+            self.follow(sums.mul_(self.size / header[_WEIGHT]))
 
     def close(self) -> None:
         self.ready.close()

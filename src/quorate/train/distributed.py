@@ -18,8 +18,12 @@ from quorate.core.strategy import Strategy
 from quorate.data.sharding import NOBODY_WAITS
 from quorate.strategies import strategies
 from quorate.train.backward import listeners
+from quorate.train.checkpoint.saving import saving
+from quorate.train.checkpoint.trained import Distributed, trained
+from quorate.train.finite import OnNonfinite, check_policy
 from quorate.train.pacing import PACING
 from quorate.train.rest import rests_with_loaders
+from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
 from quorate.train.step_times import RECORDER
 from quorate.train.watch import Watch
 from quorate.train.worker import OptimizerWorker
@@ -32,6 +36,8 @@ BASELINES = "baselines"
 """The key in `Place.kept` of what can stand where a strategy does: by name, what makes an optimizer and a model one."""
 LEARNING_RATE_FACTOR = "learning rate factor"
 """The key in `Place.kept` of what the command line multiplies learning rates with (None: nothing)."""
+STRATEGY = "strategy"
+"""The key in `Place.kept` of what the first distributed optimizer's strategy or baseline is called."""
 _WORKER = "_quorate_worker"
 
 Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
@@ -121,6 +127,8 @@ def distribute(
     *,
     name: str | None = None,
     alone: Literal["bypass", "algorithm"] = "bypass",
+    on_nonfinite: OnNonfinite = "warn",
+    compare_every: int = COMPARE_EVERY,
     **settings: Any,
 ) -> O:
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
@@ -130,6 +138,12 @@ def distribute(
     optimizers each have an order of their own; `name` tells them apart where workers call `distribute` in different
     orders. In a world of one the optimizer stays as it is, bit for bit; `alone="algorithm"` runs the strategy all the
     same, for study.
+
+    `on_nonfinite` says what becomes of a gradient that is infinite or no number, which all workers learn of together:
+    "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as
+    well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
+    does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
+    `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
 
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for an optimizer that is
     distributed already, and on every worker where the workers' models differ.
@@ -141,6 +155,7 @@ def distribute(
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
+    check_policy(on_nonfinite)
     override = place.kept.get(OVERRIDE, (None, {}))
     baseline: Baseline | None = place.kept.get(BASELINES, {}).get(override[0])
     label, chosen = (override[0], None) if baseline is not None else _chosen(strategy, settings, override)
@@ -150,8 +165,11 @@ def distribute(
     channel = str(count) if name is None else name
     swapped: Any = optimizer
     plain: Any = type(optimizer)
+    saving(place)  # what is left to be written is written last
+    kept = Distributed(channel, optimizer, model, label, _settings(chosen))
     if place.wire.size == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
+        listeners(place).all.append(LeavesAlone(place))
         if RECORDER in place.kept or PACING in place.kept:
             Watch(optimizer, place, channel)
     elif baseline is not None:
@@ -163,16 +181,19 @@ def distribute(
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         swapped.__class__ = _class_of(Distributes, plain)
         try:
-            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel)
+            watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, strategy=label)
+            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, watched)
         except BaseException:
             swapped.__class__ = plain
             raise
-        optimizer.__dict__[_WORKER] = worker
+        optimizer.__dict__[_WORKER] = kept.worker = worker
         place.leaving.append(worker.finish)
         if chosen.waits:
             rests_with_loaders(place)
         else:
             place.kept[NOBODY_WAITS] = True
+    place.kept.setdefault(STRATEGY, label)
+    trained(place).add(kept)
     _record(place, channel, optimizer, label, chosen)
     return optimizer
 
@@ -196,16 +217,20 @@ def _record(
     recorder: Recorder | None = place.kept.get(RECORDER)
     if recorder is None:
         return
-    fields = () if chosen is None else dataclasses.fields(chosen)
     recorder.write(
         "distribute",
         optimizer=channel,
         algorithm=type(optimizer).__mro__[2].__name__,
         strategy=label,
-        settings={field.name: _plain(getattr(chosen, field.name)) for field in fields},
+        settings=_settings(chosen),
         parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
     )
+
+
+def _settings(chosen: Strategy | None) -> dict[str, object]:
+    fields = () if chosen is None else dataclasses.fields(chosen)
+    return {field.name: _plain(getattr(chosen, field.name)) for field in fields}
 
 
 def _plain(value: object) -> object:

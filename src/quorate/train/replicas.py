@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -58,6 +58,15 @@ def average_tensors(tensors: Sequence[Tensor], wire: Wire) -> None:
             mean = wire.all_reduce(whole).wait()
             for x, numbers in zip(some, mean.split([x.numel() for x in some]), strict=True):
                 x.copy_(numbers.view(x.shape))
+
+
+def agree_on(buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire) -> None:
+    """Make everyone's buffers what a strategy says of them; of a mean, what cannot be averaged is rank 0's."""
+    if kind == "none":
+        return
+    if kind == "mean":
+        average_tensors([x for x in buffers if x.is_floating_point()], wire)
+    copy_tensors([x for x in buffers if kind == "rank0" or not x.is_floating_point()], wire)
 
 
 def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
@@ -135,3 +144,16 @@ def _bytes_of(text: str) -> Tensor:
 
 def _text_of(x: Tensor) -> str:
     return bytes(x.tolist()).decode()
+
+
+def level(tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, *, always: bool = False) -> int:
+    """Copy `tensors` and the optimizer's state from the worker with the most `updates`; how many.
+
+    Nothing where all have made equally many, unless `always`.
+    """
+    made = [int(x) for x in wire.all_gather(torch.tensor([updates])).wait()]
+    if always or len(set(made)) > 1:
+        ahead = made.index(max(made))
+        copy_tensors(tensors, wire, ahead)
+        copy_optimizer(optimizer, wire, ahead)
+    return max(made)

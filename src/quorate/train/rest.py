@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from quorate.data.loader import RESTS
 from quorate.train.backward import listeners
+from quorate.train.checkpoint.saving import saving
 from quorate.train.worker import OptimizerWorker
 from quorate.wire.current import Place
 
@@ -14,10 +18,20 @@ def rest(place: Place) -> None:
     Nothing where no optimizer is distributed. Raises as `Work.wait`.
     """
     workers = _workers(place)
-    for worker in workers:
-        worker.rest()
-    for worker in workers:
-        worker.rested()
+    saving(place).boundary()
+    for worker in workers[:1]:
+        worker.safeguards.step_begins()
+    comes_again = True
+    while comes_again:
+        for worker in workers:
+            worker.rest()
+        saving(place).boundary()
+        for worker in workers:
+            worker.rested()
+        # Those that have only come to save go on stepping, and are to be waited for.
+        comes_again = saving(place).some_saved and any(not worker.strategy.has_means for worker in workers)
+    for worker in workers[:1]:
+        worker.safeguards.step_begins()
 
 
 def go_away(place: Place) -> None:
@@ -30,6 +44,27 @@ def come_back(place: Place) -> None:
     """It goes on, from where the others are by now."""
     for worker in _workers(place):
         worker.is_back()
+
+
+@contextmanager
+def waiting(place: Place) -> Iterator[Callable[[], None]]:
+    """Inside, this worker waits for others elsewhere: no round waits for it.
+
+    What it is given is to be called now and then: it answers those that need something of its replicas before they can
+    come as well.
+    """
+    found = [worker.running_rounds for worker in _workers(place)]
+    running = [rounds for rounds in found if rounds is not None]
+    for rounds in running:
+        rounds.waits()
+
+    def serve() -> None:
+        for rounds in running:
+            rounds.give_copies()
+
+    yield serve
+    for rounds in running:
+        rounds.goes_on()
 
 
 def agree_on_buffers(place: Place) -> None:

@@ -17,7 +17,8 @@ from quorate.core.vectors import Flat
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
-from quorate.train.agreement import header_of, used_in
+from quorate.train.agreement import bad_in, header_of, put_bad, used_in
+from quorate.train.checkpoint.pending import kept_of, restore
 from quorate.train.replicas import optimizer_from_plain, optimizer_to_plain
 from quorate.train.step_times import Timed
 
@@ -31,6 +32,8 @@ class Mean:
 
     number: int
     mean: Flat
+    mine: int
+    """How many contributions of this worker it has taken."""
     norm: float
     """Of the mean, before it was clipped."""
     options: Any
@@ -47,32 +50,55 @@ class WorkerRounds:
         self._mean_held = 0
         self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
 
-    def contribute(self, *, waits: bool = True) -> Work[int]:
+    def contribute(self, vector: Flat | None = None, *, waits: bool = True) -> Work[int]:
         """See `core.strategy.WorkerRounds`."""
         worker = self._worker
         worker.timer.arrived()
-        own: dict[str, Any] = worker.optimizer.__dict__
-        is_finite = not float(own["found_inf"]) if "found_inf" in own else True
-        grads = [p.grad for p in worker.trained]
-        vector: Flat | None = None
         with worker.timer.spending("encode"):
-            if is_finite and any(grad is not None for grad in grads):
-                scale = own.get("grad_scale")
-                vector = self.rounds.blank()
-                share = worker.weight / worker.size
-                pack(grads, vector, scale=share if scale is None else share / float(scale))
-                vector.header.copy_(header_of(worker.weight, [grad is not None for grad in grads], vector.layout))
+            given = self._gradient() if vector is None else self._packed(vector)
             work = self.rounds.contribute(
-                vector, weight=worker.weight, step=worker.step, options=options_of(worker.optimizer), waits=waits
+                given, weight=worker.weight, step=worker.step, options=options_of(worker.optimizer), waits=waits
             )
         return Timed(work, worker.timer)
 
+    def _packed(self, vector: Flat) -> Flat:
+        """Its own memory, as rounds take it, with a header."""
+        worker = self._worker
+        packed = vector.times(worker.weight / worker.size, self.rounds.blank())
+        packed.header.copy_(header_of(worker.weight, [True] * len(worker.trained), packed.layout))
+        self._look(packed, packed.segments())
+        return packed
+
+    def _gradient(self) -> Flat | None:
+        """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
+        worker = self._worker
+        own: dict[str, Any] = worker.optimizer.__dict__
+        is_finite = not float(own["found_inf"]) if "found_inf" in own else True
+        grads = [p.grad for p in worker.trained]
+        if not is_finite or all(grad is None for grad in grads):
+            return None
+        scale = own.get("grad_scale")
+        vector = self.rounds.blank()
+        share = worker.weight / worker.size
+        pack(grads, vector, scale=share if scale is None else share / float(scale))
+        vector.header.copy_(header_of(worker.weight, [grad is not None for grad in grads], vector.layout))
+        self._look(vector, grads)
+        return vector
+
+    def _look(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
+        """Note in the header whether the numbers are finite."""
+        worker, finite = self._worker, self._worker.safeguards.finite
+        if finite.looks and not finite.sees(vector.parts):
+            finite.note([s.name for s in vector.layout.segments], grads)
+            put_bad(vector.header, worker.rank, worker.size)
+
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""
-        for one in self.rounds.completed():
+        for one in self.rounds.completed(in_step=True):
             ready = self._ready(one)
             if ready is not None:
                 yield ready
+                self._applied(ready)
 
     def goes_away(self) -> None:
         """See `Rounds.goes_away`."""
@@ -90,13 +116,23 @@ class WorkerRounds:
     def _apply(self, one: Round) -> None:
         ready = self._ready(one)
         if ready is not None:
-            self._worker.update(ready.mean, options=ready.options)
+            self._worker.strategy.apply(self._worker, ready)
+            self._applied(ready)
+
+    def _applied(self, ready: Mean) -> None:
+        worker = self._worker
+        if worker.strategy.is_apart:
+            worker.timer.rounds += 1  # local steps are none
+        else:
+            worker.safeguards.digests.look(ready.number)
 
     def _ready(self, one: Round) -> Mean | None:
         worker = self._worker
         self._note(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
+        if worker.safeguards.leaves_out(bad_in(one.sum, worker.size), one.number):
+            return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
         factor = worker.size / divisor
         worker.peers.used = used_in(one.sum, len(worker.trained))
@@ -106,7 +142,8 @@ class WorkerRounds:
             norm = factor * float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in places])))
             if norm > self._clip_norm:
                 factor *= self._clip_norm / (norm + 1e-6)
-        return Mean(one.number, one.sum.times(factor, self._own()), norm, one.options)
+        mine = sum(count for _, count in one.contributors.get(worker.rank, ()))
+        return Mean(one.number, one.sum.times(factor, self._own()), mine, norm, one.options)
 
     def _own(self) -> Flat:
         """Where the optimizer may write as it likes: the round itself is the same memory for all."""
@@ -133,11 +170,39 @@ class WorkerRounds:
                 contributors={str(rank): given for rank, given in one.contributors.items()},
             )
 
+    # -- checkpoints
+
+    @property
+    def version(self) -> int:
+        """The newest round this replica has applied."""
+        return self.rounds.version
+
+    def ask_for_save(self, request: int) -> None:
+        """Let a round be marked after which every worker saves; `request` grows from one to the next."""
+        self.rounds.ask_for_save(request)
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
+        return kept_of(self.rounds, self._worker.size)
+
+    def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
+        """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
+        worker = self._worker
+        return restore(self.rounds, worker.peers.layout, olds, worker.rank, worker.size)
+
     # -- rounds.rounds.Replica
+
+    def reached(self, number: int, term: int, *, in_step: bool) -> bool:
+        return self._worker.saving.reached(number, term, in_step=in_step)
+
+    def boundary(self) -> None:
+        self._worker.saving.boundary()
 
     def capture(self) -> tuple[dict[str, Any], Sequence[Tensor]]:
         worker = self._worker
-        parameters = [p.detach().clone() for p in worker.every]
+        common = worker.strategy.common(worker)
+        places = {} if common is None else dict(zip(map(id, worker.trained), common.segments(), strict=True))
+        parameters = [places.get(id(p), p.detach()).clone() for p in worker.every]
         about, tensors = optimizer_to_plain(worker.optimizer)
         return {"parameters": len(parameters), **about}, [*parameters, *(x.clone() for x in tensors)]
 
@@ -150,6 +215,11 @@ class WorkerRounds:
         optimizer_from_plain(worker.optimizer, about, list(tensors[count:]))
         for group, options in zip(worker.optimizer.param_groups, kept, strict=True):
             group.update(options)  # the learning rate and the rest are this worker's own scheduler's
+        if worker.strategy.common(worker) is not None:
+            given = dict(zip(map(id, worker.every), tensors, strict=False))
+            theirs = Flat.zeros(worker.peers.layout)
+            pack([given[id(p)] for p in worker.trained], theirs)
+            worker.strategy.adopted(worker, theirs)
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -35,7 +35,8 @@ class StepTimer:
         timers: list[StepTimer] = place.kept.setdefault(TIMERS, [])
         self.is_first = not timers
         timers.append(self)
-        self._place, self._clock, self._name, self._meter = place, place.wire.clock, name, meter
+        self._place, self._clock, self.name, self._meter = place, place.wire.clock, name, meter
+        consumed(place).follow_steps()
         self.steps = self.rounds = 0
         self.begin = self._clock.now()
         self._bytes_out = self._bytes_in = 0
@@ -78,6 +79,15 @@ class StepTimer:
             self._arrive = self._clock.now() if at is None else at
             self._busy_before = self._spent["update"]
 
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What the block spends, and whom it meets, belongs to no step."""
+        kept = self._arrive, self._busy_before, dict(self._spent), self.contributors, self.staleness
+        try:
+            yield
+        finally:
+            self._arrive, self._busy_before, self._spent, self.contributors, self.staleness = kept
+
     def set_out_again(self) -> None:
         """What was until now (an evaluation) belongs to no step."""
         self.begin = self._clock.now()
@@ -92,14 +102,16 @@ class StepTimer:
         self.arrived(now)
         assert self._arrive is not None
         self.steps += 1
-        data, examples, tokens = consumed(self._place).take() if self.is_first else (0.0, None, None)
+        taken = consumed(self._place)
+        taken.stepped()
+        data, examples, tokens = taken.take() if self.is_first else (0.0, None, None)
         if self.recorder is not None:
             sent, received = self._exchanged()
             losses = [] if is_scaled else self._losses
             self.recorder.step(
                 Step(
                     step=self.steps,
-                    optimizer=self._name,
+                    optimizer=self.name,
                     round=self.rounds,
                     begin=begin,
                     arrive=self._arrive,

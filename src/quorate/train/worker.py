@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.buckets.flat import pack, unpack
 from quorate.core.errors import ConfigurationError
+from quorate.core.own_replica import OwnReplica
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
 from quorate.data.sharding import RUN_SEED
+from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.train.agreement import Agreement
 from quorate.train.backward import listeners
+from quorate.train.checkpoint.saving import saving
+from quorate.train.neighbours import NeighboursOf
+from quorate.train.outer import updater
+from quorate.train.own_replica import Own, go_on_from
 from quorate.train.pacing import PACING, Pacing
-from quorate.train.plain_step import plain_step
-from quorate.train.replicas import average_tensors, compare_layouts, copy_optimizer, copy_tensors
+from quorate.train.plain_step import agreed_closure, plain_step
+from quorate.train.replicas import agree_on, compare_layouts, copy_optimizer, copy_tensors, level
 from quorate.train.rounds import WorkerRounds, put_options
+from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.step_times import StepTimer
+from quorate.train.updating import standing_at, with_gradient
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
 
@@ -39,6 +47,7 @@ class OptimizerWorker:
         strategy: Strategy,
         place: Place,
         name: str,
+        watched: Watched,
     ) -> None:
         meter = Meter()
         wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
@@ -47,12 +56,16 @@ class OptimizerWorker:
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
-        self._place = place
+        self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
+        self.neighbours = NeighboursOf(self)
         self._rounds: WorkerRounds | None = None
         self._agrees_in_backward = type(strategy).backward is not Strategy.backward
         self._agreed = self.finished = False
         self._closure: Callable[[], Any] | None = None
         self._loss: Any = None
+        self.safeguards, self.saving = Safeguards(self, place, watched), saving(place)
+        self.replica: OwnReplica = Own(self, plain, place)
+        self.updater = updater
         self._arrange()
         known = {id(p) for p in self.every}
         rest = [p for p in model.parameters() if id(p) not in known]
@@ -73,7 +86,12 @@ class OptimizerWorker:
         )  # the model's order; stable, so that parameters the model does not know keep the optimizer's
         named = [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
         self.trained = chosen
-        self.peers = Agreement(named, self.wire, self._listeners.spending, self.timer, overlap=self._agrees_in_backward)
+        watch, overlap = self.safeguards, self._agrees_in_backward
+        spending = self._listeners.spending
+        self.peers = Agreement(named, self.wire, spending, self.timer, watch.stop, watch.finite, overlap=overlap)
+        self.peers.marks.follow(self.saving, self)
+        self.peers.leftover = partial(self.strategy.leftover, self)
+        self.peers.follow = partial(self.strategy.follow, self)
         compare_layouts(self.peers.layout, self.wire)
 
     def grown(self, group: dict[str, Any]) -> None:
@@ -82,11 +100,16 @@ class OptimizerWorker:
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        if self._closure is None:
+            self.safeguards.step_begins()
         now = [p for group in self.optimizer.param_groups for p in group["params"]]
         if [p.requires_grad for p in now] != self._is_trained:
             self.peers.close()
+            before = self.peers
             self._arrange()
+            go_on_from(before, self.peers)
         self.peers.ready.begin()
+        self.neighbours.goes_on()
 
     def forward_ended(self, losses: Any) -> None:
         """What backward was called on; a worker that is to be late is late here."""
@@ -121,14 +144,14 @@ class OptimizerWorker:
     def agree_on_rounds(self, *, clip_norm: float | None = None, **settings: Any) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
-        seed = self._place.kept.get(RUN_SEED, 0)
         nbytes = sum(part.numel * part.dtype.itemsize for part in self.peers.layout.parts)
-        agreed = Agreed(size=self.size, seed=seed, vector_bytes=nbytes, **settings)
+        agreed = Agreed(size=self.size, seed=self.seed, vector_bytes=nbytes, **settings)
         self._rounds = WorkerRounds(self, agreed, clip_norm)
 
-    def update(self, gradient: Flat, *, options: Any = None) -> None:
-        self.timer.rounds += 1
-        with self.timer.spending("update"):
+    def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
+        if self._rounds is None or not self.strategy.is_apart:
+            self.timer.rounds += 1
+        with self.timer.spending("update"), standing_at(self.trained, at):
             if options is None:
                 self._update(gradient)
                 return
@@ -142,34 +165,33 @@ class OptimizerWorker:
         if gradient is self.peers.local:
             self._loss = plain_step(self.optimizer, self._plain, self._closure)
             return
-        kept = [p.grad for p in self.trained]
-        try:
-            for p, numbers, used in zip(self.trained, gradient.segments(), self._used(is_mine), strict=True):
-                p.grad = numbers.to(p.dtype) if used else None
+        used = [True] * len(self.trained) if is_mine else self.peers.used
+        with with_gradient(self.trained, gradient, used):
             self._loss = plain_step(self.optimizer, self._plain, self._closure, is_scaled=is_mine)
-        finally:
-            for p, grad in zip(self.trained, kept, strict=True):
-                p.grad = grad
-
-    def _used(self, is_mine: bool) -> list[bool]:
-        return [True] * len(self.trained) if is_mine else self.peers.used
 
     def keep_company(self) -> None:
-        self.peers.keep_company(self._everyone())
+        self.neighbours.until_all(self.peers.keep_company, ended=True)
 
-    def _everyone(self) -> list[Agreement]:
-        return [w.peers for w in self._listeners.all if isinstance(w, OptimizerWorker)]
+    def everyone(self) -> list[OptimizerWorker]:
+        """This worker's part in every optimizer that is distributed, in order."""
+        return [w for w in self._listeners.all if isinstance(w, OptimizerWorker)]
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether its strategy has agreed on rounds."""
+        return self._rounds is not None
 
     def rest(self) -> None:
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if self.finished:
             return
         if self._rounds is not None:
-            self._rounds.settle(ended=False)
+            self.strategy.drain(self)
             return
-        self.peers.rest(self._everyone())
-        if not self.peers.some_ended:
-            self._level()
+        self.neighbours.until_all(self.peers.rest, ended=False)
+        stays = self.strategy.is_apart and (self.peers.has_vectors or not self.strategy.has_means)
+        if not (self.peers.some_ended or stays):
+            self.timer.rounds = level(self.trained, self.optimizer, self.wire, self.timer.rounds)
 
     def goes_away(self) -> None:
         """This worker pauses, and the others go on without it. Raises where they would have to wait."""
@@ -178,6 +200,11 @@ class OptimizerWorker:
                 "under a strategy that waits for all workers none can evaluate alone: call world.evaluate() on all"
             )
         self._rounds.goes_away()
+
+    @property
+    def running_rounds(self) -> Rounds | None:
+        """Those of this worker, as long as it trains."""
+        return None if self._rounds is None or self.finished else self._rounds.rounds
 
     def is_back(self) -> None:
         """It goes on, from where the others are."""
@@ -190,22 +217,8 @@ class OptimizerWorker:
 
     def agree_on_buffers(self) -> None:
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
-        kind = self.strategy.which_buffers()
-        if not self.finished and kind != "none":
-            buffers = list(self._model.buffers())
-            if kind == "mean":
-                average_tensors([x for x in buffers if x.is_floating_point()], self.wire)
-                buffers = [x for x in buffers if not x.is_floating_point()]
-            copy_tensors(buffers, self.wire)
-
-    def _level(self) -> None:
-        """Copy parameters and optimizer state from the worker that has made the most updates, where they differ."""
-        rounds = [int(x) for x in self.wire.all_gather(torch.tensor([self.timer.rounds])).wait()]
-        if len(set(rounds)) > 1:
-            ahead = rounds.index(max(rounds))
-            copy_tensors(self.trained, self.wire, ahead)
-            copy_optimizer(self.optimizer, self.wire, ahead)
-            self.timer.rounds = max(rounds)
+        if not self.finished:
+            agree_on(list(self._model.buffers()), self.strategy.which_buffers(), self.wire)
 
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `train.backward`)."""
@@ -221,40 +234,34 @@ class OptimizerWorker:
             raise ConfigurationError(
                 "step() was called after optimizer.finish(); finish() is the last call of a training"
             )
+        self.saving.boundary(is_forward_done=True)
         self.step += 1
         of_closure = None
-        if closure is not None and self._rounds is not None:
+        if closure is not None and (self._rounds is not None or not self.strategy.has_means or self.strategy.is_apart):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:
-            self._closure = self._agreed_closure(closure)
+            self._closure = agreed_closure(closure, self.wire)
         if self._agrees_in_backward and not self._agreed and closure is None and self._has_gradient():
             self.peers.ready.begin()  # these gradients came without a backward
             self.peers.ready.touched = [p.grad is not None for p in self.trained]
             self.strategy.backward(self)
         self._loss = None
-        self.strategy.step(self)
+        bad, self.peers.bad = self.peers.bad, []
+        if not self.safeguards.leaves_out(bad, self.timer.rounds + 1):
+            self.strategy.step(self)
+        if self._rounds is None and not self.strategy.is_apart:
+            self.safeguards.digests.look(self.timer.rounds)
         self._agreed = False
         self._closure = None
         loss, self._loss = self._loss if of_closure is None else of_closure, None
         self.timer.ended(is_scaled="found_inf" in self.optimizer.__dict__)
+        self.saving.stepped()
         return loss
 
     def _has_gradient(self) -> bool:
         """Whether there is a gradient, be it zeros: the numbers differ between workers, and must not decide."""
         return any(p.grad is not None for p in self.trained)
-
-    def _agreed_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """`closure` with its loss averaged over all workers, so that all take the same decisions from it."""
-
-        def agreed() -> Any:
-            with torch.enable_grad():
-                loss = closure()
-            value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1) / self.size
-            mean = self.wire.all_reduce(value.clone()).wait()
-            return mean[0].to(loss.dtype) if isinstance(loss, Tensor) else float(mean)
-
-        return agreed
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -270,11 +277,15 @@ class OptimizerWorker:
         """Wait until all workers have ended, and leave equal replicas, buffers as the strategy says."""
         if self.finished:
             return
+        self.saving.boundary()
         self.strategy.finish(self)
         self.peers.close()
+        self.neighbours.close()
         if self._rounds is not None:
             self._rounds.rounds.close()
-        if self._rounds is None:
-            self._level()
+        apart = self.strategy.is_apart
+        if self._rounds is None or apart:
+            self.timer.rounds = level(self.trained, self.optimizer, self.wire, self.timer.rounds, always=apart)
         self.agree_on_buffers()
         self.finished = True
+        self.safeguards.finished(self.timer.rounds)

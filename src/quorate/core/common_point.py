@@ -1,0 +1,39 @@
+"""A point that all workers have in common, and what of one worker's own way is not in it yet; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.local_steps import LocalSteps
+from quorate.core.resize import kept
+from quorate.core.vectors import Flat
+
+
+@dataclass(kw_only=True)
+class CommonPoint(LocalSteps):
+    """Where this worker is: `common`, plus what is `pending`, plus its newest local steps."""
+
+    common: Flat = kept("same")
+    begun: Flat = kept("drop")
+    """Where the newest local steps began."""
+    pending: list[Flat] = kept("drop")
+    """What was handed in and is not in `common`, in order."""
+
+    def hand_in(self, reached: Flat) -> Flat:
+        """What the newest local steps did, up to `reached`; it is pending from now on."""
+        way = reached - self.begun
+        self.pending.append(way)
+        self.restart()
+        return way
+
+    def take(self, mean: Flat, mine: int) -> None:
+        """All went on by `mean`, in which the first `mine` of what is pending have come."""
+        self.common.add_(mean)
+        del self.pending[:mine]
+
+    def go_on(self) -> Flat:
+        """Where the next local steps begin."""
+        self.begun = self.common.clone()
+        for way in self.pending:
+            self.begun.add_(way)
+        return self.begun

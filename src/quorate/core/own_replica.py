@@ -1,0 +1,73 @@
+"""What a strategy of local steps sees of its own replica: the numbers to be averaged, what is known of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quorate.core.contracts import Clock
+from quorate.core.vectors import Flat
+
+
+class OwnReplica(Protocol):
+    """One worker's replica, as one vector to be averaged and back."""
+
+    @property
+    def clock(self) -> Clock:
+        """That of the worker."""
+        ...
+
+    @property
+    def examples(self) -> int:
+        """Of the step that is being made. Raises `ConfigurationError` where the loader is not `quorate.shard`'s."""
+        ...
+
+    @property
+    def step_began(self) -> float:
+        """When the step that is being made began, by the clock."""
+        ...
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """The learning rate of every parameter group, as it stands."""
+        ...
+
+    def read(self, *, moments: bool = False, numbers: Sequence[float] = ()) -> Flat:
+        """A copy of the parameters; with `moments` of the optimizer's as well, and with `numbers` behind them.
+
+        Equal settings give equal layouts on all workers, whatever an optimizer has come to keep.
+        """
+        ...
+
+    def write(self, mean: Flat, *, moments: bool = False) -> None:
+        """Let the model, and with `moments` the optimizer, have the numbers of such a vector."""
+        ...
+
+    def parameters_of(self, mean: Flat) -> Flat:
+        """The parameters in such a vector, as a vector of their own: a copy."""
+        ...
+
+    def numbers_of(self, mean: Flat) -> tuple[float, ...]:
+        """The numbers that were behind them."""
+        ...
+
+    def forget_moments(self) -> None:
+        """Let the optimizer begin anew: what it keeps of every parameter that is trained is gone."""
+        ...
+
+    def step_alone(self, is_alone: bool) -> None:
+        """Whether backward passes, from the next one on, hand on no gradient, though the strategy may agree there."""
+        ...
+
+    def vote(self) -> None:
+        """Tell all workers something, with the next exchange, and every one after it."""
+        ...
+
+    @property
+    def has_voted(self) -> bool:
+        """Whether any worker had told that by the newest exchange; it changes for all in the same one."""
+        ...
+
+    def by_group(self, vector: Flat, factors: Sequence[float]) -> Flat:
+        """`vector` over the parameters, each multiplied by the factor of its parameter group."""
+        ...

@@ -1,0 +1,116 @@
+"""AD-PSGD: asynchronous gossip: each step a worker averages with one neighbour, which answers while it computes.
+
+Idea: Nobody waits for anybody's computing. After each gradient a worker draws one neighbour and sends it its
+parameters; a task beside the neighbour's training answers at once with its own, whatever the training is at, and both
+move halfway towards each other. Then the optimizer's update is added. Both sides move by the same difference, one up
+and one down, so the sum over all workers is kept exactly, also when several exchanges cross each other; and as the
+task that answers never asks, no circle of waiting can come about, whatever the graph. Momenta stay each worker's own.
+
+Cost: Per step, d numbers to one neighbour and d back, after the backward pass; two flat copies of the parameters. The
+wait is that of one message there and back. With `overlap` the question is asked one step ahead and answered
+meanwhile.
+
+When it loses: Where workers are equally fast: gradients are computed on parameters that have been averaged since, and
+replicas differ more than under an all-reduce. Where one worker is much slower: its gradients are old when they count.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; who has drawn the sleeping worker waits until it wakes up, the others go on
+- slow worker: goes on; nobody waits for it, and it makes fewer steps
+- corrupt gradient: untested; it spoils its own replica, and within some steps all
+- resize: goes on; every new worker begins at the mean of the old replicas
+- resume: goes on; every worker with its own replica
+
+Paper: Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018,
+Algorithm 1. There, halves of a bipartite graph keep circles of waiting from coming about; the difference in place of
+the mean is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from quorate.core.contracts import Work
+from quorate.core.draws import mixed
+from quorate.core.neighbours import Answer, Given, Request
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.gossip import Gossip, OnGraph
+
+_STREAM = 0xAD
+
+
+@dataclass(kw_only=True)
+class State(OnGraph):
+    """The parameters between steps, which neighbours move as well; what was sent to be averaged, and the answer."""
+
+    x: Flat = kept("average")
+    asked: tuple[Flat, Work[Answer]] | None = kept("drop", default=None)
+
+
+@register("ad-psgd")
+@dataclass(frozen=True, kw_only=True)
+class ADPSGD(Gossip):
+    """Every step, parameters are averaged with those of one neighbour, which answers while it computes."""
+
+    waits: ClassVar[bool] = False
+
+    topology: str = "complete"
+    """As of `d-psgd`: the neighbours among whom one is drawn for each step."""
+    overlap: bool = False
+    """Whether the neighbour is asked one step ahead, so that nobody waits even for the answer."""
+
+    def start(self, worker: Worker) -> State:
+        s = State(graph=self.undirected_graph(worker.size), x=worker.parameters)
+
+        def average(request: Request) -> None:
+            assert request.x is not None
+            with worker.neighbours.lock:
+                mine = worker.neighbours.blank().copy_(s.x)
+                s.x.add_(request.x - mine, 0.5)
+            request.reply(mine)
+
+        worker.neighbours.serve("average", average)
+        return s
+
+    def step(self, worker: Worker) -> None:
+        s: State = worker.state
+        s.asked = s.asked or self._ask(worker)
+        self.drain(worker)
+        with worker.neighbours.lock:
+            worker.update(worker.gradient, at=s.x)
+            worker.parameters = s.x
+        if self.overlap:
+            s.asked = self._ask(worker)
+
+    def _ask(self, worker: Worker) -> tuple[Flat, Work[Answer]] | None:
+        s, rank, step = worker.state, worker.rank, worker.step
+        near = [edge.peer for edge in s.graph.out_edges(rank, worker.size, step)[1:]]
+        if not near:
+            return None
+        with worker.neighbours.lock:
+            sent = worker.neighbours.blank().copy_(s.x)
+        return sent, worker.neighbours.ask(near[mixed(worker.seed, _STREAM, rank, step) % len(near)], "average", sent)
+
+    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
+        self.resumed(worker)
+
+    def resumed(self, worker: Worker) -> None:  # a draw is by the step: no exchange is numbered
+        with worker.neighbours.lock:
+            worker.parameters = worker.state.x
+
+    def finish(self, worker: Worker) -> None:
+        super().finish(worker)
+        worker.state.x = worker.parameters
+
+    def drain(self, worker: Worker) -> None:
+        s: State = worker.state
+        if s.asked is not None:
+            sent, answer = s.asked
+            theirs, s.asked = answer.wait()[0], None
+            with worker.neighbours.lock:
+                assert theirs is not None
+                s.x.add_(theirs - sent, 0.5)

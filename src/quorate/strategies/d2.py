@@ -1,0 +1,70 @@
+"""D2: gossip that unlearns what differs between workers' data: each step corrects for the one before it.
+
+Idea: As `d-psgd`, for workers whose data differ much. There, each worker is pulled towards the optimum of its own
+data, and neighbours only half undo it. D2 adds to each update what it takes to forget the last one: x_{t+1} = W (2
+x_t - x_{t-1} - lr g_t + lr g_{t-1}). With v_t for x_t after this worker's own update that is x_{t+1} = W (x_t + v_t -
+v_{t-1}), beginning with x_1 = W v_0, so any optimizer's update will do. W is the topology's, made lazy, (I + W) / 2,
+since D2 needs its eigenvalues above -1/3. Momenta stay each worker's own.
+
+Cost: Per step, d numbers to each neighbour, after the backward pass; one flat copy of the parameters more than
+`d-psgd`. All neighbours wait for each other in every step.
+
+When it loses: Where all workers draw from the same data: it brings nothing, and mixes at half the speed. Where
+learning rates change abruptly: the correction is of the old rate's size. With dropout, or small batches: noise is
+added twice. Where workers end at different steps: corrections cancel out over all workers, and those of who has ended
+are missing.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+- slow worker: goes on; all wait for it, a few steps later
+- corrupt gradient: untested; it spoils its own replica, and within some rounds all
+- resize: goes on; every new worker begins at the mean of the old replicas and of their corrections
+- resume: goes on; every worker with its own replica
+
+Paper: Tang, Lian, Yan, Zhang, Liu, "D2: decentralized training over decentralized data", ICML 2018, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import mixed
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.gossip import Gossip, OnGraph
+
+
+@dataclass(kw_only=True)
+class State(OnGraph):
+    """What D2 keeps between two steps."""
+
+    before: Flat | None = kept("average", default=None)
+    """v_{t-1}: the parameters after this worker's own update in the step before."""
+
+
+@register("d2")
+@dataclass(frozen=True, kw_only=True)
+class D2(Gossip):
+    """As d-psgd, with a correction for data that differ between workers."""
+
+    def start(self, worker: Worker) -> State:
+        graph = self.undirected_graph(worker.size)
+        if graph.cycle(worker.size) > 1:
+            raise ConfigurationError(f'd2 needs neighbours that stay the same, and those of "{self.topology}" change')
+        return State(graph=graph)
+
+    def step(self, worker: Worker) -> None:
+        s: State = worker.state
+        x = worker.parameters
+        worker.update(worker.gradient)
+        v = worker.parameters
+        given = worker.neighbours.blank().copy_(v)
+        if s.before is not None:
+            given.add_(x).add_(s.before, -1.0)
+        found = self.begin(worker, s.graph, given).wait()
+        worker.parameters = (mixed(found, worker.rank) + given) / 2  # by (I + W) / 2
+        s.before = v

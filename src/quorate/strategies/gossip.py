@@ -1,0 +1,75 @@
+"""What strategies of gossip have in common: a graph of neighbours, replicas that differ, and a mean at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import Given, UnderWay
+from quorate.core.resize import kept
+from quorate.core.strategy import Strategy, Worker
+from quorate.core.topology import Topology
+from quorate.core.vectors import Flat
+from quorate.topology.reading import topology_of
+
+
+@dataclass(kw_only=True)
+class OnGraph:
+    """What every strategy of gossip keeps."""
+
+    graph: Topology = kept("drop")
+    round: int = kept("same", default=-1)
+    """The newest exchange, when all have rested."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gossip(Strategy):
+    """Workers agree with their neighbours only; each keeps a replica, and an optimizer, of its own."""
+
+    agrees_on = "parameters"
+    is_apart: ClassVar[bool] = True
+    has_means: ClassVar[bool] = False
+    waits: ClassVar[bool] = True
+
+    topology: str = "ring"
+    """Who is whose neighbour: a name of `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+
+    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
+        return self.buffers
+
+    def graph(self, size: int) -> Topology:
+        """The topology, checked for so many workers."""
+        return topology_of(self.topology, size)
+
+    def undirected_graph(self, size: int) -> Topology:
+        """The same. Raises `ConfigurationError` for one whose edges lead one way."""
+        found = self.graph(size)
+        if found.directed:
+            raise ConfigurationError(
+                f'edges of the topology "{self.topology}" lead one way, and this strategy needs them to lead both '
+                "ways; sgp and osgp do not"
+            )
+        return found
+
+    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
+        worker.state.round = worker.neighbours.round
+
+    def resumed(self, worker: Worker) -> None:
+        worker.neighbours.round = worker.state.round
+
+    def begin(self, worker: Worker, graph: Topology, x: Flat, *scalars: float) -> UnderWay:
+        """Give `x`, which is not written to any more, to this worker's neighbours of the next round."""
+        near = worker.neighbours
+        number = near.round + 1
+        to = graph.out_edges(worker.rank, worker.size, number)
+        source = graph.in_edges(worker.rank, worker.size, number)
+        return near.exchange(x, to, source, scalars=scalars)
+
+
+def own_copy(worker: Worker) -> Flat:
+    """The parameters, in a vector that can be given to neighbours without being copied again."""
+    return worker.neighbours.blank().copy_(worker.parameters)

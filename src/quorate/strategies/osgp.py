@@ -1,0 +1,101 @@
+"""Overlap SGP: push-sum in which what comes in is taken in when it is there, at most some steps late.
+
+Idea: As `sgp`, but no worker waits for what was given in the newest steps: shares travel while the next gradients are
+computed, and are added up where they have come. Only what is `bound` steps old is waited for. A share under way
+belongs to nobody, so the sum over all workers is that of what they hold and of what is in flight; weights travel with
+the shares, and z = x / u stays right meanwhile.
+
+Cost: As `sgp`, and in memory one copy of the parameters for each share that is on its way. Waits only for a neighbour
+that is more than `bound` steps behind.
+
+When it loses: Where nobody is late and the network is fast: shares are a step older than they need be. Where one
+worker is always slow: at the bound everyone waits for it after all.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; who gets something from it goes on for `bound` steps, then waits until it wakes up
+- slow worker: goes on; all wait for it, as far as it is more than `bound` steps behind
+- corrupt gradient: untested; it spoils its own replica, and within some rounds all
+- resize: goes on; every new worker begins at the mean of the old numerators and weights
+- resume: goes on; every worker with its own numerator and weight, and nothing in flight
+
+Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, Algorithm
+2."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import Given, UnderWay, added_up
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+
+
+@dataclass(kw_only=True)
+class State(OnGraph):
+    """x and u of the paper's x and w, and the exchanges whose shares have not been taken in, the oldest first."""
+
+    x: Flat = kept("average")
+    u: float = kept("average", default=1.0)
+    under_way: deque[UnderWay] = kept("drop", default_factory=deque)
+
+
+@register("osgp")
+@dataclass(frozen=True, kw_only=True)
+class OSGP(Gossip):
+    """Push-sum that takes in shares when they are there, at most `bound` steps late."""
+
+    topology: str = "one-peer-exponential"
+    """As of `d-psgd`; edges may lead one way."""
+    bound: int = 1
+    """Steps that a share may be late (the paper's tau); 0 is `sgp`."""
+
+    def __post_init__(self) -> None:
+        if self.bound < 0:
+            raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
+
+    def start(self, worker: Worker) -> State:
+        return State(graph=self.graph(worker.size), x=own_copy(worker))
+
+    def step(self, worker: Worker) -> None:
+        s: State = worker.state
+        worker.update(worker.gradient, at=s.x)
+        s.under_way.append(self.begin(worker, s.graph, s.x, s.u))
+        self._take_in(worker, at_most=self.bound)
+        worker.parameters = s.x / s.u
+
+    def _take_in(self, worker: Worker, *, at_most: int, late: Sequence[Given] = ()) -> None:
+        """Add up what this worker has kept, what has come, and what is more than `at_most` steps late."""
+        s: State = worker.state
+        newest = s.under_way[-1].own if s.under_way else None
+        found = [Given(s.x, 1.0, (s.u,), -1)] if newest is None or newest.x is not s.x else [newest]
+        while s.under_way and (len(s.under_way) > at_most or s.under_way[0].done()):
+            came = s.under_way.popleft().wait()
+            found += [given for peer, given in came.items() if peer != worker.rank]
+        s.x, s.u = added_up([*found, *late], worker.neighbours.blank())
+
+    def mass(self, worker: Worker) -> float:
+        return float(worker.state.u)
+
+    def drain(self, worker: Worker) -> None:
+        self._take_in(worker, at_most=0)
+        worker.parameters = worker.state.x / worker.state.u
+
+    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
+        self._take_in(worker, at_most=0, late=late)
+        worker.parameters = worker.state.x / worker.state.u
+        super().absorb(worker, late)
+
+    def resumed(self, worker: Worker) -> None:
+        super().resumed(worker)
+        worker.parameters = worker.state.x / worker.state.u
+
+    def finish(self, worker: Worker) -> None:
+        super().finish(worker)
+        worker.state.x, worker.state.u = worker.parameters, 1.0

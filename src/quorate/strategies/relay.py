@@ -1,0 +1,86 @@
+"""RelaySGD: on a tree, neighbours relay sums of everyone's parameters, so that all count the same, however far away.
+
+Idea: In gossip by weighted means, what a far worker has found comes thinned out by everyone on the way. On a tree
+there is one way only between two workers, so sums can be relayed instead: what i sends to j is its own parameters
+plus what its other neighbours have sent it last, and how many workers that is the sum of. Then x_i = (own + all that
+came) / count: the mean of everyone's parameters, each as old as its way is long. Momenta stay each worker's own.
+
+Cost: Per step, d + 1 numbers to each neighbour, another vector to each, after the backward pass; in memory one copy
+of the parameters for each neighbour. All neighbours wait for each other in every step.
+
+When it loses: Where the way through the tree is long (a path of many workers): parameters of far workers are many
+steps old, and learning rates must be smaller. Where data are alike: `d-psgd` does as well, on any graph.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+- slow worker: goes on; all wait for it, a few steps later
+- corrupt gradient: untested; it spoils all replicas, one further with each step
+- resize: goes on; from the mean of the old replicas, with nothing relayed yet
+- resume: goes on; every worker with its own replica, with nothing relayed yet
+
+Paper: Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi, "RelaySum for decentralized deep learning on
+heterogeneous data", NeurIPS 2021, Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.topology import Edge
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.gossip import Gossip, OnGraph
+
+
+@dataclass(kw_only=True)
+class State(OnGraph):
+    """What came from each neighbour last: a sum of parameters, and of how many workers."""
+
+    sums: dict[int, Flat] = kept("drop", default_factory=dict)
+    counts: dict[int, float] = kept("drop", default_factory=dict)
+
+
+@register("relay")
+@dataclass(frozen=True, kw_only=True)
+class Relay(Gossip):
+    """On a tree, sums of all workers' parameters are relayed from neighbour to neighbour."""
+
+    topology: str = "binary-tree"
+    """As of `d-psgd`; a tree: path, binary-tree, star, or a file with one."""
+
+    def start(self, worker: Worker) -> State:
+        graph, size = self.undirected_graph(worker.size), worker.size
+        edges = sum(len(graph.out_edges(rank, size, 0)) - 1 for rank in range(size)) // 2
+        if edges != size - 1 or graph.cycle(size) > 1:
+            raise ConfigurationError(
+                f'relay needs a tree that stays the same, and "{self.topology}" is none for {size} workers; '
+                "path, binary-tree and star are"
+            )
+        return State(graph=graph)
+
+    def step(self, worker: Worker) -> None:
+        s: State = worker.state
+        worker.update(worker.gradient)  # line 3
+        own, near = worker.parameters, worker.neighbours
+        edges = self._edges(s, worker.rank, worker.size)
+        given = {peer: near.blank().copy_(own) for peer, _ in edges}
+        counts = dict.fromkeys(given, 1.0)
+        for peer in given:  # line 5
+            for other in s.sums.keys() - {peer}:
+                given[peer].add_(s.sums[other])
+                counts[peer] += s.counts[other]
+        found = near.exchange(given, edges, edges, scalars=list(counts.values())).wait()
+        for peer, one in found.items():
+            s.sums[peer] = one.x
+            theirs = [other for other, _ in self._edges(s, peer, worker.size)]
+            s.counts[peer] = one.scalars[theirs.index(worker.rank)]
+        total = own
+        for peer in sorted(s.sums):
+            total.add_(s.sums[peer])
+        worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
+
+    def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:
+        return s.graph.out_edges(rank, size, 0)[1:]

@@ -1,0 +1,87 @@
+"""What graphs of both kinds have in common: weights out of who is whose neighbour."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from quorate.core.topology import Edge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undirected(ABC):
+    """A graph whose edges lead both ways, with Metropolis weights: W[i, j] = 1 / (1 + max(degree of i, degree of j)).
+
+    What is left of 1 is a worker's own. So W is symmetric, and its rows and columns add up to 1, whatever the graph
+    (Xiao and Boyd, "Fast linear iterations for distributed averaging", 2004).
+    """
+
+    directed: ClassVar[bool] = False
+    is_balanced: ClassVar[bool] = True
+
+    @abstractmethod
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        """Those of `rank`, without itself."""
+
+    def check(self, size: int) -> None:  # noqa: B027  (most graphs are there for every size)
+        """See `core.topology.Topology`."""
+
+    def cycle(self, size: int) -> int:
+        """Every round is like the one before."""
+        return 1
+
+    def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
+        """See `core.topology.Topology`; the same as `in_edges`."""
+        mine = self.neighbours(rank, size, round)
+        edges = [
+            Edge(peer, 1.0 / (1 + max(len(mine), len(self.neighbours(peer, size, round))))) for peer in sorted(mine)
+        ]
+        return (Edge(rank, 1.0 - sum(edge.weight for edge in edges)), *edges)
+
+    def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
+        """See `core.topology.Topology`."""
+        return self.out_edges(rank, size, round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directed(ABC):
+    """A graph whose edges lead one way: every worker gives itself and those it reaches equal shares of its numbers.
+
+    Columns of W add up to 1. Rows do where everyone is reached by as many as it reaches (`is_balanced`).
+    """
+
+    directed: ClassVar[bool] = True
+    is_balanced: ClassVar[bool] = True
+
+    @abstractmethod
+    def reached(self, rank: int, size: int, round: int) -> frozenset[int]:
+        """Whom `rank` gives to, without itself."""
+
+    @abstractmethod
+    def reaching(self, rank: int, size: int, round: int) -> frozenset[int]:
+        """Who gives to `rank`, without itself."""
+
+    def check(self, size: int) -> None:  # noqa: B027
+        """See `core.topology.Topology`."""
+
+    def cycle(self, size: int) -> int:
+        """Every round is like the one before."""
+        return 1
+
+    def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
+        """See `core.topology.Topology`."""
+        mine = self.reached(rank, size, round)
+        share = 1.0 / (1 + len(mine))
+        return (Edge(rank, share), *(Edge(peer, share) for peer in sorted(mine)))
+
+    def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
+        """See `core.topology.Topology`."""
+        own = Edge(rank, 1.0 / (1 + len(self.reached(rank, size, round))))
+        others = sorted(self.reaching(rank, size, round))
+        return (own, *(Edge(peer, 1.0 / (1 + len(self.reached(peer, size, round)))) for peer in others))
+
+
+def hops(size: int) -> list[int]:
+    """1, 2, 4 ... as far as they are less than `size`; none for one worker."""
+    return [1 << k for k in range(max(0, size - 1).bit_length())]

@@ -1,0 +1,66 @@
+"""Graphs that are the same in every round, and need no more than a size: complete, ring, torus, star, wheel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from quorate.topology import register
+from quorate.topology.edges import Undirected
+
+
+@register("complete")
+@dataclass(frozen=True, kw_only=True)
+class Complete(Undirected):
+    """Everyone is everyone's neighbour: one round is the exact mean, for P - 1 messages of each worker."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset(range(size)) - {rank}
+
+
+@register("ring")
+@dataclass(frozen=True, kw_only=True)
+class Ring(Undirected):
+    """Two neighbours each, in a circle; the gap falls with P², so it is for few workers."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset({(rank - 1) % size, (rank + 1) % size}) - {rank}
+
+
+@register("torus")
+@dataclass(frozen=True, kw_only=True)
+class Torus(Undirected):
+    """Four neighbours each, on a grid that is closed at its edges, as square as the number of workers allows."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
+        columns = size // rows
+        row, column = divmod(rank, columns)
+        found = {
+            (row * columns) + (column - 1) % columns,
+            (row * columns) + (column + 1) % columns,
+            ((row - 1) % rows) * columns + column,
+            ((row + 1) % rows) * columns + column,
+        }
+        return frozenset(found) - {rank}
+
+
+@register("star")
+@dataclass(frozen=True, kw_only=True)
+class Star(Undirected):
+    """Rank 0 is everyone's only neighbour: as a server would be, with its bottleneck; for comparison."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset(range(1, size)) if rank == 0 else frozenset({0})
+
+
+@register("wheel")
+@dataclass(frozen=True, kw_only=True)
+class Wheel(Undirected):
+    """A ring of all but rank 0, which is everyone's neighbour."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        if rank == 0:
+            return frozenset(range(1, size))
+        rim = size - 1
+        return frozenset({0, 1 + (rank - 2) % rim, 1 + rank % rim}) - {rank}

@@ -1,0 +1,46 @@
+"""A topology as a user writes it: `ring`, `random:degree=3,seed=1`, `file:path=graph.txt`.
+
+Settings may be parted by semicolons as well, where commas part other things (`--strategy d-psgd:topology=...`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.settings import settings_for
+from quorate.core.topology import Topology
+from quorate.topology import topologies
+
+
+def topology_of(text: str, size: int | None = None) -> Topology:
+    """What `text` names, with its settings; checked for `size` workers where that is given.
+
+    Raises `ConfigurationError` for unknown names and settings, and for a size that it is not there for.
+    """
+    name, _, rest = text.partition(":")
+    kind: Any = topologies.get(name)
+    raw: dict[str, object] = {}
+    for piece in filter(None, re.split("[,;]", rest)):
+        key, equals, value = piece.partition("=")
+        if not equals:
+            raise ConfigurationError(
+                f'"{piece}" of the topology "{text}" is no setting; write {name}:key=value, and more after commas'
+            )
+        raw[key] = _value(value)
+    try:
+        found: Topology = kind(**settings_for(kind, raw))
+    except TypeError:
+        raise ConfigurationError(f'the topology "{name}" needs settings: write {name}:key=value') from None
+    if size is not None:
+        found.check(size)
+    return found
+
+
+def _value(written: str) -> object:
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written

@@ -1,0 +1,137 @@
+"""The task beside a worker that answers other workers' questions, also while its training thread computes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import WireTimeout
+from quorate.core.neighbours import Answer, Request
+from quorate.core.vectors import Flat, Layout
+from quorate.wire.work import Together
+
+_TAG = "ask"
+_IDLE_SECONDS = 60.0
+
+
+class Answers:
+    """Questions of this worker, and its answers to those of others.
+
+    `wire` is the training thread's; the task runs on `wire.channel("questions")`, and sends answers on `wire`. A
+    question that nobody serves yet waits until somebody does, and so does one of a worker that has gone on after all
+    had rested, until this worker goes on as well: what it keeps does not move while it is looked at.
+    """
+
+    def __init__(self, wire: Wire, layout: Callable[[], Layout]) -> None:
+        self._wire, self._layout = wire, layout
+        self._asks = 0
+        self._handlers: dict[str, Callable[[Request], None]] = {}
+        self._unserved: list[Request] = []
+        self._early: list[tuple[float, Request]] = []
+        self._rests = 0.0
+        self._newest: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._is_open = True
+        self._questions = wire.channel("questions")
+        self._task = wire.spawn(self._run, "questions")
+
+    def ask(self, peer: int, name: str, x: Flat | None, header: Mapping[str, Any], rests: int) -> Work[Answer]:
+        """See `core.neighbours.Neighbours`; all have rested `rests` times. Raises what the task has ended with."""
+        if self._error is not None:
+            raise self._error
+        self._asks += 1
+        says = {"name": name, "sequence": self._asks, "header": dict(header), "rests": rests}
+        self._questions.send(_message(x, says), peer, _TAG)
+        answer = self._wire.receive(peer, f"answer/{self._asks}")
+
+        def opened(results: list[tuple[int, Message]]) -> Answer:
+            message = results[0][1]
+            return self._vector(message), message.header
+
+        return Together([answer], opened, self._wire.clock)
+
+    def serve(self, name: str, handler: Callable[[Request], None]) -> None:
+        """Let `handler` answer what is asked under `name`; what has been asked already it answers at once."""
+        with self._lock:
+            self._handlers[name] = handler
+            mine = [request for request in self._unserved if request.name == name]
+            self._unserved = [request for request in self._unserved if request.name != name]
+        for request in mine:
+            handler(request)
+
+    def go_on(self, rests: float) -> None:
+        """This worker goes on after so many rests: it answers those that have done so before."""
+        if rests <= self._rests:
+            return
+        with self._lock:
+            self._rests = rests
+            now = [request for after, request in self._early if after <= rests]
+            self._early = [(after, request) for after, request in self._early if after > rests]
+        for request in now:
+            self._answer(request)
+
+    def close(self) -> None:
+        """End the task; raises what it has ended with."""
+        self._questions.send(Message(header={"close": True}), self._wire.rank, _TAG)
+        self._task.wait()
+
+    # -- the task
+
+    def _run(self, wire: Wire) -> None:
+        try:
+            self._serve(wire)
+        except BaseException as error:  # the training thread raises it with its next question
+            self._error = error
+            raise
+
+    def _serve(self, wire: Wire) -> None:
+        asked = wire.receive(None, _TAG)
+        while self._is_open:
+            try:
+                source, message = asked.wait(_IDLE_SECONDS)
+            except WireTimeout:
+                continue
+            asked = wire.receive(None, _TAG) if not message.header.get("close") else asked
+            self._take(source, message)
+
+    def _take(self, source: int, message: Message) -> None:
+        says = message.header
+        if says.get("close"):
+            self._is_open = False
+            return
+        sequence = says["sequence"]
+        if sequence <= self._newest.get(source, 0):
+            return  # it has come twice
+        self._newest[source] = sequence
+        reply = partial(self._reply, source, sequence)
+        request = Request(source, says["name"], sequence, self._vector(message), says["header"], reply)
+        with self._lock:
+            is_early = says["rests"] > self._rests
+            if is_early:
+                self._early.append((says["rests"], request))
+        if not is_early:
+            self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        with self._lock:
+            handler = self._handlers.get(request.name)
+            if handler is None:
+                self._unserved.append(request)
+        if handler is not None:
+            handler(request)
+
+    def _reply(self, source: int, sequence: int, x: Flat | None = None, **header: Any) -> None:
+        self._wire.send(_message(x, header), source, f"answer/{sequence}")
+
+    def _vector(self, message: Message) -> Flat | None:
+        layout = self._layout()
+        parts = [x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=False)]
+        return Flat(parts, layout) if parts else None
+
+
+def _message(x: Flat | None, says: Mapping[str, Any]) -> Message:
+    return Message(() if x is None else x.parts, says, shared=True)

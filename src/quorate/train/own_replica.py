@@ -1,0 +1,154 @@
+"""One worker's replica as a vector: parameters, what the optimizer keeps of them, and numbers that travel with them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from quorate.buckets.flat import layout_of, pack
+from quorate.core.contracts import Clock
+from quorate.core.errors import ConfigurationError
+from quorate.core.own_replica import OwnReplica
+from quorate.core.vectors import Flat, Layout
+from quorate.data.consumption import consumed
+
+if TYPE_CHECKING:
+    from quorate.train.agreement import Agreement
+    from quorate.train.worker import OptimizerWorker
+    from quorate.wire.current import Place
+
+_NUMBERS = "numbers"
+
+
+class Own:
+    """Implements `core.own_replica.OwnReplica`."""
+
+    def __init__(self, worker: OptimizerWorker, plain: type[Optimizer], place: Place) -> None:
+        self._worker, self._plain, self._place = worker, plain, place
+        self._keys: list[str] | None = None
+        self._layouts: dict[tuple[str, bool, int], Layout] = {}
+
+    @property
+    def clock(self) -> Clock:
+        return self._worker.clock
+
+    @property
+    def examples(self) -> int:
+        found = consumed(self._place).examples
+        if found is None:
+            raise ConfigurationError("examples are counted by quorate.shard's loader only; count steps or seconds")
+        return found
+
+    @property
+    def step_began(self) -> float:
+        return self._worker.timer.begin
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        return tuple(float(group["lr"]) for group in self._worker.optimizer.param_groups)
+
+    def read(self, *, moments: bool = False, numbers: Sequence[float] = ()) -> Flat:
+        worker = self._worker
+        parameters: list[Tensor | None] = list(worker.trained)
+        behind = [torch.tensor(numbers)] if numbers else []
+        vector = Flat.zeros(self._layout(moments, len(numbers)))
+        pack([*parameters, *(self._moments() if moments else []), *behind], vector)
+        return vector
+
+    def write(self, mean: Flat, *, moments: bool = False) -> None:
+        places = mean.segments()
+        trained = self._worker.trained
+        with torch.no_grad():
+            for p, numbers in zip(trained, places, strict=False):
+                p.copy_(numbers)
+            if moments:
+                kept = self._moments()
+                for x, numbers in zip(kept, places[len(trained) : len(trained) + len(kept)], strict=True):
+                    if x is not None:
+                        x.copy_(numbers)
+
+    def parameters_of(self, mean: Flat) -> Flat:
+        found = Flat.zeros(self._worker.peers.layout)
+        for there, numbers in zip(found.segments(), mean.segments(), strict=False):
+            there.copy_(numbers)
+        return found
+
+    def numbers_of(self, mean: Flat) -> tuple[float, ...]:
+        last = mean.layout.segments[-1]
+        return tuple(mean.segment(-1).tolist()) if last.name == _NUMBERS else ()
+
+    def forget_moments(self) -> None:
+        for p in self._worker.trained:
+            self._worker.optimizer.state.pop(p, None)
+
+    def step_alone(self, is_alone: bool) -> None:
+        self._worker.peers.ready.is_alone = is_alone
+
+    def vote(self) -> None:
+        self._worker.peers.votes = True
+
+    @property
+    def has_voted(self) -> bool:
+        return self._worker.peers.has_voted
+
+    def by_group(self, vector: Flat, factors: Sequence[float]) -> Flat:
+        group_of = {
+            id(p): place for place, group in enumerate(self._worker.optimizer.param_groups) for p in group["params"]
+        }
+        found = vector.clone()
+        for p, numbers in zip(self._worker.trained, found.segments(), strict=True):
+            numbers.mul_(factors[group_of[id(p)]])
+        return found
+
+    def _layout(self, moments: bool, numbers: int) -> Layout:
+        own = self._worker.peers.layout
+        if not moments and not numbers:
+            return own
+        key = own.digest, moments, numbers
+        if key not in self._layouts:
+            named = [(s.name, p) for s, p in zip(own.segments, self._worker.trained, strict=True)]
+            tensors: list[tuple[str, Tensor]] = list(named)
+            for kept in self._kept_keys() if moments else []:
+                tensors += [(f"{name}/{kept}", p) for name, p in named]
+            if numbers:
+                tensors.append((_NUMBERS, torch.zeros(numbers)))
+            self._layouts[key] = layout_of(tensors, header=own.header)
+        return self._layouts[key]
+
+    def _moments(self) -> list[Tensor | None]:
+        state = self._worker.optimizer.state
+        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self._worker.trained]
+
+    def _kept_keys(self) -> list[str]:
+        """What the optimizer keeps in the shape of a parameter: seen from one step of its class on a number alone."""
+        if self._keys is None:
+            optimizer = self._worker.optimizer
+            takes = inspect.signature(self._plain).parameters
+            options = {k: v for k, v in optimizer.param_groups[0].items() if k in takes and k != "params"}
+            tried = Parameter(torch.zeros(3))
+            tried.grad = torch.ones(3)
+            try:
+                alone: Any = self._plain([tried], **options)
+                alone.step()
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise ConfigurationError(
+                    f"what {self._plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
+                ) from None
+            kept = alone.state[tried]
+            self._keys = sorted(k for k, x in kept.items() if isinstance(x, Tensor) and x.shape == tried.shape)
+        return self._keys
+
+
+def go_on_from(before: Agreement, now: Agreement) -> None:
+    """Other parameters are trained `now`: what all have learnt stays, and whether this worker steps alone."""
+    now.has_vectors, now.votes, now.has_voted = before.has_vectors, before.votes, before.has_voted
+    now.ready.is_alone = before.ready.is_alone
+
+
+_: type[OwnReplica] = Own

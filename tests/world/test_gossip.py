@@ -1,0 +1,105 @@
+"""Gossip among real processes: nothing is lost, replicas end equal, and who computes answers meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.launch.world import World
+from tests.support.processes import run_real_world
+
+RATE = 0.05
+
+
+@dataclass
+class Told:
+    begin: list[float]
+    end: list[float]
+    gradients: list[float]
+    mean: list[float]
+    replica: list[float]
+    mass: float
+    longest_step: float
+
+
+def flat(tensors: Any) -> torch.Tensor:
+    return torch.cat([x.detach().double().reshape(-1) for x in tensors])
+
+
+def task(settings: dict[str, Any], steps: list[int], slow: float, world: World) -> Told:
+    """Train with plain SGD, on a model that is large enough for shared memory; the last rank is slow."""
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(60, 300), torch.nn.Tanh(), torch.nn.Linear(300, 5))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, **settings)
+    begin = flat(model.parameters())
+    draw = torch.Generator().manual_seed(world.rank)
+    gradients, took = torch.zeros_like(begin), []
+    mean = replica = begin
+    mass = 1.0
+    for step in range(steps[world.rank]):
+        if step == 4:
+            with world.evaluate():
+                mean = flat(model.parameters())
+            with world.evaluate(at="replica"):
+                replica = flat(model.parameters())
+            worker = optimizer.__dict__["_quorate_worker"]
+            mass = worker.strategy.mass(worker)
+        since = time.monotonic()
+        optimizer.zero_grad()
+        if world.rank == world.size - 1:
+            time.sleep(slow)
+        model(torch.randn(8, 60, generator=draw)).square().mean().backward()
+        gradients += flat([p.grad for p in model.parameters()])
+        optimizer.step()
+        took.append(time.monotonic() - since)
+    optimizer.finish()
+    end = flat(model.parameters())
+    return Told(*(x.tolist() for x in (begin, end, gradients, mean, replica)), mass, max(took[5:]))
+
+
+def assert_nothing_is_lost(found: list[Told]) -> None:
+    moved = sum(torch.tensor(told.gradients) for told in found) * (RATE / len(found))
+    mean = sum(told.mass * torch.tensor(told.replica) for told in found) / len(found)
+    for told in found:
+        assert told.end == found[0].end
+        assert torch.allclose(torch.tensor(told.end), torch.tensor(told.begin) - moved, atol=1e-5)
+        assert told.mean == found[0].mean
+        assert torch.allclose(torch.tensor(told.mean), mean, atol=1e-5)
+    assert found[0].replica != found[1].replica
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "d-psgd"},
+        {"strategy": "sgp"},
+        {"strategy": "osgp", "bound": 2},
+        {"strategy": "ad-psgd"},
+        {"strategy": "ad-psgd", "topology": "ring", "overlap": True},
+        {"strategy": "d2"},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_nothing_is_lost_and_replicas_end_equal(settings: dict[str, Any]) -> None:
+    steps = [12, 12, 12] if settings["strategy"] == "d2" else [15, 11, 12]
+    assert_nothing_is_lost(run_real_world(3, functools.partial(task, settings, steps, 0.01)))
+
+
+def test_relay_trains_and_replicas_end_equal() -> None:
+    found = run_real_world(3, functools.partial(task, {"strategy": "relay"}, [12, 12, 12], 0.01))
+    assert all(told.end == found[0].end for told in found)
+    assert found[0].end != found[0].begin
+
+
+def test_under_ad_psgd_a_worker_that_computes_for_long_answers_meanwhile() -> None:
+    settings = {"strategy": "ad-psgd", "topology": "star"}  # all ask rank 0, and rank 2, which sleeps, is asked by it
+    found = run_real_world(3, functools.partial(task, settings, [14, 14, 8], 1.5))
+    assert_nothing_is_lost(found)
+    assert max(told.longest_step for told in found[:2]) < 1.0
