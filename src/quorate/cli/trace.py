@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from quorate.core.errors import ConfigurationError
 from quorate.report.folders import find_run
 
 
@@ -23,6 +24,8 @@ def trace(
     from quorate.report.trace import write_trace
 
     folder = find_run(run)
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise ConfigurationError(f"--output {output}: there is no folder {output.parent}, or a folder of this name")
     written = write_trace(folder, output or folder / "trace.json.gz")
     if as_json:
         told = {"path": str(written.path), "ranks": written.ranks, "steps": written.steps, "events": written.events}

@@ -12,12 +12,24 @@ if TYPE_CHECKING:
 strategies: Registry[type[Strategy]] = Registry(
     "strategy",
     {
+        "ad-psgd": "quorate.strategies.ad_psgd:ADPSGD",
+        "adaptive-local-sgd": "quorate.strategies.adaptive_local_sgd:AdaptiveLocalSGD",
         "all-reduce": "quorate.strategies.all_reduce:AllReduce",
         "backup-workers": "quorate.strategies.backup_workers:BackupWorkers",
         "bounded-staleness": "quorate.strategies.bounded_staleness:BoundedStaleness",
+        "d-psgd": "quorate.strategies.d_psgd:DPSGD",
+        "d2": "quorate.strategies.d2:D2",
+        "diloco": "quorate.strategies.diloco:DiLoCo",
+        "eager-averaging": "quorate.strategies.eager_averaging:EagerAveraging",
         "eager-majority": "quorate.strategies.eager_majority:EagerMajority",
         "eager-solo": "quorate.strategies.eager_solo:EagerSolo",
+        "local-sgd": "quorate.strategies.local_sgd:LocalSGD",
+        "osgp": "quorate.strategies.osgp:OSGP",
+        "post-local-sgd": "quorate.strategies.post_local_sgd:PostLocalSGD",
         "quorum": "quorate.strategies.quorum:Quorum",
+        "relay": "quorate.strategies.relay:Relay",
+        "sgp": "quorate.strategies.sgp:SGP",
+        "slowmo": "quorate.strategies.slowmo:SlowMo",
     },
 )
 register = strategies.register

@@ -15,9 +15,10 @@ Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
-- corrupt gradient: untested; it is averaged like any other, and so spreads to every worker
-- resize: not yet
-- resume: not yet
+- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
+  other is averaged, and so spreads to every worker
+- resize: goes on; a checkpoint loads at any number of workers, and what is left of the epoch is dealt out anew
+- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
 
 Paper: Dean et al., "Large scale distributed deep networks", NeurIPS 2012; Goyal et al., "Accurate, large minibatch SGD:
 training ImageNet in 1 hour", 2017, section 2.

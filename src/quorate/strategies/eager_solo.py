@@ -12,9 +12,10 @@ Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count, within `max_staleness`
-- corrupt gradient: untested; it is added like any other
-- resize: not yet
-- resume: not yet
+- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
+  other is added like the rest
+- resize: goes on; what was pending on the old workers is dealt out to the new ones, and what is left of the epoch too
+- resume: goes on; what was pending is pending, and every gradient counts once
 
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with
 partial collective operations", PPoPP 2020.

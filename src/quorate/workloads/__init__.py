@@ -14,6 +14,7 @@ workloads: Registry[type[Workload[Any]]] = Registry(
         "digits": "quorate.workloads.digits.workload:Digits",
         "hyperplane": "quorate.workloads.hyperplane.workload:Hyperplane",
         "least-squares": "quorate.workloads.least_squares.workload:LeastSquares",
+        "stdlib-bytes": "quorate.workloads.stdlib_bytes.workload:StdlibBytes",
         "stdlib-functions": "quorate.workloads.stdlib_functions.workload:StdlibFunctions",
         "ucf101-features": "quorate.workloads.ucf101_features.workload:Ucf101Features",
     },

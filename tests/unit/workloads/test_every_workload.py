@@ -23,6 +23,7 @@ from tests.support.workload_files import write_cifar10_binary, write_videos
 SMALL: dict[str, Callable[[Path], dict[str, Any]]] = {
     "cifar10": lambda folder: {"folder": str(write_cifar10_binary(folder, 8)), "records": 8},
     "hyperplane": lambda folder: {"points": 512, "features": 64},
+    "stdlib-bytes": lambda folder: {"most_bytes": 400_000, "length": 32, "width": 64, "layers": 1, "heads": 2},
     "stdlib-functions": lambda folder: {"limit": 150, "smallest_class": 5},
     "ucf101-features": lambda folder: {
         "folder": str(write_videos(folder, 32, features=64, classes=3)),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import MissingExtra
 
 GREATEST = 16
 """Pixels are from 0 to this."""
@@ -24,9 +24,9 @@ class Digits(NamedTuple):
 
 
 def check_installed() -> None:
-    """Raises `ConfigurationError` without scikit-learn."""
+    """Raises `MissingExtra` without scikit-learn."""
     if find_spec("sklearn") is None:
-        raise ConfigurationError("digits needs scikit-learn; install it with: pip install 'quorate[digits]'")
+        raise MissingExtra("digits needs scikit-learn; install it with: pip install 'quorate[digits]'")
 
 
 def read() -> Digits:

@@ -28,7 +28,7 @@ class Digits(Workload[Images]):
 
     The images come with scikit-learn, which is the extra `digits`; of each digit a fifth tests, drawn from `seed`.
 
-    Raises `ConfigurationError` without scikit-learn.
+    Raises `MissingExtra` without scikit-learn.
     """
 
     name: ClassVar[str] = "digits"

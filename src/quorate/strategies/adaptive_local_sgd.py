@@ -1,0 +1,102 @@
+"""Adaptive local SGD: the number of local steps follows how far the replicas drift apart.
+
+Idea: As `local-sgd`; but every mean also brings how far the replicas went in the mean since the last one, and how far
+the mean of them went. What they went in different directions, the drift, is the rest: mean |d_i|^2 - |mean d|^2. Its
+share of the whole is between 0 (all went the same way) and 1 (the mean went nowhere), and grows with the number of
+steps H. Where it is above `drift`, H is divided by `factor`, where it is below half of that, multiplied, within `least`
+and `most`. All workers compute H from the same numbers, so all have the same.
+
+Cost: As `local-sgd`, with one more copy of the parameters (where all began), and a pass over them at every mean.
+
+When it loses: With few workers and small batches the drift is mostly noise of the gradients, not of the data: its share
+is then near (P - 1) / P from the first step on, and H stays at `least` unless `drift` is set higher.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
+  worker
+- pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
+- slow worker: goes on; everyone waits for it at every mean
+- corrupt gradient: untested; it spoils one replica, and with it the next mean
+- resize: goes on; from the mean of the old replicas
+- resume: goes on; every worker with its own replica
+
+Paper: The rule is ours, after Kamp et al., "Efficient decentralized deep learning by dynamic model averaging", ECML
+PKDD 2018 (average when the divergence is above a bound), and Wang and Joshi, "Adaptive communication strategies to
+achieve the best error-runtime trade-off in local-update SGD", MLSys 2019 (change H as training goes on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_steps import Every, LocalSteps
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.local_sgd import LocalSGD
+
+
+@dataclass(kw_only=True)
+class State(LocalSteps):
+    """What `local-sgd` keeps, and what H is found from."""
+
+    before: Flat = kept("same")
+    """Where all began."""
+    period: int = kept("same")
+    """H."""
+    drift: float | None = kept("same", default=None)
+    """The newest share."""
+
+
+@register("adaptive-local-sgd")
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveLocalSGD(LocalSGD):
+    """The number of local steps follows how far the replicas drift apart."""
+
+    sync_every: int = 4
+    """H to begin with."""
+    drift: float = 0.5
+    """The share of what replicas went in different directions that H is to keep to."""
+    factor: float = 2.0
+    """What H is divided by, or multiplied with."""
+    least: int = 1
+    """H at least."""
+    most: int = 512
+    """H at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < self.drift < 1 < self.factor and 1 <= self.least <= self.sync_every <= self.most):
+            found = f"drift={self.drift}, factor={self.factor}, least={self.least}, most={self.most}"
+            raise ConfigurationError(
+                f"{found}: drift is between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
+            )
+
+    def start(self, worker: Worker) -> State:
+        return State(before=worker.parameters, period=self.sync_every)
+
+    def period_of(self, worker: Worker) -> Every:
+        return Every(worker.state.period, "steps")
+
+    def numbers(self, worker: Worker) -> Sequence[float]:
+        return (_square(worker.parameters - worker.state.before),)
+
+    def follow(self, worker: Worker, mean: Flat) -> None:
+        state: State = worker.state
+        super().follow(worker, mean)
+        reached = worker.replica.parameters_of(mean)
+        (went,) = worker.replica.numbers_of(mean)
+        if went > 0:
+            state.drift = max(0.0, 1 - _square(reached - state.before) / went)
+            if state.drift > self.drift:
+                state.period = max(self.least, int(state.period / self.factor))
+            elif state.drift < self.drift / 2:
+                state.period = min(self.most, int(state.period * self.factor) or 1)
+        state.before = reached
+
+
+def _square(x: Flat) -> float:
+    return sum(float(part.double().square().sum()) for part in x.segments())

@@ -1,0 +1,105 @@
+"""Eager averaging: local steps, and means of parameters that wait for a quorum only; what is late counts later.
+
+Idea: All workers have a common point c. Each takes H local steps (`sync_every`), then hands in how far it went, d, and
+goes on from c. A round adds the sum of all d that have come, divided by the number of workers, to c, as soon as
+`wait_for` workers have called. A worker that is late goes on from the new c plus its own d that is still pending; the
+next round takes it in. So each d counts once, 1 / P, as in local SGD: with `wait_for="all"` it is `local-sgd`.
+
+Cost: As `quorum` every H steps: k d numbers to the worker that leads and (P - 1) d from it, not overlapped. Memory: c,
+where this worker began, what is pending, and the results that a slow worker has not applied yet.
+
+When it loses: As `quorum`: where workers are equally fast, or late ones are very late; then their way is added to a
+point that it did not begin from. Where replicas drift apart in H steps.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
+- slow worker: goes on; what it did counts late, within `max_staleness`
+- corrupt gradient: untested; it spoils one replica, and with it the next round
+- resize: goes on; what is pending is dealt out
+- resume: goes on; at the common point, what was pending comes later
+
+Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with partial
+collective operations", PPoPP 2020, names quorums for model averaging as future work; the form with differences in
+ordered rounds is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from quorate.core.common_point import CommonPoint
+from quorate.core.local_steps import every
+from quorate.core.strategy import Mean, Strategy, Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+
+
+@register("eager-averaging")
+@dataclass(frozen=True, kw_only=True)
+class EagerAveraging(Strategy):
+    """Local steps, and means of parameters that wait for a quorum only; what is late counts later."""
+
+    agrees_on = "parameters"
+    is_apart: ClassVar[bool] = True
+    waits: ClassVar[bool] = False
+
+    sync_every: int | str = 8
+    """H: as of `local-sgd`."""
+    wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
+    """As of `quorum`."""
+    max_staleness: int = 16
+    """As of `quorum`."""
+    grace: float = 0.05
+    """As of `quorum`."""
+    patience: float = 10.0
+    """As of `quorum`."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """As of `quorum`."""
+
+    def __post_init__(self) -> None:
+        every(self.sync_every)
+
+    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
+        return self.buffers
+
+    def start(self, worker: Worker) -> CommonPoint:
+        bounds = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
+        worker.agree_on_rounds(wait_for=self.wait_for, late="carry", divide_by="world", **bounds)
+        return CommonPoint(common=worker.parameters, begun=worker.parameters, pending=[])
+
+    def step(self, worker: Worker) -> None:
+        point, period = worker.state, every(self.sync_every)
+        worker.update(worker.gradient)
+        point.count(worker.replica, period)
+        if point.is_due(worker.replica, period):
+            worker.rounds.contribute(point.hand_in(worker.parameters)).wait()
+            for one in worker.rounds.completed():
+                self.apply(worker, one)
+            worker.parameters = point.go_on()
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        worker.state.take(one.mean, one.mine)
+
+    def common(self, worker: Worker) -> Flat:
+        return worker.state.common  # type: ignore[no-any-return]
+
+    def adopted(self, worker: Worker, common: Flat) -> None:
+        worker.state.common = common
+
+    def resumed(self, worker: Worker) -> None:
+        worker.parameters = worker.state.go_on()
+
+    def drain(self, worker: Worker) -> None:
+        self._settle(worker, ended=False)
+
+    def finish(self, worker: Worker) -> None:
+        self._settle(worker, ended=True)
+
+    def _settle(self, worker: Worker, *, ended: bool) -> None:
+        if worker.state.steps:
+            worker.rounds.contribute(worker.state.hand_in(worker.parameters), waits=False)
+        worker.rounds.settle(ended=ended)
+        worker.state.pending.clear()  # what is left was too old
+        worker.parameters = worker.state.go_on()

@@ -1,0 +1,81 @@
+"""Local steps among real workers: the numbers of the virtual world, unequal workers, evaluations."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.launch.world import World
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.processes import run_real_world
+
+SIZE = 3
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("local-sgd", {"sync_every": 3, "momentum": "average"}),
+    ("post-local-sgd", {"sync_every": 3, "after": 5}),
+    ("slowmo", {"sync_every": 2, "slow_every": 2}),
+    ("diloco", {"sync_every": 4, "outer_device": "cpu"}),
+    ("adaptive-local-sgd", {"sync_every": 2}),
+    ("eager-averaging", {"sync_every": 2, "wait_for": "all"}),
+]
+
+
+def task(strategy: str, settings: dict[str, Any], world: World, *, pause: float = 0.0, uneven: int = 0) -> list[float]:
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    draw = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=draw))
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer: Any = quorate.distribute(plain, model, strategy, **settings)
+    for step in range(16 + uneven * world.rank):
+        if step == 10:
+            with world.evaluate():
+                pass
+        time.sleep(pause * world.rank)
+        optimizer.zero_grad()
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1000 * step + world.rank))
+        (model(x) - world.rank).square().mean().backward()
+        optimizer.step()
+    optimizer.finish()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+
+def virtual(wire: Wire, strategy: str, settings: dict[str, Any]) -> list[float]:
+    place = current.enter(wire, thread_only=True)
+    try:
+        told = task(strategy, settings, quorate.join())
+        place.leave()
+        return told
+    finally:
+        current.forget(thread_only=True)
+
+
+@pytest.mark.parametrize(("strategy", "settings"), VARIANTS)
+def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, settings: dict[str, Any]) -> None:
+    real = run_real_world(SIZE, functools.partial(task, strategy, settings))
+    assert all(end == real[0] for end in real)
+    twin = VirtualWorld(SIZE).run(lambda wire: virtual(wire, strategy, settings))[0]
+    torch.testing.assert_close(torch.tensor(real[0]), torch.tensor(twin), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("local-sgd", {"sync_every": "50ms"}),
+        ("eager-averaging", {"sync_every": 2, "wait_for": 1}),
+        ("diloco", {"sync_every": 5}),
+    ],
+)
+def test_unequal_workers_end_equal(strategy: str, settings: dict[str, Any]) -> None:
+    ends = run_real_world(SIZE, functools.partial(task, strategy, settings, pause=0.01, uneven=4))
+    assert all(end == ends[0] for end in ends)
+    assert torch.tensor(ends[0]).isfinite().all()
