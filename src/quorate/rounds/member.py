@@ -158,6 +158,8 @@ class Member:
         self.started = max(self.started, number)
         self._asked = max(self._asked, number)
         self.patience.asked(number, now)
+        if self.agreed.is_large:  # before anything is added up: that takes time as well
+            self._tell(self.leads, {"kind": "here", "number": number}, None)
         snapshot = self._snapshots.get(number)
         if number <= self.log.newest:  # formed under another leader: one of the two will come to nothing
             snapshot = Snapshot(number, [], self.pending.step, self.pending.options)
@@ -176,8 +178,6 @@ class Member:
             "options": snapshot.options,
             "stalenesses": snapshot.stalenesses,
         }
-        if self.agreed.is_large and snapshot.vector is not None:
-            self._tell(self.leads, {"kind": "here", "number": number}, None)
         self._tell(self.leads, about, snapshot.vector)
 
     def _round(self, one: Round) -> None:

@@ -174,3 +174,22 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
     fresh.jump(says)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)
+
+
+def test_where_vectors_are_large_one_says_that_it_is_here_before_it_adds_up() -> None:
+    bench = Bench(2, wait_for=1, vector_bytes=1 << 20)
+    member, order = bench.members[1], []
+    take, send = member.pending.take, member._send
+
+    def taking(number: int) -> Any:
+        order.append("adds up")
+        return take(number)
+
+    def sending(to: int, says: dict[str, Any], vector: Flat | None) -> None:
+        order.append(says["kind"])
+        send(to, says, vector)
+
+    member.pending.take, member._send = taking, sending  # type: ignore[method-assign]
+    bench.call(1)
+    bench.deliver()
+    assert order == ["note", "here", "adds up", "give", "got"]
