@@ -269,3 +269,7 @@ def _check_batch_size(batch_size: object, share: Share, examples: int) -> None:
             f"batch_size {batch_size} is larger than this rank's share of {mine} examples; drop_last=True would "
             f"leave no batch: {smaller}drop_last=False"
         )
+    if share.shuffle and batch_size > examples:  # what is not shuffled serves evaluation, in batches of any size
+        raise ConfigurationError(
+            f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it is at most {examples}"
+        )

@@ -60,7 +60,8 @@ def shard(
     equal on every worker.
 
     Raises `ConfigurationError` before `quorate.join()`, for an unknown `share`, a batch size below 1, a dataset that
-    is empty or has no length, and, with `drop_last`, a batch larger than the share.
+    is empty or has no length, a batch larger than the dataset where it is shuffled, and, with `drop_last`, one larger
+    than the share.
     """
     if share is not None and share not in SHARES:
         raise unknown("share", share, SHARES)

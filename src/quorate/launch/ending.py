@@ -24,6 +24,7 @@ from quorate.core.errors import (
 from quorate.launch.asking import ask_to_stop
 from quorate.launch.attendant import attend
 from quorate.launch.recording import flush_records
+from quorate.launch.script_line import script_line
 from quorate.launch.whereabouts import report_quietly
 from quorate.train.distributed import STRATEGY
 from quorate.train.step_times import TIMERS, StepTimer
@@ -66,8 +67,9 @@ class _Ending:
                 self.fail(status, f"raised {kind.__name__}: {error}")
             else:
                 self.fail(status, str(error), kind=how, ranks=ranks)
-        if issubclass(kind, QuorateError) and not issubclass(kind, ConfigurationError):
-            print(f"quorate: {error}", file=sys.stderr)
+        if issubclass(kind, QuorateError):
+            where = script_line(trace) if issubclass(kind, ConfigurationError) else ""
+            print(f"quorate: {error}{where}", file=sys.stderr)
         elif issubclass(kind, KeyboardInterrupt):
             print("quorate: interrupted", file=sys.stderr)
         else:

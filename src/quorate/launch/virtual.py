@@ -20,6 +20,7 @@ from typing import TextIO
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
 from quorate.launch.recording import flush_records
+from quorate.launch.script_line import script_line
 from quorate.launch.virtual_logging import put_ranks_in_logs
 from quorate.launch.virtual_output import Logs, OnOutput, put_routed_streams
 from quorate.launch.virtual_stand_ins import StandIns
@@ -130,8 +131,9 @@ class Report:
     def show(self, rank: int, error: Exception) -> None:
         """What `rank` raised, as python would show it; of what follows from another's failure the last line only."""
         text = "".join(traceback.format_exception(type(error), error, self._in_script(error)))
-        if isinstance(error, QuorateError) and not isinstance(error, ConfigurationError):
-            text = f"quorate: {error}\n"
+        if isinstance(error, QuorateError):
+            where = script_line(error.__traceback__) if isinstance(error, ConfigurationError) else ""
+            text = f"quorate: {error}{where}\n"
         self._logs.write(rank, text)
         if not self._is_secondary(error):
             for line in text.splitlines():

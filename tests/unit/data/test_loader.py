@@ -139,6 +139,13 @@ def test_empty_data() -> None:
         loader_of(0, 2, n=0)
 
 
+def test_a_batch_larger_than_the_data_is_refused_where_it_is_trained_on() -> None:
+    with pytest.raises(ConfigurationError, match="batch_size 42 is larger than the whole dataset of 41 examples"):
+        loader_of(0, 2, n=41, batch_size=42)
+    assert len(loader_of(0, 2, n=41, batch_size=42, shuffle=False)) == 1
+    assert len(loader_of(0, 2, n=41, batch_size=41)) == 1
+
+
 def test_no_batch_left() -> None:
     message = (
         "batch_size 64 is larger than this rank's share of 20 examples; drop_last=True would leave no batch: "
@@ -148,4 +155,4 @@ def test_no_batch_left() -> None:
         loader_of(0, 2, n=41, batch_size=64, drop_last=True)
     with pytest.raises(ConfigurationError, match=r"share of 0 examples.*no batch: drop_last=False"):
         loader_of(0, 5, n=4, batch_size=1, drop_last=True)
-    assert len(loader_of(0, 2, n=41, batch_size=64)) == 1
+    assert len(loader_of(0, 2, n=41, batch_size=40)) == 1

@@ -126,7 +126,7 @@ def run(plan: Plan, n: int, epochs: int, seed: int, before: list[Any] | None) ->
         place = be(rank, plan.size, board)
         trains(place)
         data = TensorDataset(torch.arange(n))
-        loader = shard(data, plan.batch_size, share=plan.share, seed=3, drop_last=plan.drop_last)
+        loader = shard(data, min(plan.batch_size, len(data)), share=plan.share, seed=3, drop_last=plan.drop_last)
         if before:
             loader.load_state_dicts(before)
         workers.append(Worker(place, loader, epochs))
