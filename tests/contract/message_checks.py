@@ -158,6 +158,21 @@ def check_what_a_message_can_hold(wire: Wire) -> bytes:
     return b""
 
 
+def check_launching_waits_for_nobody_once_connected(wire: Wire) -> bytes:
+    channel = wire.channel("connected")
+    channel.connect(torch.device("cpu"))
+    channel.all_reduce(torch.ones(3)).wait()
+    if wire.rank == 0:
+        work = channel.all_reduce(torch.ones(3))
+        for peer in range(1, wire.size):
+            wire.send(Message(), peer, "launched")
+    else:
+        wire.receive(0, "launched").wait()
+        work = channel.all_reduce(torch.ones(3))
+    assert work.wait().eq(wire.size).all()
+    return b""
+
+
 def check_receives_that_time_out(wire: Wire) -> bytes:
     with pytest.raises(WireTimeout) as caught:
         wire.receive((wire.rank + 1) % wire.size, "never").wait(timeout=0.05)

@@ -132,6 +132,13 @@ class Wire(ABC):
         Known to its members only; this worker is one of them. Two groups with equal members share their order.
         """
 
+    def connect(self, device: torch.device) -> None:
+        """Make the connections for collectives on `device` now; every worker calls it.
+
+        Otherwise they are made with the first collective that needs them, which then waits for everyone to call it.
+        """
+        return
+
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere."""

@@ -72,6 +72,9 @@ class OptimizerWorker:
         copy_tensors([*self.every, *rest, *model.buffers()], wire)
         copy_optimizer(optimizer, wire)
         self.state = strategy.start(self)
+        if self._rounds is None:  # one that rests answers for several optimizers, and must not be held by one of them
+            for kind in sorted({part.device.type for part in self.peers.layout.parts}):
+                self.wire.connect(torch.device(kind))
         self._listeners.all.append(self)
         self.timer.set_out_again()
 

@@ -37,6 +37,9 @@ class Wrapped(Wire):
     def channel(self, name: str) -> Wire:
         return self._again(self.inner.channel(name))
 
+    def connect(self, device: torch.device) -> None:
+        self.inner.connect(device)
+
     def group(self, members: Sequence[int]) -> Wire:
         return self._again(self.inner.group(members))
 

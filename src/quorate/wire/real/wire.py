@@ -52,6 +52,10 @@ class RealWire(Exchange):
     def group(self, members: Sequence[int]) -> Wire:
         return GroupWire(self, members)
 
+    def connect(self, device: torch.device) -> None:
+        if self.size > 1:
+            self._group(device)
+
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         operation = f"all_reduce {describe(x)}"
         if self._goes_by_messages(operation, x):
