@@ -19,7 +19,6 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 
 SIZES = [1, 2, 3, 5, 8]
-INPUTS = 3
 
 
 @dataclass
@@ -49,12 +48,14 @@ def train(
     *,
     make: Callable[[Any], torch.optim.Optimizer],
     pauses: Callable[[int, int], float] = lambda rank, step: 0.0,
+    build: Callable[[], torch.nn.Module] = net,
+    inputs: int = 3,
     evaluates: tuple[int, ...] = (),
     then: Callable[[], Any] = lambda: None,
     **settings: Any,
 ) -> Told:
     seen: list[Round] = []
-    model = net()
+    model = build()
     optimizer: Any = quorate.distribute(make(model), model, alone="algorithm", **settings)
     worker = optimizer.__dict__["_quorate_worker"]
     watch = worker._rounds
@@ -75,7 +76,7 @@ def train(
         optimizer.zero_grad()
         begin = clock.now()
         clock.sleep(pauses(world.rank, step))
-        model(torch.randn(4, INPUTS, generator=draw)).square().mean().backward()
+        model(torch.randn(4, inputs, generator=draw)).square().mean().backward()
         optimizer.step()
         times.append((begin, clock.now()))
     then()

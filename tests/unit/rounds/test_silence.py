@@ -53,7 +53,7 @@ def trained(
             mine._rounds.rounds._progress.say({"sleep": seconds})
         return max(seconds, float(pauses(rank, step)))
 
-    return train(world, steps, make=sgd, pauses=pause, strategy="quorum", **settings)
+    return train(world, steps, pauses=pause, strategy="quorum", **{"make": sgd, **settings})
 
 
 KEPT = [1010, 1061, 1110, 1179, 1256, 1573, 1657, 2026, 2991]
@@ -182,11 +182,7 @@ def trained_wide(world: quorate.World, stuck: dict[tuple[int, int], float], step
     def make(model: torch.nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=1e-5)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.unit.rounds.test_laws.net", wide)
-        patch.setattr("tests.unit.rounds.test_laws.INPUTS", 20_000)
-        patch.setattr("tests.unit.rounds.test_silence.sgd", make)
-        return trained(world, stuck, lambda rank, step: 0.01, steps, **settings)
+    return trained(world, stuck, lambda rank, step: 0.01, steps, make=make, build=wide, inputs=20_000, **settings)
 
 
 @pytest.mark.parametrize("bandwidth", [2e5, 1e6, 1e8])
