@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,15 @@ from tests.support.mutations import COMPARE, ENVIRONMENT, JUNK, OTHERS, RUN, alt
 
 COMMAND_LINES, FOLDERS, ENVIRONMENTS, SETTINGS, CONFIGS = 260, 100, 60, 60, 60
 LONGEST_LINE = 2000
+
+
+@pytest.fixture(autouse=True)
+def environment_as_it_was() -> Iterator[None]:
+    """What commands leave in the environment of this process would reach every test after these."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
