@@ -346,3 +346,35 @@ def test_an_interrupt_while_workers_begin_ends_their_waits_too(monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         VirtualWorld(2).run(task)
     assert set(seen) == {"told"}, "one that has not begun hears of nothing"
+
+
+def test_an_interrupt_just_before_the_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python runs a signal's handler between two calls: one that came too late for the last is seen after the next."""
+    begin, seen = Scheduler.begin, []
+
+    class Finished(threading.Event):
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None, "nothing would wake it"
+            self.waits += 1
+            if self.waits == 2:
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    def begun(self: Scheduler) -> None:
+        self.finished = Finished()
+        begin(self)
+
+    def task(wire: Wire) -> None:
+        try:
+            while True:
+                wire.barrier().wait()
+        except KeyboardInterrupt:
+            seen.append("told")
+            raise
+
+    monkeypatch.setattr(Scheduler, "begin", begun)
+    with pytest.raises(KeyboardInterrupt):
+        VirtualWorld(2).run(task)
+    assert seen == ["told", "told"]

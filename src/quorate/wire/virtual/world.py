@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 WINDING_UP_SECONDS = 5.0
 """How long an interrupted world may take to end, by the wall clock."""
+LOOK_SECONDS = 0.2
+"""In which an interrupt is seen at the latest."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class VirtualWorld:
     def _play(self, stage: Stage) -> None:
         try:
             stage.scheduler.begin()  # workers run from here on, so an interrupt may come before this returns
-            stage.scheduler.finished.wait()
+            while not stage.scheduler.finished.wait(LOOK_SECONDS):
+                pass  # a signal that comes just before a wait without an end would be seen after it only
         except KeyboardInterrupt:
             stage.scheduler.interrupt(KeyboardInterrupt)
             stage.scheduler.finished.wait(WINDING_UP_SECONDS)
