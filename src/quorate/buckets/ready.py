@@ -24,7 +24,7 @@ class ReadyGradients:
     What is packed is `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter, whether a
     gradient has been added to since `complete` was last called, `began_without` whether it had none when the pass
     began. While it is `paused`, or `is_alone`, nothing is handed on. Whoever gives away views of `flat` sets `is_lent`;
-    while somebody holds one, the next pass packs into new memory.
+    while somebody holds one, the next pass packs into new memory, which `blank` makes.
     """
 
     def __init__(
@@ -33,8 +33,10 @@ class ReadyGradients:
         flat: Flat,
         on_part: Callable[[int, Tensor], None] | None,
         names: Sequence[str],
+        blank: Callable[[], Flat] | None = None,
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
+        self._blank = blank if blank is not None else lambda: Flat.empty(flat.layout)
         self.scale = 1.0
         self.paused = self.is_alone = False
         self.touched = [False] * len(self._parameters)
@@ -61,7 +63,7 @@ class ReadyGradients:
         self.began_without = [p.grad is None for p in self._parameters]
         if self.is_lent:
             if self.flat.holders() > self._own:
-                self.flat = Flat.empty(self.flat.layout)
+                self.flat = self._blank()
                 self.flat.segments()
             self.is_lent = False
 

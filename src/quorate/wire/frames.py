@@ -28,7 +28,8 @@ def raw(x: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, shared with it."""
     if not x.numel():
         return memoryview(b"")
-    shared: Any = x.view(-1).view(torch.uint8).numpy()
+    # One number may count as contiguous and still have a stride.
+    shared: Any = x.as_strided((x.numel(),), (1,)).view(torch.uint8).numpy()
     return memoryview(shared)
 
 

@@ -130,6 +130,10 @@ class Mailbox:
         """See `Wire.empty`."""
         return torch.empty(numel, dtype=dtype) if self._arena is None else self._arena.empty(numel, dtype)
 
+    def lends(self, address: int) -> bool:
+        """Whether memory that `empty` gave, and somebody here still holds, begins there and is shared."""
+        return self._arena is not None and self._arena.lends(address)
+
     def close(self) -> None:
         """End all connections; what is not yet written is lost."""
         self._closed = True

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quorate.wire.real import bells
+
 LEAST_BYTES = 1 << 16
 """Bytes from which a tensor is worth a block."""
 _FILE_BYTES = 1 << 43
@@ -31,7 +33,7 @@ _PAGE = 1 << 16
 
 def is_possible() -> bool:
     """Whether this system has files in memory that can be handed to another process."""
-    return sys.platform.startswith("linux") and hasattr(os, "memfd_create")
+    return sys.platform.startswith("linux") and hasattr(os, "memfd_create") and bells.are_there()
 
 
 def _rounded(nbytes: int) -> int:
@@ -106,12 +108,21 @@ class Arena:
         copied.copy_(x.view(-1).view(torch.uint8))
         return self.place(copied, to) if copied.untyped_storage().data_ptr() in self._held else None
 
+    def lends(self, address: int) -> bool:
+        """Whether a block is there which this process has not let go of."""
+        with self._lock:
+            self._put_to_rest()
+            return address in self._held
+
+    def _put_to_rest(self) -> None:
+        while self._let_go:
+            block = self._held.pop(self._let_go.popleft())
+            self._resting.setdefault(block.nbytes, []).append(block)
+
     def _take(self, nbytes: int) -> _Block | None:
         wanted = _rounded(nbytes)
         with self._lock:
-            while self._let_go:
-                block = self._held.pop(self._let_go.popleft())
-                self._resting.setdefault(block.nbytes, []).append(block)
+            self._put_to_rest()
             resting = self._resting.get(wanted, [])
             for index, block in enumerate(resting):
                 if self._is_free(block):

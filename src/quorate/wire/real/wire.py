@@ -1,4 +1,5 @@
-"""`RealWire`: sums and broadcasts over a c10d process group, everything ragged and all messages over sockets."""
+"""`RealWire`: sums in memory that the processes of one host share, or over a c10d process group, as broadcasts are;
+everything ragged and all messages over sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from quorate.wire.exchange import Exchange, describe
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.order import Order
-from quorate.wire.real.works import GroupWork, MessagesWork, ReceiveWork, SendWork, TaskWork
+from quorate.wire.real.shared import is_possible
+from quorate.wire.real.sums import Beside, Sums
+from quorate.wire.real.works import GroupWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
 from quorate.wire.work import Done
 
@@ -30,30 +33,48 @@ _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.i
 _SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
 """What the backends add as it is; the rest is widened."""
 
+_SUMS = "sums in shared memory"
+"""The tag of what is said about them."""
+
 
 class RealWire(Exchange):
-    """One process's wire on one channel; its process groups are made when a collective first needs them."""
+    """One process's wire on one channel; its process groups are made when a collective first needs them.
 
-    def __init__(self, endpoint: Endpoint, name: str = "main") -> None:
+    CPU tensors are summed in order of rank, whatever their size, where all workers are on one host that has shared
+    memory; elsewhere, and on GPUs, in the order the backend has.
+    """
+
+    def __init__(self, endpoint: Endpoint, name: str = "main", beside: Beside | None = None) -> None:
         super().__init__()
         self.endpoint, self.name = endpoint, name
         self.rank, self.size, self.generation = endpoint.rank, endpoint.size, endpoint.generation
         self.board, self.clock, self.timeout = endpoint.board, endpoint.clock, endpoint.timeout
         self.order = Order(endpoint, name)
         self._groups: dict[str, Any] = {}
+        self._beside = Beside() if beside is None else beside
+        self._sums: Sums | None = None
         self._channels: dict[str, RealWire] = {}
         self._busy = threading.Lock()
 
+    @property
+    def gone(self) -> frozenset[int]:
+        return self.endpoint.who_is_gone()
+
+    def outlives(self, tag: str) -> None:
+        self.endpoint.followers.append(self._tag(tag))
+
     def channel(self, name: str) -> Wire:
         if name not in self._channels:
-            self._channels[name] = RealWire(self.endpoint, f"{self.name}/{name}")
+            self._channels[name] = RealWire(self.endpoint, f"{self.name}/{name}", self._beside)
         return self._channels[name]
 
     def group(self, members: Sequence[int]) -> Wire:
         return GroupWire(self, members)
 
     def connect(self, device: torch.device) -> None:
-        if self.size > 1:
+        if self.size > 1 and self._shares(device):
+            self._summing()
+        elif self.size > 1:
             self._group(device)
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
@@ -61,7 +82,19 @@ class RealWire(Exchange):
         if self._goes_by_messages(operation, x):
             return super().all_reduce(x)
         wide = _summable(x)
-        return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
+        if not self._shares(x.device):
+            return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
+        with self._alone():
+            count = self.order.called(operation)
+            return SumWork(self.order, self._summing(), operation, count, x, wide)
+
+    def _shares(self, device: torch.device) -> bool:
+        return device.type == "cpu" and self.endpoint.is_local and is_possible()
+
+    def _summing(self) -> Sums:
+        if self._sums is None:
+            self._sums = Sums(self.endpoint, self._tag(_SUMS), lambda m, to: self.send(m, to, _SUMS), self._beside)
+        return self._sums
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         operation = f"broadcast from {root} {describe(x)}"
@@ -124,6 +157,8 @@ class RealWire(Exchange):
         try:
             return SendWork(self.endpoint, mailbox.send(message, to, self._tag(tag)), to)
         except ConnectionError as error:
+            if self.endpoint.followers:
+                return Done(None)  # it has died, as the board will say: who outlives it sends it nothing
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
 
     def _inbox_put(self, message: Message, tag: str) -> None:
@@ -156,13 +191,15 @@ class RealWire(Exchange):
             channel.close()
         self._channels.clear()
         self._groups.clear()
+        self._sums = None
         if self.name == "main":
+            self._beside.close()
             self.endpoint.close()
 
 
 def _summable(x: Tensor) -> Tensor:
     """`x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
-    whole = x.detach().contiguous()
+    whole = x.detach().resolve_conj().resolve_neg().contiguous()
     if x.dtype in _SUMMED:
         return whole
     return whole.float() if x.is_floating_point() else whole.int()

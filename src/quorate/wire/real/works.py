@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.mailbox import Outgoing
 from quorate.wire.real.order import Order
+from quorate.wire.real.sums import Sums
 
 T = TypeVar("T")
 
@@ -67,6 +70,67 @@ class GroupWork:
                     missing=lambda: order.missing(count),
                 )
             self._work = None
+            if self._moved is not self._x:
+                self._x.detach().copy_(self._moved)
+        return self._x
+
+
+class SumWork:
+    """A sum under way in shared memory; what it came to is written to `x` in the thread that waits."""
+
+    def __init__(self, order: Order, sums: Sums, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
+        self._order, self._sums, self._operation, self._count = order, sums, operation, count
+        self._x, self._moved = x, moved
+        self._sum = sums.start(operation, moved)
+        self._is_taken = False
+
+    def done(self) -> bool:
+        return self._sums.is_done(self._sum)
+
+    def _ready(self, seconds: float) -> bool:
+        if self._sums.wait(self._sum, seconds):
+            return True
+        endpoint = self._order.endpoint
+        lost = set(endpoint.mailbox.lost) if endpoint.mailbox is not None else set()
+        lost &= set(self._missing()) if lost else set()
+        if lost:
+            error = endpoint.connection_lost(self._operation, "closed by the other side")
+            raise (
+                error
+                if error.ranks
+                else PeerFailed(
+                    f"rank {min(lost)} ended while rank {endpoint.rank} waited for it in {self._operation}",
+                    sorted(lost),
+                )
+            )
+        return False
+
+    def _missing(self) -> list[int]:
+        return self._sums.missing(self._sum)
+
+    @contextmanager
+    def _stops_where_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except WireTimeout:
+            raise  # it may be waited for again
+        except QuorateError:
+            self._sums.stop()
+            raise
+
+    def wait(self, timeout: float | None = None) -> Tensor:
+        if not self._is_taken:
+            order, count = self._order, self._count
+            if not self._sums.wait(self._sum, 0.0):
+                with order.waiting(count, self._operation, "in shared memory"), self._stops_where_it_fails():
+                    order.endpoint.until(
+                        self._ready,
+                        waits_for=self._operation,
+                        needed=order.endpoint.others,
+                        timeout=timeout,
+                        missing=lambda: self._missing() or order.missing(count),
+                    )
+            self._is_taken = True
             if self._moved is not self._x:
                 self._x.detach().copy_(self._moved)
         return self._x

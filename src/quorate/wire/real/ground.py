@@ -1,0 +1,209 @@
+"""The memory in which the workers of one host meet on one channel: bells, small tensors, and where large ones lie.
+
+Each worker has a block of its own: bells that the others ring, and `SLOTS` slots, of which its sum number k uses number
+k modulo `SLOTS`. A slot holds what the sum is and, of a small tensor, its numbers; of a large one the number of the
+place where it lies, which is told in a message once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quorate.core.contracts import Message
+from quorate.wire.real.bells import BELL_BYTES, Bells
+from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.shared import LEAST_BYTES
+
+SLOTS = 4
+"""Sums that a worker may have begun before everyone has read the first of them."""
+READY, DONE = 0, 1
+"""The bells of each worker: what it brings to its next sum is there; it has done its part of the next one."""
+_HEAD_BYTES = 64
+_READ_BYTES = 1 << 19
+"""Of others: so much is sooner read by every worker than shared out among them, which takes a second hop."""
+_TRIES = 50
+"""Before a wait for a bell sleeps: some 30 µs, which is less than waking up takes."""
+
+Bytes = NDArray[np.uint8]
+Send = Callable[[Message, int], object]
+
+
+class Heard:
+    """One worker's block, and what this worker knows of that one."""
+
+    def __init__(self, block: Bytes, size: int) -> None:
+        bells = 2 * size * BELL_BYTES
+        self.bells = Bells(block[:bells])
+        slots = block[bells : bells + SLOTS * (_HEAD_BYTES + small_bytes(size))].reshape(SLOTS, -1)
+        self.heads = [slot[:_HEAD_BYTES].view(np.int64) for slot in slots]
+        """Of each slot: what the sum is, and the number of the place."""
+        self.slots: list[Bytes] = [slot[_HEAD_BYTES:] for slot in slots]
+        self.counts = [0, 0]
+        """Of its ringing that this worker has heard, by kind."""
+        self.places: dict[int, Bytes] = {}
+        """By number."""
+
+
+def small_bytes(size: int) -> int:
+    """The largest tensor that is small among `size` workers; what is larger is worth a block of its own."""
+    return max(LEAST_BYTES, _READ_BYTES // (size - 1) // 64 * 64)
+
+
+def block_bytes(size: int) -> int:
+    """Of one worker's block; memory is only taken by what is used of it."""
+    return 2 * size * BELL_BYTES + SLOTS * (_HEAD_BYTES + small_bytes(size))
+
+
+class Ground:
+    """The meeting ground of one channel. Made without waiting; `is_open` when everyone's block has come.
+
+    Its methods are called by one thread at a time.
+    """
+
+    def __init__(self, endpoint: Endpoint, tag: str, send: Send) -> None:
+        mailbox = endpoint.mailbox
+        assert mailbox is not None
+        self._endpoint, self._mailbox, self._tag, self._send = endpoint, mailbox, tag, send
+        self.rank, self.size, self.others = endpoint.rank, endpoint.size, endpoint.others
+        block = self.lent(block_bytes(self.size))
+        self.own = Heard(block.numpy(), self.size)
+        self.own.bells.hang()
+        self._peers: dict[int, Heard] = {}
+        self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        """By address and bytes: the number of the place, and the address of its block."""
+        self._count = 0
+        self._asked = {peer: endpoint.inbox.ask(peer, tag) for peer in self.others}
+        for peer in self.others:
+            send(Message((block,), shared=True), peer)
+
+    def lent(self, nbytes: int) -> Tensor:
+        """So many bytes (at least `LEAST_BYTES`) that can be shared. Raises `MemoryError`."""
+        x = self._mailbox.empty(nbytes, torch.uint8)
+        if not self.lends(x):
+            raise MemoryError("this process has no addresses left for memory that it shares with others (ulimit -v)")
+        return x
+
+    def lends(self, x: Tensor) -> bool:
+        """Whether `x` lies in such memory."""
+        return self._mailbox.lends(x.untyped_storage().data_ptr())
+
+    def is_open(self) -> bool:
+        """Whether everyone's block is here; never waits."""
+        for peer in self.others:
+            if peer not in self._peers and self._asked[peer].filled.is_set():
+                self._peers[peer] = Heard(self._next_message(peer).tensors[0].numpy(), self.size)
+        return len(self._peers) == self.size - 1
+
+    def missing(self) -> list[int]:
+        """Whose block is not."""
+        return [peer for peer in self.others if peer not in self._peers]
+
+    def _next_message(self, peer: int) -> Message:
+        result = self._asked[peer].result
+        assert result is not None
+        self._asked[peer] = self._endpoint.inbox.ask(peer, self._tag)
+        return result[1]
+
+    def wait_for_message(self, peer: int, seconds: float) -> None:
+        """Until there is one, for at most `seconds`."""
+        self._asked[peer].filled.wait(seconds)
+
+    # -- bells
+
+    def ring(self, kind: int) -> None:
+        """Everyone else's."""
+        for peer in self.others:
+            self._peers[peer].bells.ring(kind * self.size + self.rank)
+
+    def late(self, kind: int, number: int) -> list[int]:
+        """Who has not rung that for sum `number` (from 1)."""
+        if number < 1:
+            return []
+        return [peer for peer in self.others if not self._has_rung(peer, kind, number)]
+
+    def _has_rung(self, peer: int, kind: int, number: int) -> bool:
+        counts = self._peers[peer].counts
+        while counts[kind] < number and self.own.bells.heard(kind * self.size + peer):
+            counts[kind] += 1
+        return counts[kind] >= number
+
+    def wait_for_bell(self, peer: int, kind: int, seconds: float) -> None:
+        """Until `peer` rings it once more, for at most `seconds`."""
+        bell = kind * self.size + peer
+        bells, counts = self.own.bells, self._peers[peer].counts
+        if any(bells.heard(bell) for _ in range(_TRIES)) or bells.wait(bell, seconds):
+            counts[kind] += 1
+
+    # -- what is brought
+
+    def blocks(self) -> list[Heard]:
+        """By rank."""
+        return [self.own if rank == self.rank else self._peers[rank] for rank in range(self.size)]
+
+    def show(self, number: int, what: int, place: int) -> None:
+        """Say what this worker brings to sum `number`; 0 is the place of what lies in the slot."""
+        head = self.own.heads[number % SLOTS]
+        head[0], head[1] = what, place
+
+    def place_of(self, x: Tensor) -> int:
+        """The number of the place of `x`, which lies in a block; everyone is told of a new one."""
+        key = (x.data_ptr(), x.numel() * x.element_size())
+        if key not in self._told:
+            gone = [old for old, (_, block) in self._told.items() if not self._mailbox.lends(block)]
+            forget = [self._told[old][0] for old in gone]
+            header = {"place": self._count + 1, "forget": forget}
+            for peer in self.others:
+                self._send(Message((x.detach().view(-1),), header, shared=True), peer)
+            for old in gone:
+                del self._told[old]
+            self._count += 1
+            self._told[key] = (self._count, x.untyped_storage().data_ptr())
+        return self._told[key][0]
+
+    def untold(self, number: int) -> list[int]:
+        """Whose place for sum `number` has not been told of yet; never waits."""
+        found = []
+        for peer in self.others:
+            theirs = self._peers[peer]
+            place = int(theirs.heads[number % SLOTS][1])
+            while place and place not in theirs.places and self._asked[peer].filled.is_set():
+                told = self._next_message(peer)
+                for old in told.header["forget"]:
+                    theirs.places.pop(int(old), None)
+                theirs.places[int(told.header["place"])] = told.tensors[0].numpy().view(np.uint8)
+            if place and place not in theirs.places:
+                found.append(peer)
+        return found
+
+    def brought(self, number: int, own: Bytes) -> list[Bytes]:
+        """What everyone brings to sum `number`, by rank: the memory itself; `own` is this worker's."""
+        slot = number % SLOTS
+        found = []
+        for one in self.blocks():
+            place = int(one.heads[slot][1])
+            found.append(own if one is self.own else (one.places[place] if place else one.slots[slot])[: len(own)])
+        return found
+
+    def are_alike(self, number: int) -> bool:
+        """Whether all mean the same by sum `number`."""
+        slot = number % SLOTS
+        return len({int(one.heads[slot][0]) for one in self.blocks()}) == 1
+
+
+def piece(numel: int, rank: int, size: int) -> slice:
+    """The elements that `rank` adds up, in whole cache lines whatever the type."""
+    width = math.ceil(numel / size / 64) * 64
+    return slice(min(rank * width, numel), min((rank + 1) * width, numel))
+
+
+def add_up(brought: Sequence[NDArray[np.generic]], into: NDArray[np.generic]) -> None:
+    """The sum, in order of rank; `into` may be the first."""
+    np.add(brought[0], brought[1], out=into)
+    for x in brought[2:]:
+        np.add(into, x, out=into)

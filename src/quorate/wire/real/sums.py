@@ -1,0 +1,271 @@
+"""Sums of CPU tensors among processes of one host, formed in memory that they share, in order of rank.
+
+A small tensor is written into this worker's slot; every worker adds up all slots (one hop; (P - 1) n bytes read). A
+large one lies in shared memory, or is copied there; when everyone's is there, worker r adds up piece r of all and
+writes the sum to all (two hops; n bytes read and n written by each worker, none of them copied on the way). Either way
+an element is added as x0 + x1 + x2 + ..., so that everyone has the bits that rounds have.
+
+Nothing here waits but `wait`. What is under way moves on whenever this process calls a sum, waits for one or asks
+whether one is done; where it does none of these, a thread beside it looks now and then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quorate.core.errors import QuorateError
+from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.ground import DONE, READY, SLOTS, Bytes, Ground, Send, add_up, piece, small_bytes
+
+_LOOK_SECONDS = 0.005
+"""Between two looks of the thread beside."""
+_AT_ONCE = 1 << 18
+"""Bytes of each worker that are added at once: all of them stay in the processor's cache until the sum is written."""
+_KEPT = 4
+"""Blocks for tensors that lie in memory of their own which are kept for the next ones."""
+
+
+class Sum:
+    """One sum under way: `x` (contiguous, of a type that is added as it is) becomes it."""
+
+    def __init__(self, x: Tensor, operation: str, number: int, size: int) -> None:
+        self.x, self.number, self.operation = x, number, zlib.crc32(operation.encode())
+        numbers: NDArray[Any] = x.numpy().reshape(-1)
+        self.numbers = numbers
+        self.is_small = numbers.nbytes <= small_bytes(size)
+        self.own: NDArray[Any] = numbers
+        """Where others find this worker's numbers."""
+        self.staged: Tensor | None = None
+        self.is_shown = self.is_added = self.is_over = False
+
+
+class Sums:
+    """The sums of one channel, in the order in which every worker calls them."""
+
+    def __init__(self, endpoint: Endpoint, tag: str, send: Send, beside: Beside) -> None:
+        self._beside = beside
+        self._ground = Ground(endpoint, tag, send)
+        self._lock = threading.Lock()
+        self._count = 0
+        self._hidden, self._shown, self._added = deque[Sum](), deque[Sum](), deque[Sum]()
+        """What is not yet shown to others; shown, and not yet added up; added up, and not yet by all."""
+        self._staging: list[Tensor] = []
+        self._is_stopped = False
+
+    def start(self, operation: str, x: Tensor) -> Sum:
+        """Launch the sum of `x`; every worker gives the same `operation`. Never waits."""
+        self._count += 1
+        one = Sum(x, operation, self._count, self._ground.size)
+        self._hidden.append(one)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._move()
+            finally:
+                self._lock.release()
+        if not one.is_over:
+            self._beside.look_after(self)
+        return one
+
+    def is_done(self, one: Sum) -> bool:
+        """Whether it is; never waits."""
+        if not one.is_over:
+            self.help()
+        return one.is_over
+
+    def help(self) -> bool:
+        """Move on what can be; whether anything is left."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._move()
+            finally:
+                self._lock.release()
+        return not self._is_stopped and bool(self._hidden or self._shown or self._added)
+
+    def wait(self, one: Sum, seconds: float) -> bool:
+        """Whether it is done, after at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=max(0.0, seconds)):
+            return one.is_over
+        try:
+            while True:
+                self._move()
+                left = deadline - time.monotonic()
+                if one.is_over or left <= 0:
+                    return one.is_over
+                self._wait_for_news(one, left)
+        finally:
+            self._lock.release()
+
+    def stop(self) -> None:
+        """A worker has failed: from now on this one writes nothing into what others have brought."""
+        with self._lock:
+            self._is_stopped = True
+
+    def missing(self, one: Sum) -> list[int]:
+        """Who has not come to it, or has not done its part; nobody, where it cannot be told."""
+        with self._lock:
+            peer, _ = self._held_by(one)
+            return peer
+
+    def _held_by(self, one: Sum) -> tuple[list[int], int | None]:
+        """Who is to do something next, and the bell that tells of it; None where a message does."""
+        ground = self._ground
+        if not ground.is_open():
+            return ground.missing(), None
+        if not one.is_added and self._shown:
+            first = self._shown[0].number
+            late = ground.late(READY, first)
+            return (late, READY) if late else (ground.untold(first), None)
+        if not one.is_added:
+            return ground.late(DONE, self._hidden[0].number - SLOTS), DONE
+        return ground.late(DONE, one.number), DONE
+
+    def _wait_for_news(self, one: Sum, seconds: float) -> None:
+        late, bell = self._held_by(one)
+        if self._is_stopped:
+            time.sleep(seconds)
+        elif not late:
+            if self._shown and not self._ground.are_alike(self._shown[0].number):
+                time.sleep(seconds)  # others mean something else: there is nothing to come
+        elif bell is None:
+            self._ground.wait_for_message(late[0], seconds)
+        else:
+            self._ground.wait_for_bell(late[0], bell, seconds)
+
+    # -- one after the other, without waiting
+
+    def _move(self) -> None:
+        if self._is_stopped or not self._ground.is_open():
+            return
+        while self._show_next() or self._add_next():
+            pass
+        while self._added and not self._ground.late(DONE, self._added[0].number):
+            self._finish(self._added.popleft())
+
+    def _show_next(self) -> bool:
+        """Show the next sum if everyone, this worker too, has read the one whose slot it takes."""
+        if not self._hidden:
+            return False
+        one, before = self._hidden[0], self._hidden[0].number - SLOTS
+        if (self._shown and self._shown[0].number <= before) or self._ground.late(DONE, before):
+            return False
+        self._show(one)
+        self._shown.append(self._hidden.popleft())
+        return True
+
+    def _add_next(self) -> bool:
+        """Do this worker's part of the next sum if everyone's numbers are there."""
+        if not self._shown or not self._may_add(self._shown[0].number):
+            return False
+        one = self._shown[0]
+        self._add(one)
+        self._ground.ring(DONE)
+        self._shown.popleft()
+        one.is_added = True
+        if one.is_small:
+            one.is_over = True
+        else:
+            self._added.append(one)
+        return True
+
+    def _may_add(self, number: int) -> bool:
+        ground = self._ground
+        return not ground.late(READY, number) and not ground.untold(number) and ground.are_alike(number)
+
+    def _show(self, one: Sum) -> None:
+        place = 0
+        if one.is_small:
+            slot: Bytes = self._ground.own.slots[one.number % SLOTS][: one.numbers.nbytes]
+            one.own = slot.view(one.numbers.dtype)
+            one.own[...] = one.numbers
+        else:
+            home = one.x
+            if not self._ground.lends(home):
+                home = one.staged = self._stage(one.numbers.nbytes)
+                one.own = home.numpy()[: one.numbers.nbytes].view(one.numbers.dtype)
+                np.copyto(one.own, one.numbers)
+            place = self._ground.place_of(home)
+        self._ground.show(one.number, one.operation, place)
+        one.is_shown = True
+        self._ground.ring(READY)
+
+    def _stage(self, nbytes: int) -> Tensor:
+        """A block of at least so many bytes, and at most twice as many."""
+        for index, x in enumerate(self._staging):
+            if nbytes <= len(x) <= 2 * nbytes:
+                return self._staging.pop(index)
+        return self._ground.lent(nbytes)
+
+    def _add(self, one: Sum) -> None:
+        own = one.own.view(np.uint8)
+        brought = [x.view(one.numbers.dtype) for x in self._ground.brought(one.number, own)]
+        with np.errstate(all="ignore"):
+            if one.is_small:
+                add_up(brought, one.numbers)
+                return
+            mine = piece(len(one.numbers), self._ground.rank, self._ground.size)
+            step = max(1, _AT_ONCE // one.numbers.itemsize)
+            for first in range(mine.start, mine.stop, step):
+                here = slice(first, min(first + step, mine.stop))
+                total = brought[0][here]
+                add_up([x[here] for x in brought], total)
+                for x in brought[1:]:
+                    np.copyto(x[here], total)
+
+    def _finish(self, one: Sum) -> None:
+        if one.staged is not None:
+            np.copyto(one.numbers, one.own)
+            self._staging = [one.staged, *self._staging[: _KEPT - 1]]
+            one.staged = None
+        one.is_over = True
+
+
+class Beside:
+    """A thread that moves on sums nobody waits for; it starts with the first, and sleeps while there are none."""
+
+    def __init__(self) -> None:
+        self._called = threading.Event()
+        self._lock = threading.Lock()
+        self._all = set[Sums]()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def look_after(self, sums: Sums) -> None:
+        """Move them on now and then, until nothing is under way."""
+        with self._lock:
+            self._all.add(sums)
+        self._called.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="quorate-sums", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            if not self._called.wait(1.0):
+                continue
+            time.sleep(_LOOK_SECONDS)
+            self._called.clear()
+            with self._lock:
+                under_way, self._all = self._all, set()
+            for sums in under_way:
+                try:
+                    is_left = sums.help()
+                except (QuorateError, OSError, MemoryError):
+                    continue  # whoever waits for it meets the same
+                if is_left:
+                    self.look_after(sums)
+
+    def close(self) -> None:
+        """Move nothing on any more."""
+        self._is_closed = True
+        self._called.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)

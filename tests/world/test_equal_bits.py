@@ -1,0 +1,60 @@
+"""A quorum that waits for all is all-reduce, bit for bit, among any number of workers: both add in order of rank."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.launch.world import World
+from quorate.wire.real.shared import is_possible
+from tests.support.processes import run_real_world
+
+OPTIMIZERS: dict[str, functools.partial[torch.optim.Optimizer]] = {
+    "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "adam": functools.partial(torch.optim.Adam, lr=3e-3),
+}
+STRATEGIES: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": "all", "late": "carry"}}
+STEPS = 8
+
+
+def trained(strategy: str, optimizer: str, world: World) -> bytes:
+    """A digest of the parameters' bits after some steps, in which workers are late, each in its own steps."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 600), torch.nn.Tanh(), torch.nn.Linear(600, 30))
+    made: Any = quorate.distribute(
+        OPTIMIZERS[optimizer](model.parameters()),
+        model,
+        strategy=strategy,
+        name=f"{strategy} {optimizer}",
+        **STRATEGIES[strategy],
+    )
+    draw, late = torch.Generator().manual_seed(world.rank), random.Random(world.rank)
+    for _ in range(STEPS):
+        x = torch.randn(8, 40, generator=draw)
+        time.sleep(late.choice((0.0, 0.0, 0.015)))
+        made.zero_grad()
+        (model(x) * torch.randn(8, 30, generator=draw).exp()).square().mean().backward()
+        made.step()
+    made.finish()
+    return hashlib.sha256(torch.cat([p.detach().view(-1) for p in model.parameters()]).numpy().tobytes()).digest()
+
+
+def all_ways(world: World) -> dict[str, list[bytes]]:
+    torch.set_num_threads(1)
+    return {name: [trained(strategy, name, world) for strategy in STRATEGIES] for name in OPTIMIZERS}
+
+
+@pytest.mark.skipif(not is_possible(), reason="the backends add in an order of their own")
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_quorum_of_all_is_all_reduce(size: int) -> None:
+    found = run_real_world(size, all_ways)
+    for name in OPTIMIZERS:
+        bits = {one for of_rank in found for one in of_rank[name]}
+        assert len(bits) == 1, f"{name}: {len(bits)} different replicas among {size} workers and two strategies"
