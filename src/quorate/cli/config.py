@@ -24,7 +24,7 @@ _NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_js
 _LONGEST_FILE = 2**20
 """Bytes."""
 _TABLES = frozenset(("settings", "workload_settings"))
-_WHOLE = frozenset(("workers", "virtual", "seed", "batch", "evaluations"))
+_WHOLE = frozenset(("workers", "virtual", "seed", "batch", "evaluations", "steps"))
 _NUMBERS = frozenset(("seconds", "epochs", "target", "timeout"))
 _INSTEAD = {
     "workers": ("virtual", "compute", "latency", "bandwidth"),

@@ -21,6 +21,7 @@ from quorate.cli.explain import explain
 from quorate.cli.listing import list_names
 from quorate.cli.report import report
 from quorate.cli.run import run
+from quorate.cli.simulate import simulate
 from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 
@@ -33,6 +34,7 @@ _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("run", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False})(run)
 app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
+app.command("simulate", cls=ConfiguredCommand)(simulate)
 app.command("report")(report)
 app.command("list")(list_names)
 app.command("explain")(explain)

@@ -21,6 +21,8 @@ from quorate.core.quantities import factor_from, number_from, seconds_from
 
 Durations = Callable[[int, int], float]
 """(rank, step) -> seconds; steps count from 0."""
+FORWARD_SHARE = 1 / 3
+"""The part of a step's modelled compute time that is over when backward begins."""
 
 
 @dataclass(frozen=True)

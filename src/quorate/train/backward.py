@@ -13,10 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from quorate.core.durations import FORWARD_SHARE as FORWARD_SHARE
 from quorate.wire import current
-
-FORWARD_SHARE = 1 / 3
-"""The part of a step's modelled compute time that is over when backward begins."""
 
 _KEPT = "backward listeners"
 _inside = threading.local()

@@ -1,0 +1,122 @@
+"""How a simulation ends on the console: a table, and the recorded run held against its simulation."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from quorate.report.wording import bytes_in_words, number_in_words, seconds_in_words, share_in_words
+from quorate.simulation.grid import Cell, Row
+
+if TYPE_CHECKING:
+    from quorate.simulation.checked import Held
+
+_NOTHING = "–"
+_WIDEST = 220
+_TOLD_FROM = 2.0
+"""Seconds after which one row is worth a line of its own, where there is no terminal."""
+
+
+def table(rows: Sequence[Row]) -> None:
+    """Print it, to stdout."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = [(head, cell) for head, cell in _columns(rows) if any(cell(row) != _NOTHING for row in rows)]
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, (head, _) in enumerate(columns):
+        shown.add_column(head, justify="left" if place == 0 else "right", overflow="fold", no_wrap=place == 0)
+    for row in rows:
+        shown.add_row(*(cell(row) for _, cell in columns), style="bold" if row.is_recorded else None)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=_WIDEST)
+    console.print(shown)
+
+
+def _columns(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
+    several_late = len({row.imbalance for row in rows}) > 1
+    several_networks = len({row.network for row in rows}) > 1
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("strategy", lambda row: f"{row.strategy} (recorded)" if row.is_recorded else row.strategy),
+        ("workers", lambda row: f"{row.workers:,}"),
+        ("rounds/s", lambda row: _or(row.figures.rounds_per_second, number_in_words)),
+        ("steps/s", lambda row: number_in_words(row.figures.steps_per_second)),
+        ("of no-wait", lambda row: share_in_words(row.figures.no_wait_share)),
+        ("contributors", lambda row: _or(row.figures.contributors, number_in_words)),
+        ("stale p50", lambda row: _or(row.figures.staleness_p50, lambda age: f"{age:g}")),
+        ("p95", lambda row: _or(row.figures.staleness_p95, lambda age: f"{age:g}")),
+        ("waiting", lambda row: share_in_words(row.figures.waiting_share)),
+        ("moving", lambda row: share_in_words(row.figures.communication_share)),
+        ("a step", lambda row: seconds_in_words(row.figures.step_p50)),
+        ("sent a step", lambda row: bytes_in_words(row.figures.bytes_per_step)),
+        ("loss", lambda row: _or(row.loss, number_in_words)),
+        ("quality", lambda row: _or(row.quality, number_in_words)),
+    ]
+    if several_late:
+        columns.insert(2, ("imbalance", lambda row: row.imbalance or "none"))
+    if several_networks:
+        columns.insert(2, ("network", lambda row: row.network))
+    return columns
+
+
+def _or(value: float | None, words: Callable[[float], str]) -> str:
+    return _NOTHING if value is None else words(value)
+
+
+def check_lines(held: Sequence[Held]) -> Iterator[str]:
+    """`the run itself, rounds per second: recorded 6.81, simulated 6.87, off by 0.9%`."""
+    for one in held:
+        off = f"off by {abs(one.off):.1%}" + ("" if one.holds else ", which is more than 10%")
+        told = f"recorded {number_in_words(one.recorded)}, simulated {number_in_words(one.simulated)}, {off}"
+        yield f"the run itself, {one.name}: {told}"
+
+
+class Shown:
+    """A context in which a person is told how far it is: a bar on a terminal, else a line for what takes long."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._began, self._line = 0.0, ""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def __enter__(self) -> Shown:
+        if self._bar is not None:
+            self._inside.__enter__()
+            self._task = self._bar.add_task("simulating", total=1.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._say_what_took_long()
+        if self._bar is not None:
+            self._inside.__exit__(None, None, None)
+
+    @property
+    def _inside(self) -> AbstractContextManager[Any]:
+        bar: AbstractContextManager[Any] = self._bar
+        return bar
+
+    def begins(self, number: int, of: int, cell: Cell) -> Callable[[float], None]:
+        """See `simulation.grid.Told`."""
+        self._say_what_took_long()
+        self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {cell.in_words}"
+        if self._bar is None:
+            return lambda share: None
+        self._bar.update(self._task, description=self._line, completed=number / of)
+        return lambda share: self._bar.update(self._task, completed=(number + share) / of)
+
+    def _say_what_took_long(self) -> None:
+        seconds = time.monotonic() - self._began
+        if self._bar is None and self._line and seconds > _TOLD_FROM:
+            sys.stderr.write(f"quorate: {self._line}: {seconds_in_words(seconds)}\n")
+            sys.stderr.flush()

@@ -1,0 +1,196 @@
+"""What a run's records tell a simulation: how long its workers were at work, and what their exchanges cost.
+
+Of the times of work the steps are kept as they are (`busy.Recorded`). Of exchanges one number is kept, the latency of a
+message: the mean, over the run, of what an exchange took from the moment when nothing but messages was missing, divided
+by the messages that follow each other in it. It holds for vectors of the run's own size, so no bandwidth is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import Step
+from quorate.report.folders import find_run
+from quorate.report.in_step import side_by_side
+from quorate.report.reading import RunRecords, read_run
+from quorate.report.throughput import batch_of
+from quorate.rounds.terms import Agreed
+from quorate.simulation.busy import Recorded
+from quorate.simulation.calls import CountedCalls
+from quorate.simulation.links import Links
+from quorate.simulation.models import Exchange, Questions, Rounds, Times, settings_of, times_of
+from quorate.simulation.neighbours import Graph
+from quorate.topology.reading import topology_of
+
+LEAST_STEPS = 20
+"""That every worker has to have taken, the first ones left out."""
+_WAITED = 1e-4
+"""Seconds from which on a step has waited."""
+_OUTLIERS = 0.02
+"""The share of the longest exchanges that is left out: a worker that stood still is no exchange."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What was found in one run."""
+
+    run: RunRecords
+    times: Times
+    settings: Mapping[str, object]
+    workers: int
+    steps: int
+    """Of the worker that took most, the first ones left out."""
+    parameters: int
+    seed: int
+    busy: Recorded
+    undelayed: Recorded
+    """The same without what was injected: pace and imbalance."""
+    links: Links
+    examples: int | None
+    pace: str | None
+    imbalance: str | None
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder
+
+
+def calibrated(name: str, seed: int | None = None) -> Calibration:
+    """From the run in the folder `name`, or of that name; `seed` is what further workers are drawn by (the run's).
+
+    Raises `ConfigurationError` where there is no such run, or none that times alone can learn from.
+    """
+    folder = find_run(name)
+    run = read_run(folder)
+    told = next((one.distributed for one in run.ranks if one.distributed), {})
+    strategy = run.about.get("strategy") or told.get("strategy")
+    if not isinstance(strategy, str):
+        raise ConfigurationError(f"the records in {folder} do not say which strategy was used")
+    said = told.get("settings") or run.about.get("settings") or {}
+    settings = {key: value for key, value in said.items() if key in settings_of(strategy)}
+    times = times_of(strategy, settings)
+    steps = run.after(run.usual_warm_up)
+    least = min(map(len, steps.values()), default=0)
+    if len(steps) < run.size or least < LEAST_STEPS:
+        raise ConfigurationError(
+            f"the run in {folder} is too short to learn from: every worker needs {LEAST_STEPS} steps after the first "
+            f"ones, and there are {least if len(steps) == run.size else 'workers without any'}"
+        )
+    parameters = told.get("parameters")
+    if not isinstance(parameters, int) or parameters < 0:
+        raise ConfigurationError(f"the records in {folder} do not say how many parameters there are")
+    own = next((one.start.get("seed") for one in run.ranks), None)
+    drawn = own if isinstance(own, int) else 0
+    places = [number - 1 for number in side_by_side(steps)] if run.size > 1 else list(range(least))
+    everything = {one.rank: one.steps for one in run.ranks}
+    return Calibration(
+        run=run,
+        times=times,
+        settings=settings,
+        workers=run.size,
+        steps=max(len(one.steps) for one in run.ranks),
+        parameters=parameters,
+        seed=drawn,
+        busy=_recorded(everything, places, drawn if seed is None else seed, without_delay=False),
+        undelayed=_recorded(everything, places, drawn if seed is None else seed, without_delay=True),
+        links=_links(run, times, steps, drawn),
+        examples=batch_of(run),
+        pace=_text(run.about, "pace"),
+        imbalance=_text(run.about, "imbalance"),
+    )
+
+
+def _text(about: Mapping[str, Any], key: str) -> str | None:
+    value = about.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _recorded(
+    steps: Mapping[int, Sequence[Step]], places: Sequence[int], seed: int, *, without_delay: bool
+) -> Recorded:
+    ranks = range(len(steps))
+    return Recorded(
+        first=[
+            [max(0.0, step.arrive - step.begin - without_delay * step.delay) for step in steps[rank]] for rank in ranks
+        ],
+        last=[[max(0.0, step.end - _blocked_until(step)) for step in steps[rank]] for rank in ranks],
+        drawn=places,
+        seed=seed,
+    )
+
+
+def _blocked_until(step: Step) -> float:
+    """When its exchange was over."""
+    return min(step.end, step.arrive + step.encode + step.wait)
+
+
+def _links(run: RunRecords, times: Times, steps: Mapping[int, Sequence[Step]], seed: int) -> Links:
+    if run.size == 1:
+        found: list[float] = []
+    elif isinstance(times, Rounds):
+        found = list(_of_rounds(run, times, seed))
+    elif isinstance(times, Exchange):
+        found = list(_of_neighbours(times, steps, run.size))
+    else:
+        found = list(_of_meetings(steps, run.size))
+    kept = sorted(found)[: max(1, math.ceil(len(found) * (1 - _OUTLIERS)))]
+    latency = sum(kept) / len(kept) if kept else 0.0
+    return Links(text=f"as in {run.folder}", latency=latency, bandwidth=math.inf, is_mesh=True)
+
+
+def _of_meetings(steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[float]:
+    """Where all meet: from the last arrival until all have gone on, by 2 (P - 1) messages of a ring."""
+    for there in side_by_side(steps).values():
+        if all(step.wait > _WAITED or step.bytes_out for step in there.values()):
+            last = max(step.arrive for step in there.values())
+            until = sum(_blocked_until(step) for step in there.values()) / size
+            yield max(0.0, until - last) / (2 * (size - 1))
+
+
+def _of_rounds(run: RunRecords, times: Rounds, seed: int) -> Iterator[float]:
+    """From the call that made a round start until each that had called has its result: two messages, one more where
+    the last to call does not lead, and one more where the one that waits does not.
+    """
+    agreed = times.agreed(run.size, seed)
+    for one in run.merged():
+        calls = [(given.step.arrive, given.rank, given.step) for given in one.given if not given.staleness]
+        calls.sort(key=lambda call: call[:2])
+        starts = _starting(agreed, one.round.number, calls, run.size)
+        if starts is None:
+            continue
+        arrive, caller, _ = starts
+        for _, rank, step in calls:
+            if step.wait > _WAITED:
+                yield max(0.0, _blocked_until(step) - arrive) / (2 + (caller != 0) + (rank != 0))
+
+
+def _starting(
+    agreed: Agreed, number: int, calls: Sequence[tuple[float, int, Step]], size: int
+) -> tuple[float, int, Step] | None:
+    """The call that started round `number`; None where it is not among those known."""
+    if agreed.wait_for == "designated" and len(calls) < size:
+        drawn = CountedCalls(agreed, number - 1).drawn
+        return next((call for call in calls if call[1] == drawn), None)
+    quorum = size if agreed.wait_for == "designated" else agreed.quorum
+    return calls[quorum - 1] if quorum <= len(calls) else None
+
+
+def _of_neighbours(times: Exchange, steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[float]:
+    """From the moment when all neighbours of a worker had sent until it went on, where it had to wait for that: one
+    message; or two, for a question and its answer.
+    """
+    if isinstance(times, Questions):
+        yield from (step.wait / 2 for own in steps.values() for step in own if not times.overlap)
+        return
+    graph = Graph(topology_of(times.topology, size), size)
+    for number, there in side_by_side(steps).items():
+        sources = graph.round(number - 1).sources
+        for rank, step in there.items():
+            sent = [there[peer].begin if times.overlap else there[peer].arrive for peer in sources[rank]]
+            if sent and not times.bound and step.wait > _WAITED:
+                yield max(0.0, _blocked_until(step) - max(sent))

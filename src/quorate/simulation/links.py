@@ -1,0 +1,76 @@
+"""What simulated workers are joined by: the seconds that messages and means take. Pure.
+
+Notation: P workers, n bytes, latency L, bandwidth B. A message takes L + n / B. A mean of all takes, as a ring,
+2 (P - 1) L + 2 (P - 1) / P n / B, and by recursive halving and doubling (Rabenseifner), 2 ceil(log2 P) L and as much
+for the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import bytes_per_second_from, seconds_from
+from quorate.wire.virtual.network import Network, collective_seconds
+
+USUAL = "50us:10Gbit"
+"""What is taken where nobody says."""
+_FORM = "LATENCY:BANDWIDTH, such as 50us:10Gbit, and after it :mesh or :halving, or both"
+FIRST_PART, PART = 1 << 20, 8 << 20
+"""Bytes of the parts in which a gradient travels while the backward pass still runs, as of `buckets.flat`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """One network. `text` is what it was read from."""
+
+    text: str
+    latency: float
+    bandwidth: float
+    """Bytes per second."""
+    is_mesh: bool = False
+    """Whether every two workers have a link of their own, as in the virtual world. Else each worker has one port, which
+    all that it sends shares, and another for all that it gets."""
+    reduces: Literal["ring", "halving"] = "ring"
+
+    def all_reduce(self, nbytes: int, size: int) -> float:
+        """Seconds from the last arrival until a sum of `nbytes` is there for all `size` workers."""
+        if self.reduces == "ring" or size == 1:
+            network = Network(latency=self.latency, bandwidth=self.bandwidth)
+            return collective_seconds(network, "all_reduce", (nbytes,) * size)
+        hops = 2 * math.ceil(math.log2(size))
+        return hops * self.latency + 2 * (size - 1) / size * nbytes / self.bandwidth
+
+    def carrying(self, nbytes: float, count: int = 1) -> float:
+        """Seconds for which `count` messages of so many bytes keep one worker's side busy."""
+        return (1 if self.is_mesh else count) * nbytes / self.bandwidth
+
+
+def parts_of(nbytes: int) -> list[int]:
+    """The bytes of the parts that `nbytes` are cut into; the first is small, so that something is under way early."""
+    if nbytes <= FIRST_PART:
+        return [nbytes]
+    whole, rest = divmod(nbytes - FIRST_PART, PART)
+    return [FIRST_PART, *([PART] * whole), *([rest] if rest else [])]
+
+
+def links_from(text: str) -> Links:
+    """The network that `text` says. Raises `ConfigurationError`, and says what may be written."""
+    words = [word.strip() for word in text.split(":")]
+    if len(words) < 2:
+        raise ConfigurationError(f'--network "{text}": write {_FORM}')
+    latency, bandwidth = seconds_from(words[0], text), bytes_per_second_from(words[1])
+    unknown = [word for word in words[2:] if word not in ("mesh", "halving")]
+    if unknown:
+        raise ConfigurationError(f'--network "{text}": "{unknown[0]}" is not known; write {_FORM}')
+    if not bandwidth > 0:
+        raise ConfigurationError(f'--network "{text}": a bandwidth is above 0')
+    return Links(
+        text=text,
+        latency=latency,
+        bandwidth=bandwidth,
+        is_mesh="mesh" in words[2:],
+        reduces="halving" if "halving" in words[2:] else "ring",
+    )

@@ -1,0 +1,235 @@
+"""Strategies as times alone know them: the settings that say when and with whom workers agree, and how that is played.
+
+A setting has its strategy's own name, type and default, which are read from its source, so that nothing need be
+imported. Settings that change numbers, but no times, are taken as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.settings import settings_for
+from quorate.core.source import Setting
+from quorate.rounds.terms import Agreed, check
+from quorate.simulation import neighbours, together
+from quorate.simulation.played import Case, Played
+from quorate.simulation.rounds import QuorumRun
+from quorate.strategies import strategies
+from quorate.topology.reading import topology_of
+
+Kind = Literal["meetings", "rounds", "exchanges", "questions"]
+WaitFor = int | float | Literal["all", "majority", "designated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times(ABC):
+    """One strategy, in times alone. Its fields are the settings of the strategy that change them."""
+
+    kind: ClassVar[Kind]
+    """What workers talk in: a run of one strategy tells what it costs under others of its kind."""
+    name: str
+
+    @abstractmethod
+    def play(self, case: Case) -> Played:
+        """What the workers of `case` do."""
+
+    def check(self, workers: int) -> None:  # noqa: B027  (most settings fit any number of workers)
+        """Raise `ConfigurationError` where the settings do not go with so many workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryStep(Times):
+    """All meet in every step."""
+
+    kind: ClassVar[Kind] = "meetings"
+
+    def play(self, case: Case) -> Played:
+        return together.in_every_step(case)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps(Times):
+    """All meet every so many steps."""
+
+    kind: ClassVar[Kind] = "meetings"
+
+    sync_every: int | str
+    momentum: Literal["keep", "average", "reset"] = "keep"
+    after: int | Literal["decay"] = 0
+
+    def check(self, workers: int) -> None:
+        self._period()
+        if self.after == "decay":
+            raise ConfigurationError(
+                f"{self.name} takes local steps from the first decay of the learning rate on, which times alone do not "
+                "know; say after how many steps, such as after=20"
+            )
+
+    def _period(self) -> tuple[float, str]:
+        if isinstance(self.sync_every, int) and self.sync_every > 0:
+            return self.sync_every, "steps"
+        from quorate.core.local_steps import every  # imports torch
+
+        found = every(self.sync_every)
+        return found.count, found.unit
+
+    def play(self, case: Case) -> Played:
+        assert isinstance(self.after, int)
+        vectors = 2 if self.momentum == "average" else 1
+        return together.every_so_many(case, *self._period(), vectors=vectors, after=self.after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds(Times):
+    """Rounds with a quorum."""
+
+    kind: ClassVar[Kind] = "rounds"
+
+    wait_for: WaitFor
+    late: Literal["carry", "drop", "replace"] = "carry"
+    max_staleness: int
+    overlap: bool = False
+    sync_every: int | str = 1
+
+    def check(self, workers: int) -> None:
+        check(self.agreed(workers, 0))
+        if not isinstance(self.sync_every, int) or self.sync_every < 1:
+            raise ConfigurationError(
+                f"sync_every of {self.name} is {self.sync_every!r}; times alone know a number of steps from 1 on"
+            )
+        if self.overlap and self.max_staleness < 1:
+            raise ConfigurationError(
+                "overlap makes every gradient at least one round stale; max_staleness is at least 1"
+            )
+
+    def agreed(self, workers: int, seed: int) -> Agreed:
+        """What the workers agree on, as far as it decides when rounds start and what they take in."""
+        return Agreed(size=workers, wait_for=self.wait_for, late=self.late, max_staleness=self.max_staleness, seed=seed)
+
+    def play(self, case: Case) -> Played:
+        assert isinstance(self.sync_every, int)
+        return QuorumRun(case, self.agreed(case.workers, case.seed), every=self.sync_every, overlap=self.overlap).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Times):
+    """Gossip in which neighbours wait for each other."""
+
+    kind: ClassVar[Kind] = "exchanges"
+
+    topology: str
+    overlap: bool = False
+    bound: int = 0
+    directed: bool = True
+    """Whether edges may lead one way; not a setting."""
+
+    def check(self, workers: int) -> None:
+        graph = topology_of(self.topology, workers)
+        if graph.directed and not self.directed:
+            raise ConfigurationError(
+                f'edges of the topology "{self.topology}" lead one way, which {self.name} cannot use'
+            )
+        if self.bound < 0:
+            raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
+
+    def play(self, case: Case) -> Played:
+        graph = topology_of(self.topology, case.workers)
+        return neighbours.exchanges(case, graph, ahead=self.overlap, bound=self.bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(Exchange):
+    """Gossip in which nobody waits for anybody's computing."""
+
+    kind: ClassVar[Kind] = "questions"
+
+    def play(self, case: Case) -> Played:
+        return neighbours.questions(case, ahead=self.overlap)
+
+
+_KINDS: dict[str, tuple[type[Times], dict[str, object]]] = {
+    "ddp": (EveryStep, {}),
+    "all-reduce": (EveryStep, {}),
+    "local-sgd": (LocalSteps, {}),
+    "post-local-sgd": (LocalSteps, {}),
+    "slowmo": (LocalSteps, {}),
+    "diloco": (LocalSteps, {}),
+    "quorum": (Rounds, {}),
+    "eager-solo": (Rounds, {}),
+    "eager-majority": (Rounds, {}),
+    "backup-workers": (Rounds, {}),
+    "bounded-staleness": (Rounds, {}),
+    "eager-averaging": (Rounds, {}),
+    "d-psgd": (Exchange, {"directed": False}),
+    "d2": (Exchange, {"directed": False}),
+    "relay": (Exchange, {"directed": False}),
+    "sgp": (Exchange, {}),
+    "osgp": (Exchange, {}),
+    "ad-psgd": (Questions, {"directed": False}),
+}
+
+
+def known() -> tuple[str, ...]:
+    """The strategies that times alone know, sorted."""
+    return tuple(sorted(_KINDS))
+
+
+def settings_of(name: str) -> frozenset[str]:
+    """The settings of that strategy that change times; none of a name that is not known."""
+    if name not in _KINDS:
+        return frozenset()
+    return frozenset({one.name for one in _declared(name)} & {field.name for field in fields(_KINDS[name][0])})
+
+
+def times_of(name: str, settings: Mapping[str, object]) -> Times:
+    """The strategy of that name, with its defaults and these settings.
+
+    Raises `ConfigurationError` for a name or setting that is not known, a value of another type, and a strategy that is
+    none of `known`.
+    """
+    if name not in _KINDS:
+        if name in strategies:
+            raise ConfigurationError(
+                f"times alone do not know when workers meet under {name}; simulate it with --real WORKLOAD, or one of "
+                f"these: {', '.join(known())}"
+            )
+        raise unknown("strategy", name, {*known(), *strategies})
+    kind, fixed = _KINDS[name]
+    own = settings_of(name)
+    values: dict[str, Any] = {**fixed, **{key: value for key, value in _defaults(name).items() if key in own}}
+    _check_names(name, settings)
+    values |= settings_for(kind, {key: value for key, value in settings.items() if key in own})
+    if set(settings) - own:  # these change no times, and are still to be right
+        settings_for(strategies.get(name), settings)
+    return kind(name=name, **values)
+
+
+def _declared(name: str) -> Sequence[Setting]:
+    """The settings of the strategy as its source has them; none of a baseline."""
+    source = strategies.source(name) if name in strategies else None
+    return () if source is None else source.settings
+
+
+def _defaults(name: str) -> dict[str, object]:
+    found = {}
+    for setting in _declared(name):
+        if setting.default is not None:
+            try:
+                found[setting.name] = ast.literal_eval(setting.default)
+            except ValueError:
+                pass  # made by a call: no setting of this kind changes times
+    return found
+
+
+def _check_names(name: str, settings: Mapping[str, object]) -> None:
+    names = [setting.name for setting in _declared(name)]
+    if not names and settings:
+        raise ConfigurationError(f"{name} has no settings; leave out {', '.join(sorted(settings))}")
+    for key in settings:
+        if key not in names:
+            raise unknown(f"setting of {name}", key, names)

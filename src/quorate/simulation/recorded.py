@@ -1,0 +1,49 @@
+"""A recorded run in the columns of a simulated one, so that both are told in the same figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from quorate.report.in_step import side_by_side
+from quorate.report.reading import RunRecords
+from quorate.report.rounds import last_arrivals
+from quorate.report.spans import Spans
+from quorate.simulation.played import Formed, Played
+
+
+def played_from(run: RunRecords, *, has_means: bool) -> Played:
+    """The steps and rounds of `run`, on a clock that stands still while anybody evaluates.
+
+    With `has_means` each step of all workers is a round where the records tell of none.
+    """
+    pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
+
+    def training(time: float) -> float:
+        return time - pauses.before(time)
+
+    steps = {one.rank: one.steps for one in run.ranks if one.steps}
+    origin = min(own[0].begin for own in steps.values())
+    merged = run.merged()
+    latest = last_arrivals(merged)
+    together = {} if merged else {n: max(s.arrive for s in there.values()) for n, there in side_by_side(steps).items()}
+    played = Played()
+    for rank, own in steps.items():
+        for step in own:
+            last = latest.get(step.round, step.arrive) if merged else together.get(step.step, step.arrive)
+            times = (step.begin, step.arrive, last, min(step.end, step.arrive + step.encode + step.wait), step.end)
+            played.step(rank, *(training(time) - training(origin) for time in times))
+            played.bytes_out += step.bytes_out
+    for one in merged:
+        ages: Counter[int] = Counter()
+        for given in one.round.taken.values():
+            for age, count in given:
+                ages[age] += count
+        played.rounds.append(Formed(training(one.formed) - training(origin), len(one.round.taken), ages))
+    if not merged and has_means:
+        for there in side_by_side(steps).values():
+            time = training(min(step.end for step in there.values())) - training(origin)
+            played.rounds.append(Formed(time, there[min(there)].contributors, {0: len(there)}))
+    elif not merged:
+        contributors = [step.contributors for own in steps.values() for step in own]
+        played.contributors = sum(contributors) / len(contributors)
+    return played

@@ -1,0 +1,136 @@
+"""Strategies under which all workers meet: in every step, or every so many; times alone.
+
+Where all meet in every step, parts of the gradient travel while the rest is computed, one after the other; what is left
+after the last worker has come is what the exchange costs. Means of parameters travel when all have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from quorate.core.errors import ConfigurationError
+from quorate.simulation.links import parts_of
+from quorate.simulation.played import Case, Formed, Played
+from quorate.wire.cost import all_reduce_bytes
+
+
+class Meetings:
+    """A run under way; times of all workers, by rank."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.played = case, Played()
+        self.now = [0.0] * case.workers
+        self.step = 0
+
+    def synchronous(self) -> None:
+        """One step, with a mean of gradients at its end."""
+        case, busy = self.case, self.case.busy
+        ranks = range(case.workers)
+        arrive = [now + busy.before(rank, self.step) for rank, now in zip(ranks, self.now, strict=True)]
+        last = done = max(arrive)
+        sizes = parts_of(case.nbytes)
+        if case.workers > 1:
+            done = self._travelled(sizes, arrive)
+        for rank in ranks:
+            end = done + busy.after(rank, self.step)
+            self.played.step(rank, self.now[rank], arrive[rank], last, done, end)
+            self.now[rank] = end
+        self._formed(done, sum(all_reduce_bytes(size, case.workers) for size in sizes))
+
+    def _travelled(self, sizes: Sequence[int], arrive: Sequence[float]) -> float:
+        """When the last part is there for everyone."""
+        case = self.case
+        if len(sizes) == 1:
+            return max(arrive) + case.links.all_reduce(sizes[0], case.workers)
+        backward = [case.busy.backward(rank, self.step) for rank in range(case.workers)]
+        there, whole = 0.0, sum(sizes)
+        for ready, size in zip(accumulate(sizes), sizes, strict=True):
+            left = 1.0 - ready / whole
+            met = max(time - left * seconds for time, seconds in zip(arrive, backward, strict=True))
+            there = max(there, met) + case.links.all_reduce(size, case.workers)
+        return there
+
+    def alone(self, ranks: Sequence[int]) -> None:
+        """One step of these workers by themselves."""
+        busy = self.case.busy
+        for rank in ranks:
+            begin = self.now[rank]
+            arrive = begin + busy.before(rank, self.step)
+            end = arrive + busy.after(rank, self.step)
+            self.played.step(rank, begin, arrive, arrive, arrive, end)
+            self.now[rank] = end
+
+    def average(self, vectors: int) -> None:
+        """After a step of all: a mean of `vectors` times as many numbers as there are parameters."""
+        case, played = self.case, self.played
+        nbytes = case.nbytes * vectors
+        last = max(self.now)
+        done = last + case.links.all_reduce(nbytes, case.workers)
+        newest: dict[int, int] = {}
+        for place in range(len(played.rank) - 1, -1, -1):
+            if newest.setdefault(played.rank[place], place) == place and len(newest) == case.workers:
+                break
+        for rank, place in newest.items():
+            played.last[place], played.done[place], played.end[place] = last, done, done
+            played.arrive[place] = self.now[rank]
+            self.now[rank] = done
+        self._formed(done, all_reduce_bytes(nbytes, case.workers))
+
+    def _formed(self, time: float, nbytes: int) -> None:
+        case = self.case
+        self.played.rounds.append(Formed(time, case.workers, {0: case.workers}))
+        self.played.bytes_out += nbytes * case.workers
+
+    def watched(self) -> None:
+        """Say how far it is."""
+        self.case.watch(min(1.0, self.step / self.case.steps))
+
+
+def in_every_step(case: Case) -> Played:
+    """All meet in every step."""
+    run = Meetings(case)
+    while run.step < case.steps:
+        run.synchronous()
+        run.step += 1
+        run.watched()
+    return run.played
+
+
+def every_so_many(case: Case, count: float, unit: str, *, vectors: int, after: int = 0) -> Played:
+    """All meet in the first `after` steps; then every `count` steps, examples or seconds, with means of parameters."""
+    if unit == "examples" and not case.examples:
+        raise ConfigurationError("a period in examples needs to know how many a step has; give --batch")
+    steps_of_a_period = count if unit == "steps" else count / (case.examples or 1)
+    run = Meetings(case)
+    while run.step < min(after, case.steps):
+        run.synchronous()
+        run.step += 1
+        run.watched()
+    done, began = 0, list(run.now)
+    taken = [run.step] * case.workers
+    while run.step < case.steps:
+        if unit == "seconds":
+            _for_so_long(run, count, began, taken)
+            run.average(vectors)
+            began = list(run.now)
+            run.step = max(taken)
+        else:
+            run.alone(range(case.workers))
+            run.step, done = run.step + 1, done + 1
+            if done >= steps_of_a_period:
+                run.average(vectors)
+                done = 0
+        run.watched()
+    return run.played
+
+
+def _for_so_long(run: Meetings, seconds: float, began: Sequence[float], taken: list[int]) -> None:
+    """Each steps until it has been at it for so many seconds; `taken` counts the steps of each."""
+    for rank, since in enumerate(began):
+        while True:
+            run.step = taken[rank]
+            run.alone([rank])
+            taken[rank] += 1
+            if run.now[rank] - since >= seconds:
+                break

@@ -1,0 +1,52 @@
+"""Networks as they are written, and what messages and means take on them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from quorate.core.errors import ConfigurationError
+from quorate.simulation.links import Links, links_from, parts_of
+
+
+def test_what_is_written() -> None:
+    assert links_from("1ms:10Gbit") == Links(text="1ms:10Gbit", latency=1e-3, bandwidth=1.25e9)
+    both = links_from("1ms:1GB:mesh:halving")
+    assert (both.is_mesh, both.reduces) == (True, "halving")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("50us", "write LATENCY:BANDWIDTH"),
+        ("50us:fast", '"fast" is not a bandwidth'),
+        ("soon:10Gbit", '"soon" in "soon:10Gbit" is not a duration'),
+        ("50us:10Gbit:tree", '"tree" is not known'),
+        ("50us:0", "a bandwidth is above 0"),
+    ],
+)
+def test_what_is_none_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        links_from(text)
+    assert sentence in str(refused.value)
+
+
+def test_means_take_what_the_formulas_say() -> None:
+    ring, halving = links_from("1ms:1MB"), links_from("1ms:1MB:halving")
+    assert ring.all_reduce(1000, 8) == pytest.approx(2 * 7 * 1e-3 + 2 * 7 / 8 * 1e-3)
+    assert halving.all_reduce(1000, 8) == pytest.approx(2 * 3 * 1e-3 + 2 * 7 / 8 * 1e-3)
+    assert halving.all_reduce(1000, 9) == pytest.approx(2 * 4 * 1e-3 + 2 * 8 / 9 * 1e-3)
+    assert ring.all_reduce(1000, 1) == halving.all_reduce(1000, 1) == 0.0
+
+
+def test_one_port_is_shared_and_a_mesh_is_not() -> None:
+    assert links_from("1ms:1MB").carrying(1000, 5) == pytest.approx(5e-3)
+    assert links_from("1ms:1MB:mesh").carrying(1000, 5) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("nbytes", [0, 4, 1 << 20, (1 << 20) + 1, 100_000_003])
+def test_parts_are_all_of_it(nbytes: int) -> None:
+    parts = parts_of(nbytes)
+    assert sum(parts) == nbytes
+    assert len(parts) == 1 + math.ceil(max(0, nbytes - (1 << 20)) / (8 << 20))
