@@ -25,7 +25,8 @@ from quorate.launch.processes import Conclusion
 from quorate.wire.socket_folder import clear_abandoned
 
 TRAINING = str(Path(__file__).with_name("training.py"))
-STRATEGIES = ("all-reduce", "quorum", "eager-solo", "bounded-staleness")
+STRATEGIES = ("all-reduce", "all-reduce+", "quorum", "eager-solo", "bounded-staleness")
+"""With a "+" the others go on when a worker dies; under rounds they do anyway."""
 SECONDS_AT_MOST = 30.0
 BEGIN_SECONDS = 60.0
 
@@ -33,7 +34,7 @@ FAULTS: dict[str, float] = {
     "kill worker": 4, "kill worker early": 1, "kill stopped worker": 1, "kill launcher": 2, "kill launcher early": 1,
     "SIGINT": 2, "SIGTERM": 2, "SIGUSR1": 2, "SIGHUP": 1, "SIGINT early": 1, "SIGTERM early": 1, "SIGINT twice": 1,
     "SIGTERM twice": 1, "SIGUSR1 to a worker": 1, "SIGTERM to all workers": 1, "stop a worker, SIGINT": 1,
-    "raises": 2, "leaves": 1, "parts": 1,
+    "raises": 2, "leaves": 1, "parts": 1, "kill two workers": 2, "kill all but one": 1,
 }  # fmt: skip
 """What is done to a run, and how often."""
 STATUS_AFTER = {"SIGINT": 130, "SIGHUP": 130, "SIGTERM": 75, "SIGUSR1": 75}
@@ -50,6 +51,18 @@ class Trial:
     """Whom it is done to."""
     delay: float
     """Seconds after the workers are going (after the start, for "early" ones)."""
+
+    @property
+    def victims(self) -> list[int]:
+        """Whom it kills, if anyone."""
+        count = {"kill two workers": min(2, self.size - 1), "kill all but one": self.size - 1}.get(self.fault, 1)
+        return [(self.rank + further) % self.size for further in range(count)]
+
+    @property
+    def is_outlived(self) -> bool:
+        """Whether the others go on."""
+        goes_on = ("kill worker", "kill stopped worker", "raises", "kill two workers", "kill all but one")
+        return self.strategy != "all-reduce" and self.fault in goes_on
 
     @staticmethod
     def drawn(seed: int, fault: str | None = None) -> Trial:
@@ -145,7 +158,8 @@ class Soak:
             workers = processes(folder)
             if kind == "kill stopped worker":
                 os.kill(workers[trial.rank][0], signal.SIGSTOP)
-            os.kill(workers[trial.rank][1] if "launcher" in kind else workers[trial.rank][0], signal.SIGKILL)
+            for rank in trial.victims:
+                os.kill(workers[rank][1] if "launcher" in kind else workers[rank][0], signal.SIGKILL)
         elif kind == "SIGUSR1 to a worker":
             os.kill(processes(folder)[trial.rank][0], signal.SIGUSR1)
         elif kind == "SIGTERM to all workers":
@@ -223,17 +237,35 @@ def _wrong_end(trial: Trial, ended: Conclusion | None, folder: Path) -> list[str
         wrong.append(f"{ended}, not {expected} and {sentence!r}; {_tails(folder, trial.size)}")
     if trial.fault in STATUS_AFTER:
         wrong += _not_in_order(trial, folder)
+    if ended.status == 0:
+        wrong += _not_outlived(trial, folder)
     return wrong
+
+
+def _not_outlived(trial: Trial, folder: Path) -> list[str]:
+    """The others have gone on to the end, know who has died, and have equal replicas."""
+    left = set(range(trial.size)) - set(trial.victims)
+    said = {rank: (folder / f"end-{rank}") for rank in left}
+    ends = {rank: path.read_text() if path.exists() else "" for rank, path in said.items()}
+    wrong = [] if len(set(ends.values())) == 1 and all(ends.values()) else [f"they ended unequal: {ends}"]
+    first = (folder / f"rank-{min(left)}.jsonl").read_text().splitlines()
+    told = {json.loads(line)["rank"] for line in first if '"kind":"gone"' in line}
+    lost = {rank for rank in trial.victims if rank > min(left)}
+    return wrong if lost <= told else [*wrong, f"the records know of {told}, not of {lost}"]
 
 
 def _expected(trial: Trial) -> tuple[tuple[int, ...], str]:
     """The exit statuses that are right, and how the sentence begins."""
     who, where = rf"rank {trial.rank} \(host \S+\)", f" in round [0-9]+ of {trial.strategy}"
     kind = trial.fault
+    if trial.is_outlived:
+        return (0,), ""
+    if kind in ("kill two workers", "kill all but one"):
+        return (1,), r"rank [0-9] \(host \S+\) was killed by signal 9 \(SIGKILL\)"
     if kind in ("kill worker", "kill stopped worker"):
         return (1,), rf"{who} was killed by signal 9 \(SIGKILL\){where}"
     if kind == "kill worker early":
-        return (1,), rf"{who} was killed by signal 9 \(SIGKILL\)"
+        return (0, 1) if trial.strategy != "all-reduce" else (1,), rf"({who} was killed by signal 9 \(SIGKILL\))?"
     if "launcher" in kind:
         return (1,), r"the launcher of the workers was killed by signal 9 \(SIGKILL\)"
     if kind == "raises":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ def soak() -> Iterator[Soak]:
 def test_whatever_happens_a_run_ends_as_it_should(soak: Soak, fault: str) -> None:
     seed = list(FAULTS).index(fault)
     assert soak.carry_out(Trial.drawn(seed, fault), fault.replace(" ", "-")) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_others_go_on(soak: Soak, seed: int) -> None:
+    fault = ("kill worker", "kill worker", "kill two workers", "kill stopped worker", "raises")[seed % 5]
+    trial = Trial.drawn(1000 + seed, fault)
+    if trial.strategy == "all-reduce":
+        trial = replace(trial, strategy="all-reduce+")
+    assert trial.is_outlived
+    assert soak.carry_out(trial, f"goes-on-{seed}") == []
 
 
 def test_the_draw_has_every_fault() -> None:

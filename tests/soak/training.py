@@ -1,4 +1,7 @@
-"""A small training to be killed: python training.py STRATEGY [FAULT RANK STEP]. Leaves word of its processes."""
+"""A small training to be killed: python training.py STRATEGY [FAULT RANK STEP]. Leaves word of its processes.
+
+Once a worker has died and the others go on, it makes some more steps, and ends with an evaluation.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,14 @@ def main(strategy: str, fault: str = "", rank: int = -1, at: int = -1) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 10), torch.nn.Tanh(), torch.nn.Linear(10, 2))
     plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    optimizer = quorate.distribute(plain, model, strategy, compare_every=20)
-    for step in range(100_000):
+    settings = {"on_death": "continue"} if strategy.endswith("+") else {}
+    optimizer = quorate.distribute(plain, model, strategy.rstrip("+"), compare_every=20, **settings)
+    last = 100_000
+    for step in range(last):
+        if world.wire.gone and last == 100_000:
+            last = step + 25
+        if step >= last:
+            break
         loss = model(torch.randn(8, 20)).square().mean()
         loss.backward()
         optimizer.step()
@@ -37,6 +46,11 @@ def main(strategy: str, fault: str = "", rank: int = -1, at: int = -1) -> None:
         if step == 5:
             (RUN / f"going-{world.rank}").write_text("x")
         time.sleep(0.002 * (1 + world.rank))
+    with world.evaluate():
+        mean = world.mean(1.0)
+    optimizer.finish()
+    numbers = [float(p.detach().double().sum()) for p in model.parameters()]
+    (RUN / f"end-{world.rank}").write_text(f"{numbers} {mean} {sorted(world.wire.gone)} {world.gather(1)}")
 
 
 if __name__ == "__main__":

@@ -121,6 +121,19 @@ class Wire(ABC):
     timeout: float
     name: str
 
+    @property
+    def gone(self) -> frozenset[int]:
+        """The ranks that have died and are done without; empty until `outlives` was called. Raises as `Work.wait`."""
+        return frozenset()
+
+    @abstractmethod
+    def outlives(self, tag: str) -> None:
+        """From now on this worker goes on when others die, if the board says that all do (`wire.failure`).
+
+        `gone` has those ranks, what is sent to them is lost without an error, and a message with the header
+        `{"gone": [rank, ...]}` comes under `tag`, from this worker itself. Waits that need one of them still raise.
+        """
+
     @abstractmethod
     def channel(self, name: str) -> Wire:
         """An ordering domain of its own among the same workers; the same name on every worker."""
@@ -141,7 +154,10 @@ class Wire(ABC):
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
-        """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere."""
+        """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere.
+
+        Added in order of rank, smaller floats in float32, but for a backend of torch's, which has an order of its own.
+        """
 
     @abstractmethod
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
@@ -189,8 +205,8 @@ class Wire(ABC):
 
     @abstractmethod
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which shared messages need no
-        copying; from any thread."""
+        """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which sums and shared messages
+        need no copying; from any thread."""
 
     @abstractmethod
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:

@@ -10,7 +10,10 @@ distribute  optimizer (its channel), algorithm (its class), strategy (or baselin
           numbers), learning_rates (by parameter group)
 step      one `optimizer.step()`; see `Step`
 round     under strategies with rounds, on rank 0: number, time (when it was applied), weight, live (workers counted),
-          contributors (by rank, pairs of staleness and number of gradients)
+          contributors (by rank, pairs of staleness and number of gradients); where the settings of rounds have changed,
+          settings (what is in force from the next round on) and why (in words)
+gone      on the first rank that is left: time, rank, host, reason (of the worker that has died), round (after which the
+          others noticed), generation (how many have died by then), left (how many go on)
 log       step, time, values: what the script gave to `quorate.log`
 evaluate  step, begin, end: a `world.evaluate()` block
 distance  step, time, optimizer, distance (of this replica's parameters from the mean of all, Euclidean), norm (of the
@@ -30,7 +33,7 @@ from io import SEEK_END, FileIO
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Kind = Literal["start", "distribute", "step", "round", "log", "evaluate", "distance", "end"]
+Kind = Literal["start", "distribute", "step", "round", "gone", "log", "evaluate", "distance", "end"]
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.contracts import Clock, Work
+from quorate.core.measured import Measured
 from quorate.core.neighbours import Given, Neighbours
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat
@@ -45,6 +46,11 @@ class Mean(Protocol):
         """The optimizer's numbers to apply it with."""
         ...
 
+    @property
+    def measured(self) -> Measured | None:
+        """What workers told with it, where they measure."""
+        ...
+
 
 class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
@@ -58,6 +64,13 @@ class WorkerRounds(Protocol):
 
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""
+        ...
+
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.
+
+        In force, on all workers, from a round on that is decided in one place, and told in `round` rows.
+        """
         ...
 
     def settle(self, *, ended: bool) -> None:
@@ -119,8 +132,11 @@ class Worker(Protocol):
         """Rounds, once the strategy has agreed on them."""
         ...
 
-    def agree_on_rounds(self, *, clip_norm: float | None = None, **settings: Any) -> None:
-        """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker."""
+    def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
+        """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker.
+
+        With `measures` workers tell what they have measured with each gradient (two passes over it).
+        """
         ...
 
     def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
@@ -187,6 +203,16 @@ class Strategy(ABC):
 
     def follow(self, worker: Worker, mean: Flat) -> None:  # noqa: B027
         """A mean of the others in which this worker took part without stepping; not called where nobody gave any."""
+
+    def rested(self, worker: Worker) -> None:  # noqa: B027
+        """All workers rest: what is left to be agreed on, in means that all take part in; replicas are equal after it.
+
+        Workers that have ended take part in them through `leftover` and `follow`.
+        """
+
+    def outlives(self) -> bool:
+        """Whether the others go on when a worker dies, with what this strategy is set to; else all stop."""
+        return False
 
     def mass(self, worker: Worker) -> float:
         """What this replica counts in the mean of all, at an evaluation and at the end."""

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from quorate.data.claims import Claims
+
 
 def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
     """The order in which an epoch goes through all examples: a permutation of 0 … examples−1 (int64).
@@ -66,6 +68,10 @@ class Share(Protocol):
         """
         ...
 
+    def computed(self, iteration: int, number: int) -> None:
+        """This worker has computed that batch of that iteration."""
+        ...
+
     def length(self, examples: int) -> int:
         """How many examples this worker has in an epoch, as far as that is known beforehand."""
         ...
@@ -98,6 +104,9 @@ class StaticShare:
     def length(self, examples: int) -> int:
         """How many examples each worker has in an epoch over `examples`."""
         return examples // self.size if self.drop_last else math.ceil(examples / self.size)
+
+    def computed(self, iteration: int, number: int) -> None:
+        """Nothing: each worker's are its own."""
 
     def places(self, examples: int) -> Tensor:
         """Which places of an order of `examples` this worker takes: int64 of shape (length(examples),)."""
@@ -133,6 +142,8 @@ class DynamicShare:
     rank: int
     size: int
     claim: Callable[[int], int]
+    claims: Claims | None = None
+    """Where `claim` comes from, if what dead workers have taken is to be dealt out again."""
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
@@ -151,9 +162,17 @@ class DynamicShare:
         return math.ceil(self._all(examples, batch_size) / self.size)
 
     def batches(self, order: Tensor, batch_size: int, iteration: int) -> Iterator[tuple[int, list[int]]]:
-        """The batches this worker claims, one by one."""
-        while (number := self.claim(iteration)) < self._all(len(order), batch_size):
+        """The batches this worker claims, one by one; at last, those that others had claimed and died with."""
+        count = self._all(len(order), batch_size)
+        while (number := self.claim(iteration)) < count:
             yield number, order[number * batch_size : (number + 1) * batch_size].tolist()
+        for number in self.claims.left(iteration, count) if self.claims is not None else ():
+            yield number, order[number * batch_size : (number + 1) * batch_size].tolist()
+
+    def computed(self, iteration: int, number: int) -> None:
+        """This worker has computed that batch."""
+        if self.claims is not None:
+            self.claims.computed(iteration, number)
 
     def _all(self, examples: int, batch_size: int) -> int:
         return examples // batch_size if self.drop_last else math.ceil(examples / batch_size)

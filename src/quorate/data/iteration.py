@@ -56,6 +56,7 @@ class Iteration:
         if steps is not None and steps == self._steps:
             return
         for number in self._in_hand:
+            self._share.computed(self._number, number)
             if self._done and self._done[-1][1] == number:
                 self._done[-1] = self._done[-1][0], number + 1
             else:

@@ -17,10 +17,11 @@ _MOST = 64
 class Limit:
     """Loaders end when rank 0 has trained for `seconds`.
 
-    Rank 0 writes on the board how many batches a worker takes in all: as many as it has begun itself by then, and as
-    make up a multiple of `every`, since the others look once in so many batches. Workers that wait for each other are
-    at most one step apart, so all of them stop there; one that is ahead stops when it looks. `every` is 1 at first,
-    and then, as rank 0 writes after some batches, as many as take 20 ms together.
+    Rank 0 (when it has died, the first that is left) writes on the board how many batches a worker takes in all: as
+    many as it has begun itself by then, and as make up a multiple of `every`, since the others look once in so many
+    batches. Workers that wait for each other are at most one step apart, so all of them stop there; one that is ahead
+    stops when it looks. `every` is 1 at first, and then, as rank 0 writes after some batches, as many as take 20 ms
+    together.
     Cost: one look at the board per `every` batches on every rank but the first.
     """
 
@@ -39,16 +40,24 @@ class Limit:
     def is_reached(self) -> bool:
         """Asked before each batch; True: there are no more."""
         if self._stop is None:
-            self._stop = self._decide() if self._wire.rank == 0 else self._look()
+            self._stop = self._decide() if self._decides() else self._look()
         if self._stop is not None and self._taken >= self._stop:
             return True
         self._taken += 1
         return False
 
+    def _decides(self) -> bool:
+        """Whether this is rank 0, or the first of those that are left."""
+        if self._since is None:
+            self._since = self._wire.clock.now()
+        return self._wire.rank == 0 or self._wire.rank == min(set(range(self._wire.size)) - self._wire.gone)
+
     def _decide(self) -> int | None:
         now = self._wire.clock.now()
-        if self._since is None:
-            self._since = now
+        assert self._since is not None, "it began with the first batch"
+        written = self._wire.board.get(_STOP) if self._wire.gone else None
+        if written is not None:
+            return int(written)  # the one before has decided
         trained = now - self._since - self._paused
         if trained >= self._seconds:
             every = self._every or 1

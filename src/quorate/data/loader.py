@@ -216,6 +216,7 @@ class Loader:
                     boundary()
             elif self._current is None:
                 self._due = this.epoch + 1
+            this.settle(taken.steps)
             begin = clock.now()
             try:
                 batch = next(batches)

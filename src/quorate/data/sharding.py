@@ -11,9 +11,11 @@ from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.assignment import DYNAMIC, STATIC, DynamicShare, Share, StaticShare
+from quorate.data.claims import Claims
 from quorate.data.loader import Loader, Loading
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
+from quorate.wire.survivors import SURVIVORS
 
 SHARES = (DYNAMIC, STATIC)
 """The ways to cut an epoch among workers."""
@@ -97,7 +99,13 @@ def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, dr
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
 
-    def claim(iteration: int) -> int:
-        return wire.board.add(f"loader/{number}/{iteration}") - 1
-
-    return DynamicShare(rank=wire.rank, size=wire.size, claim=claim, seed=seed, shuffle=shuffle, drop_last=drop_last)
+    claims = Claims(wire, number, lambda: place.kept.get(SURVIVORS) is not None)
+    return DynamicShare(
+        rank=wire.rank,
+        size=wire.size,
+        claim=claims.claim,
+        claims=claims,
+        seed=seed,
+        shuffle=shuffle,
+        drop_last=drop_last,
+    )

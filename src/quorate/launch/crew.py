@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Protocol
 
 from quorate.core.contracts import Board
+from quorate.core.errors import ranks_in_words
 from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, status_after, told
-from quorate.wire.failure import ended, report_failure
+from quorate.wire.failure import ended, read_gone, report_death, report_failure
 
 LOOK_EVERY = 0.02
 """Seconds between two looks at who is still alive."""
@@ -80,6 +81,8 @@ class Crew:
     ) -> None:
         self.endings: dict[int, Ending] = {}
         self.first_failure: Ending | None = None
+        self.outlived: list[Ending] = []
+        """The workers that died, and the others went on."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
@@ -173,6 +176,8 @@ class Crew:
         now = time.monotonic()
         if status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None):
             self._board.set(ended(rank), b"%d" % status)
+        elif self._is_outlived(rank, ending):
+            self.outlived.append(ending)
         else:
             report_failure(self._board, rank, ending.in_words)
             if self.first_failure is None:
@@ -184,6 +189,16 @@ class Crew:
                 ]
         if child.pid is not None and _signal_group(child.pid, signal.SIGTERM):
             self._left_behind[child.pid] = now + LAST_CALL
+
+    def _is_outlived(self, rank: int, ending: Ending) -> bool:
+        """Whether the others go on without it, which is said."""
+        is_ours = ending.stopped_with is not None or bool(self._asked)
+        if not self._alive or self._plan or is_ours or not report_death(self._board, rank, ending.in_words):
+            return False
+        known = next(one for one in read_gone(self._board) if one.rank == rank)
+        left = ranks_in_words(self.alive)
+        self._shows(-1, f"quorate: {known.in_words}; {left} {'goes' if len(self._alive) == 1 else 'go'} on\n")
+        return True
 
     def _pass_on_what_was_asked(self) -> None:
         while self._handled < len(self._asked):

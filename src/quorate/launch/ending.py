@@ -30,7 +30,7 @@ from quorate.train.distributed import STRATEGY
 from quorate.train.step_times import TIMERS, StepTimer
 from quorate.train.stopping import stop_of
 from quorate.wire import current
-from quorate.wire.failure import Kind, note_place, report_failure
+from quorate.wire.failure import Kind, note_place, read_gone, report_death, report_failure
 from quorate.wire.real.wire import RealWire
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
@@ -64,7 +64,9 @@ class _Ending:
             status = 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
             how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
             if how is None:
-                self.fail(status, f"raised {kind.__name__}: {error}")
+                # What Quorate raises concerns everyone; an error of this worker's own is its own death.
+                mine = not issubclass(kind, QuorateError)
+                self.fail(status, f"raised {kind.__name__}: {error}", is_outlived=mine)
             else:
                 self.fail(status, str(error), kind=how, ranks=ranks)
         if issubclass(kind, QuorateError):
@@ -80,7 +82,10 @@ class _Ending:
         self._asked = status
         self._exit(status)
 
-    def fail(self, status: int, reason: str, kind: Kind = "died", ranks: Sequence[int] = ()) -> None:
+    def fail(
+        self, status: int, reason: str, kind: Kind = "died", ranks: Sequence[int] = (), *, is_outlived: bool = False
+    ) -> None:
+        """Tell the others; with `is_outlived` they may go on, if their strategy says so."""
         if self.status is not None:
             return
         self.status = status
@@ -88,6 +93,8 @@ class _Ending:
         wire = self.place.wire
         timers: list[StepTimer] = self.place.kept.get(TIMERS, [])
         try:
+            if is_outlived and report_death(wire.board, wire.rank, reason):
+                return
             if STRATEGY in self.place.kept and timers:
                 note_place(wire.board, self.place.kept[STRATEGY], timers[0].rounds)
             report_failure(wire.board, wire.rank, reason, kind=kind, ranks=ranks)
@@ -134,7 +141,8 @@ class _Ending:
         if wire.size > 1:
             wire.board.set(f"left/{wire.rank}", b"1")
             try:
-                wire.board.wait([f"left/{peer}" for peer in range(wire.size)], GRACE)
+                others = set(range(wire.size)) - {one.rank for one in read_gone(wire.board)}
+                wire.board.wait([f"left/{peer}" for peer in sorted(others)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done
         if self._attendant is not None:

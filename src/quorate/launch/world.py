@@ -10,22 +10,36 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Work
+from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.data.consumption import EVALUATING
 from quorate.data.limit import LIMIT
 from quorate.data.sharding import RUN_SEED
 from quorate.train.mean_model import apart, at_the_mean
+from quorate.train.outliving import survivors
 from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
+from quorate.wire.survivors import Survivors
 
 T = TypeVar("T")
 _SOON = 0.02
 """Seconds in which the others come where nothing is wrong."""
 _SERVE_EVERY = 1.5
 """Seconds; longer than a wait needs to find out who has ended, or called something else."""
+_WEIGHT = 8
+"""Bytes of a weight."""
+
+
+def _with_weight(x: Tensor, weight: float) -> Tensor:
+    """The bytes of `x * weight`, then those of `weight`: what is gathered together is of the same workers."""
+    last = torch.tensor([weight], dtype=torch.float64).view(torch.uint8)
+    return torch.cat([(x * weight).cpu().contiguous().reshape(-1).view(torch.uint8), last])
+
+
+def _without_weight(carried: Tensor, like: Tensor) -> Tensor:
+    return carried[:-_WEIGHT].clone().view(like.dtype).reshape(like.shape)
 
 
 class World:
@@ -117,21 +131,22 @@ class World:
         if not (value.is_floating_point() or value.is_complex()):
             value = value.float()
         wide = value.to(torch.promote_types(value.dtype, torch.float32))
-        weights = self._calls.all_gather(torch.tensor([float(weight)], dtype=torch.float64))
-        values = self._wait(self._calls.all_gather(wide * weight), "mean")
-        total = float(sum(weights.wait()))
+        found = self._wait(self._together.all_gather(_with_weight(wide, float(weight))), "mean")
+        values = [_without_weight(one, wide) for one in found]
+        total = sum(one[-_WEIGHT:].clone().view(torch.float64).item() for one in found)
         if total == 0.0:
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
         mean = (sum_in_order(values) / total).to(value.dtype)
         return mean.to(value.device) if isinstance(x, Tensor) else mean.item()
 
     def gather(self, x: T) -> list[T]:
-        """Everyone's `x`, by rank, on every worker: a tensor (shapes may differ), or plain JSON values.
+        """Everyone's `x`, by rank, on every worker: a tensor (shapes may differ), or plain JSON values. Of workers that
+        have died, and were outlived, there is none.
 
         Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
         """
         if isinstance(x, Tensor):
-            gathered = self._wait(self._calls.all_gather(x.detach()), "gather")
+            gathered = self._wait(self._together.all_gather(x.detach()), "gather")
             return [y.to(x.device) for y in gathered]  # type: ignore[misc]
         try:
             text = json.dumps(x)
@@ -139,13 +154,19 @@ class World:
             raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
         carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         found: list[Any] = [
-            json.loads(bytes(y.tolist())) for y in self._wait(self._calls.all_gather(carried), "gather")
+            json.loads(bytes(y.tolist())) for y in self._wait(self._together.all_gather(carried), "gather")
         ]
         return found
 
+    @property
+    def _together(self) -> Wire | Survivors:
+        """What all workers call, or those that are left, where a training outlives the others."""
+        left = survivors(self._place)
+        return self._calls if left is None else left
+
     def barrier(self) -> None:
         """Return when every worker has called it."""
-        self._wait(self._calls.barrier(), "barrier")
+        self._wait(self._together.barrier(), "barrier")
 
     def _wait(self, work: Work[T], what: str) -> T:
         """What comes of `work`; where that takes long, no round waits for this worker, and it serves others.

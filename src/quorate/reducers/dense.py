@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from quorate.core.contracts import Wire, Work
@@ -18,14 +20,16 @@ class Dense:
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         self._layout, self._wire = layout, wire
+        self.counted = wire.size
+        """Workers whose contributions are in a sum."""
         self._under_way: dict[int, Work[Tensor]] = {}
 
     def part_ready(self, part: int, x: Tensor) -> None:
         """Launch the exchange of one part; never waits. Parts are launched in order, each once per `start`."""
         self._under_way[part] = self._wire.all_reduce(x)
 
-    def start(self, x: Flat) -> Work[Flat]:
-        """Launch what `part_ready` has not, and return the sum of all; it is written into `x`."""
+    def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
+        """Launch what `part_ready` has not, and return the sum of all; it is written into `x`. `kept` is not needed."""
         for part, tensor in enumerate(x.parts):
             if part not in self._under_way:
                 self.part_ready(part, tensor)

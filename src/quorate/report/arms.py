@@ -10,7 +10,7 @@ from typing import Literal
 from quorate.report.figures import RunFigures
 from quorate.report.planned import Planned, PlannedArm
 from quorate.report.round_figures import RoundFigures
-from quorate.report.schema import Arm, Difference, Estimate, Replicas, Rounds
+from quorate.report.schema import Arm, Change, Difference, Estimate, Replicas, Rounds
 from quorate.report.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.time_use import step_times
 
@@ -71,8 +71,9 @@ def arm_of(
         arrival=None if first is None else first.arrival,
         timeline=() if first is None else first.timeline,
         marks=() if first is None else first.marks,
-        rounds=_rounds([run.rounds for run in used if run.rounds is not None]),
+        rounds=_rounds([run.rounds for run in used if run.rounds is not None], _changes(used)),
         replicas=_replicas(used),
+        faults=tuple(fault for run in used for fault in run.faults),
     )
 
 
@@ -97,7 +98,16 @@ def _mean(values: Sequence[float], *, least: float = 0.0, most: float = math.inf
     return Estimate(mean=found.mean, low=low, high=high, values=tuple(values))
 
 
-def _rounds(runs: Sequence[RoundFigures]) -> Rounds | None:
+def _changes(runs: Sequence[RunFigures]) -> tuple[Change, ...]:
+    return tuple(
+        Change(seed=run.seed, number=one.number + 1, settings=dict(one.settings or {}), why=one.why)
+        for run in runs
+        if run.rounds is not None
+        for one in run.rounds.changed
+    )
+
+
+def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> Rounds | None:
     """Over the runs that have rounds; counts of all runs are added up."""
     if not runs:
         return None
@@ -120,6 +130,7 @@ def _rounds(runs: Sequence[RoundFigures]) -> Rounds | None:
         rank_shares=tuple(count / ranks.total() for count in _listed(ranks, max(run.size for run in runs))),
         waiting_share=_mean(waited, most=1.0) if waited else None,
         waiting_in_step=_mean(in_step, most=1.0) if in_step else None,
+        changes=changes,
     )
 
 

@@ -19,6 +19,8 @@ from quorate.report.wording import counted, number_in_words, ranks_named, second
 
 MOST_BYTES = 4 << 20
 """Read of all ranks together: a fraction of a second. Of longer runs, the end."""
+_NAMED = 4
+"""Changes of the quorum, and workers that died, at most."""
 LEAST_BYTES = 8 << 10
 """Read of each rank however many there are: some 20 steps."""
 
@@ -29,8 +31,8 @@ def closing_line(folder: Path) -> str | None:
     `120 steps in 14.2 s (8.40 steps/s, 270 examples/s); rank 3 arrived last in 97% of the steps, 182 ms after the
     first; 61% of the others' time was waiting; records in runs/x`. Who arrives when is said of two workers or more.
     Under a quorum it says what that cost and gained: `412 rounds, 2.3 of 4 workers in each, 61% fresh, effective batch
-    74; 14% of the time was waiting (in step it would have been 43%)`. Of a run with long records all but the numbers of
-    steps and rounds is of its last steps.
+    74; 14% of the time was waiting (in step it would have been 43%)`, and where the quorum changed on the way, to what.
+    Of a run with long records all but the numbers of steps and rounds is of its last steps.
     """
     ranks = max(1, len(ranks_in(folder)))
     run = read_run(folder, most_bytes=max(LEAST_BYTES, MOST_BYTES // ranks))
@@ -58,6 +60,7 @@ def closing_line(folder: Path) -> str | None:
         parts += _waiting(skew, spent)
     if rounds is not None and not meetings.is_together:
         parts += _gained(rounds)
+    parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
     return "; ".join([*parts, f"records in {folder}"])
 
 
@@ -90,7 +93,12 @@ def _rounds(rounds: RoundFigures) -> str:
         f"{counted(rounds.count, 'round')}, {rounds.contributors_mean:.1f} of {rounds.size} workers in each, "
         f"{share_in_words(rounds.fresh_share)} fresh"
     )
-    return said if batch is None else f"{said}, effective batch {number_in_words(batch)}"
+    said = said if batch is None else f"{said}, effective batch {number_in_words(batch)}"
+    quorums = [str(one.settings["wait_for"]) for one in rounds.changed if one.settings and "wait_for" in one.settings]
+    if not quorums:
+        return said
+    first = f"{len(quorums)} changes, the last to" if len(quorums) > _NAMED else "changed to"
+    return f"{said}; the quorum: {first} {', then '.join(quorums[-1:] if len(quorums) > _NAMED else quorums)}"
 
 
 def _gained(rounds: RoundFigures) -> list[str]:

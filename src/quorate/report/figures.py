@@ -11,6 +11,7 @@ from typing import Any
 from quorate.core.errors import ranks_in_words
 from quorate.report import throughput
 from quorate.report.arrival import arrival_of
+from quorate.report.deaths import standstill
 from quorate.report.lateness import skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.planned import Planned
@@ -18,7 +19,7 @@ from quorate.report.quality import Amounts, curve_of, distance_curve, final_qual
 from quorate.report.reading import RunRecords, read_run
 from quorate.report.round_figures import RoundFigures, figures_of_rounds
 from quorate.report.rounds import last_arrivals, wait_for_all
-from quorate.report.schema import Arrival, Curve, Lane, Mark, Outcome
+from quorate.report.schema import Arrival, Curve, Fault, Lane, Mark, Outcome
 from quorate.report.time_use import by_rank, spent_in, totals_of
 from quorate.report.timeline import timeline_of
 
@@ -56,6 +57,8 @@ class RunFigures:
     rounds: RoundFigures | None
     distance: Curve | None
     """Between replicas."""
+    faults: tuple[Fault, ...]
+    """Workers that died, and the others went on."""
     replica_curve: Curve | None
     """The mean quality of single replicas, where it was measured beside that of their mean."""
 
@@ -104,7 +107,27 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         marks=marks,
         rounds=figures_of_rounds(merged, run.size, window, warm, spent),
         distance=distance_curve(run, seed, amounts),
+        faults=_faults(run, seed),
         replica_curve=None if metric is None else curve_of(run, f"replica_{metric.name}", seed, amounts),
+    )
+
+
+def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:
+    steps = {one.rank: one.steps for one in run.ranks if one.steps}
+    first = next((one for one in run.ranks if one.steps), None)
+    if first is None:
+        return ()
+    return tuple(
+        Fault(
+            seed=seed,
+            rank=death.rank,
+            why=death.reason,
+            seconds=first.training_seconds(death.time, run.begin),
+            round=death.round,
+            standstill=standstill(death, steps),
+            left=death.left,
+        )
+        for death in run.deaths
     )
 
 

@@ -9,9 +9,9 @@ from quorate.report.page_parts import HALF, NOT_MEASURED, View, figure, figure_i
 from quorate.report.schema import Arm, Curve, Estimate, Replicas
 
 LEAD = (
-    "Under strategies that agree with neighbours only, every worker has a replica of its own. Quality is that of the "
-    "mean of all replicas, unless it says otherwise; single replicas are as good only as far as they are near to it. "
-    "The distance is the root mean square over the replicas, as a share of the norm of their mean."
+    "Where workers agree with neighbours only, or only now and then, each has a replica of its own. Quality is that of "
+    "the mean of all replicas, unless it says otherwise; single replicas are as good only as far as they are near to "
+    "it. The distance is the root mean square over the replicas, as a share of the norm of their mean."
 )
 Known = list[tuple[Arm, Replicas]]
 

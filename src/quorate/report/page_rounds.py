@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.gains import Gain, gain_chart
@@ -13,6 +13,7 @@ from quorate.report.page_parts import (
     View,
     figure,
     framed,
+    in_words,
     missing,
     paragraphs,
     section,
@@ -53,7 +54,9 @@ def rounds(view: View) -> Markup:
     )
     charts = (_staleness(view, known), _contributors(view, known), _ranks(view, known), _gains(view, known))
     grid = element("div", *charts, class_="figures")
-    return section("rounds", "Rounds", LEAD, _table(view, known), grid, missing(absent) if absent else "")
+    return section(
+        "rounds", "Rounds", LEAD, _table(view, known), _changes(view, known), grid, missing(absent) if absent else ""
+    )
 
 
 def _table(view: View, known: Known) -> Markup:
@@ -74,6 +77,24 @@ def _table(view: View, known: Known) -> Markup:
         for arm, one in known
     ]
     return framed(view, "What the quorum cost and gained", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _changes(view: View, known: Known) -> Markup:
+    """What strategies that choose their settings have chosen; nothing where none did."""
+    rows = [
+        [arm.name, str(one.seed), f"{one.number:,}", _settings(one.settings), one.why]
+        for arm, found in known
+        for one in found.changes
+    ]
+    if not rows:
+        return Markup()
+    rest = f"The first {LISTED} of {len(rows):,} rows; all of them are in the data." if len(rows) > LISTED else ""
+    heads = ["strategy", "seed", "from round", "settings", "because"]
+    return framed(view, "What was changed on the way", table(heads, rows[:LISTED]), paragraphs(rest))
+
+
+def _settings(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {in_words(value)}" for name, value in settings.items())
 
 
 def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> Markup:

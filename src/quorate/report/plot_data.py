@@ -38,6 +38,12 @@ def _points(arm: str, curve: Curve) -> Iterator[Row]:
     return ((arm, curve.seed, *point) for point in points)
 
 
+def _faults(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        for one in arm.faults:
+            yield (arm.name, one.seed, one.rank, one.why, one.seconds, one.round, one.standstill, one.left)
+
+
 def _distances(summary: Summary) -> Iterator[Row]:
     for arm in summary.arms:
         for curve in arm.replicas.distance if arm.replicas is not None else ():
@@ -131,6 +137,7 @@ _TABLES: dict[str, tuple[str, Callable[[Summary], Iterator[Row]]]] = {
     "staleness": ("arm staleness gradients", _staleness),
     "contributors": ("arm workers rounds", _contributors),
     "rank_shares": ("arm rank share", _rank_shares),
+    "faults": ("arm seed rank why seconds round standstill left", _faults),
     "distances": ("arm seed seconds examples bytes distance", _distances),
     "replica_curves": ("arm seed seconds examples bytes quality", _replica_curves),
     "timeline": ("arm rank activity begin end", _timeline),

@@ -7,15 +7,16 @@ is skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Step, ranks_in, records_of, rows
+from quorate.report.deaths import Death, all_deaths, death_of, moved
 from quorate.report.distances import Distance
+from quorate.report.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
 from quorate.report.sessions import Sessions
 from quorate.report.sound import DISTRIBUTE, END, OUTCOME, RUN, START, has_numbers, is_count, is_number, sound
@@ -23,7 +24,6 @@ from quorate.report.spans import Spans
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
-_HEAD_BYTES = 2048
 _STEP_FIELDS = frozenset(field.name for field in fields(Step))
 _SECONDS_OF = attrgetter("begin", "arrive", "end", "data", "delay", "compute", "encode", "wait", "decode", "update")
 _COUNTS_OF = attrgetter("step", "round", "bytes_out", "bytes_in", "contributors", "staleness")
@@ -52,9 +52,11 @@ class RankRecords:
     others: list[Step] = field(default_factory=list)
     """Of further optimizers."""
     rounds: list[Round] = field(default_factory=list)
-    """Of the first optimizer; only rank 0 records them, under strategies with a quorum."""
+    """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
     logs: list[Logged] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    """Of other ranks, as this one told them."""
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
     """The numbers of the steps that came next after an evaluation: they wait for others who still evaluate."""
@@ -98,9 +100,15 @@ class RunRecords:
     def is_virtual(self) -> bool:
         return any(one.start.get("clock") == "virtual" for one in self.ranks)
 
+    @property
+    def deaths(self) -> list[Death]:
+        """Of workers that the others have outlived."""
+        return all_deaths([one.deaths for one in self.ranks])
+
     def merged(self) -> list[Merged]:
         """The rounds that were applied, with their gradients; none under strategies without a quorum."""
-        rounds = next((one.rounds for one in self.ranks if one.rounds), [])
+        told = {one.number: one for rank in self.ranks for one in rank.rounds}  # by the first rank that was left
+        rounds = [told[number] for number in sorted(told)]
         steps = {one.rank: one.steps for one in self.ranks if one.steps}
         return merged_in(rounds, steps, {one.rank: one.after_evaluation for one in self.ranks})
 
@@ -191,29 +199,14 @@ def _repaired(step: Step) -> bool:
     return True
 
 
-def _ends(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
-    """The first and the last rows of a long file; the two that are cut are skipped."""
-    with open(path, "rb") as file:
-        lines = file.read(_HEAD_BYTES).splitlines()
-        file.seek(-most_bytes, os.SEEK_END)
-        lines += file.read().splitlines()
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and "kind" in row:
-            yield row
-
-
 def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     found = RankRecords(rank)
     spans: list[tuple[float, float]] = []
     fresh: list[Round] = []
     sessions = Sessions()
     path = records_of(folder, rank)
-    is_long = most_bytes is not None and path.stat().st_size > most_bytes + _HEAD_BYTES
-    for row in _ends(path, most_bytes) if is_long and most_bytes is not None else rows(path):
+    is_long = most_bytes is not None and path.stat().st_size > most_bytes + HEAD_BYTES
+    for row in first_and_last_rows(path, most_bytes) if is_long and most_bytes is not None else rows(path):
         row, kind = sessions.row(row), row["kind"]
         if kind == "step":
             step = step_of(row)
@@ -234,6 +227,8 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.logs.append(Logged(row["step"], row["time"], row["values"]))
         elif kind == "distance" and has_numbers(row, "time", "distance", "norm"):
             found.distances.append(Distance(row["time"], row["distance"], row["norm"], row.get("optimizer")))
+        elif kind == "gone" and (death := death_of(row)) is not None:
+            found.deaths.append(death)
         elif kind == "evaluate" and has_numbers(row, "begin", "end"):
             spans.append((row["begin"], row["end"]))
         elif kind == "start" and not found.start:
@@ -263,7 +258,7 @@ def _align(ranks: list[RankRecords]) -> None:
             for merged in one.rounds:
                 merged.time += shift
             one.logs = [Logged(log.step, log.time + shift, log.values) for log in one.logs]
-            one.evaluations = one.evaluations.moved(shift)
+            one.evaluations, one.deaths = one.evaluations.moved(shift), moved(one.deaths, shift)
             if one.end is not None and has_numbers(one.end, "time"):
                 one.end["time"] += shift
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quorate.core.records import Step
 from quorate.report.in_step import waiting_in_step
-from quorate.report.rounds import Merged
+from quorate.report.rounds import Merged, Round
 from quorate.report.throughput import Window
 from quorate.report.time_use import Spent, waiting_share
 
@@ -35,6 +35,8 @@ class RoundFigures:
     """The share of the time of steps that was waiting for others."""
     waiting_in_step: float | None
     """What that share would have been, had everybody waited for everybody."""
+    changed: Sequence[Round]
+    """The rounds with which settings changed, in order."""
 
     @property
     def rounds(self) -> int:
@@ -92,4 +94,5 @@ def figures_of_rounds(
         batch=statistics.fmean(known) if known and len(known) == len(examples) else None,
         waiting=waiting_share(spent),
         waiting_in_step=waiting_in_step(steps),
+        changed=[one.round for one in merged if one.round.settings is not None],
     )

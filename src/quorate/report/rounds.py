@@ -33,6 +33,10 @@ class Round:
     optimizer: str | None = None
     update: int | None = None
     """How many updates had been applied after it, as `Step.round` counts them; None where that is not known."""
+    settings: Mapping[str, Any] | None = None
+    """What is in force from the next round on, where it has changed; None where it has not."""
+    why: str = ""
+    """It has changed."""
 
     @property
     def is_applied(self) -> bool:
@@ -81,7 +85,17 @@ def round_of(row: Mapping[str, Any]) -> Round | None:
         if not all(map(is_number, numbers)) or not all(map(is_count, counted)) or isinstance(optimizer, dict | list):
             return None
         time, weight = float(row["time"]), float(row["weight"])
-        return Round(int(row["number"]), time, weight, int(row["live"]), taken, optimizer)
+        settings = row.get("settings")
+        return Round(
+            number=int(row["number"]),
+            time=time,
+            weight=weight,
+            live=int(row["live"]),
+            taken=taken,
+            optimizer=optimizer,
+            settings=settings if isinstance(settings, dict) else None,
+            why=str(row.get("why", "")),
+        )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
 

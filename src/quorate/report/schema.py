@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from quorate.report.schema_parts import Change as Change
+from quorate.report.schema_parts import Estimate as Estimate
+from quorate.report.schema_parts import Fault as Fault
+from quorate.report.schema_parts import Lane as Lane
+from quorate.report.schema_parts import Mark as Mark
+from quorate.report.schema_parts import Part
+from quorate.report.schema_parts import Rounds as Rounds
 
 FORMAT = 1
 """Rises when a field changes its meaning or goes away."""
@@ -16,21 +22,7 @@ FORMAT = 1
 Difference = Literal["better", "worse", "no difference shown"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Estimate(_Part):
-    """A figure measured once per seed: the mean, and its 95% interval where there are two seeds or more."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    values: tuple[float, ...]
-    """One per seed, in the order of `Arm.runs`; runs that failed are left out."""
-
-
-class Outcome(_Part):
+class Outcome(Part):
     """How one run ended."""
 
     seed: int
@@ -44,7 +36,7 @@ class Outcome(_Part):
     """The sentence that says why it failed."""
 
 
-class Curve(_Part):
+class Curve(Part):
     """Quality over the course of one run, at every evaluation; equally long lists."""
 
     seed: int
@@ -56,7 +48,7 @@ class Curve(_Part):
     quality: tuple[float, ...]
 
 
-class StepTimes(_Part):
+class StepTimes(Part):
     """How long steps took, over all ranks and seeds, warm-up left out."""
 
     count: int
@@ -72,7 +64,7 @@ class StepTimes(_Part):
     others), communication (exposed), decode, update, other. They add up to `mean`."""
 
 
-class RankArrival(_Part):
+class RankArrival(Part):
     """How one rank came to the meeting point, over all steps of one run; see `Arrival.is_together`."""
 
     rank: int
@@ -85,7 +77,7 @@ class RankArrival(_Part):
     """Its own mean step time: under a strategy that waits, the same for all."""
 
 
-class Arrival(_Part):
+class Arrival(Part):
     """Who is slow, measured at the meeting point, in the first run of an arm that ended well."""
 
     seed: int
@@ -103,55 +95,7 @@ class Arrival(_Part):
     """Mean lateness by rank (rows) and range of steps (columns)."""
 
 
-class Lane(_Part):
-    """One rank in the timeline of typical steps: spans of (activity as in `StepTimes.shares`, begin, end).
-
-    Seconds since the beginning of what is shown.
-    """
-
-    rank: int
-    spans: tuple[tuple[str, float, float], ...]
-
-
-class Mark(_Part):
-    """One round in the timeline. Seconds since the beginning of what is shown."""
-
-    number: int
-    time: float
-    """When the first replica had applied it."""
-    given: tuple[tuple[int, float, int], ...]
-    """Its gradients: the rank, when it had come (below 0 for before the beginning), and the staleness in rounds."""
-
-
-class Rounds(_Part):
-    """What the updates were made of, under a strategy with a quorum.
-
-    Counts are of all runs that count together, of rounds formed while all workers were at work; estimates are by seed.
-    """
-
-    count: Estimate
-    """In the whole run."""
-    per_second: Estimate | None
-    """Of training time."""
-    contributors: tuple[int, ...]
-    """Rounds by how many workers' gradients were in them: of none, of 1, 2 ..."""
-    contributors_mean: float
-    fresh_share: Estimate
-    """Of the gradients that were applied, those computed on the newest parameters."""
-    staleness: tuple[int, ...]
-    """Gradients by staleness: of 0 rounds, of 1, 2 ..."""
-    staleness_mean: float
-    effective_batch: Estimate | None
-    """Mean examples in a round; null where examples were not counted."""
-    rank_shares: tuple[float, ...]
-    """Of the gradients that were applied, by rank."""
-    waiting_share: Estimate | None
-    """Of the time of steps, what was waiting for others."""
-    waiting_in_step: Estimate | None
-    """What it would have been had everybody waited for everybody in every step: an estimate from the times at work."""
-
-
-class Replicas(_Part):
+class Replicas(Part):
     """Replicas that differ between steps, where an evaluation is of their mean."""
 
     distance: tuple[Curve, ...]
@@ -165,7 +109,7 @@ class Replicas(_Part):
     """At the last evaluation."""
 
 
-class Arm(_Part):
+class Arm(Part):
     """One side of the comparison."""
 
     name: str
@@ -210,9 +154,11 @@ class Arm(_Part):
     worker."""
     replicas: Replicas | None = None
     """Null where replicas are equal after every step."""
+    faults: tuple[Fault, ...] = ()
+    """Run by run, in order."""
 
 
-class Trial(_Part):
+class Trial(Part):
     """One run of the search for a learning rate."""
 
     arm: str
@@ -223,14 +169,14 @@ class Trial(_Part):
     is_chosen: bool
 
 
-class Metric(_Part):
+class Metric(Part):
     """What quality is."""
 
     name: str
     higher_is_better: bool
 
 
-class Fairness(_Part):
+class Fairness(Part):
     """What was equal, and what differed."""
 
     equal: tuple[str, ...]
@@ -242,7 +188,7 @@ class Fairness(_Part):
     seeds: tuple[int, ...]
 
 
-class Reproduce(_Part):
+class Reproduce(Part):
     """What it takes to do it again."""
 
     command: tuple[str, ...]
@@ -253,7 +199,7 @@ class Reproduce(_Part):
     settings: dict[str, object]
 
 
-class Summary(_Part):
+class Summary(Part):
     """`summary.json`."""
 
     format: int = FORMAT

@@ -14,7 +14,7 @@ from typing import Literal
 from quorate.core.draws import chosen
 from quorate.rounds.terms import Agreed
 
-Activity = Literal["stepping", "waiting", "away", "settling", "ended"]
+Activity = Literal["stepping", "waiting", "away", "settling", "ended", "gone"]
 
 _STREAM = 0x5EED
 
@@ -40,6 +40,20 @@ class Calls:
         self.started = started
         self.workers = [Stepper() for _ in range(agreed.size)]
         self.callers: set[int] = set()
+        self.live = agreed.size
+        """Workers that have not died."""
+
+    @property
+    def quorum(self) -> int:
+        """How many workers have to call, of those that have not died."""
+        return self.agreed.quorum_of(self.live)
+
+    def is_gone(self, rank: int) -> None:
+        """`rank` has died: it is as if it had never been, but for what it has given."""
+        worker = self.workers[rank]
+        self.live -= worker.activity != "gone"
+        worker.activity, worker.computing, worker.is_present = "gone", None, False
+        self.callers.discard(rank)
 
     def called(self, rank: int, since: int, computing: int | None = None) -> None:
         """`rank` calls; it knows of no round that started after `since`. A call that a start has overtaken is none.
@@ -90,7 +104,7 @@ class Calls:
     def _is_called_for(self) -> bool:
         counted = self._counted()
         callers = self.callers.intersection(counted)
-        if not callers or len(callers) < min(self.agreed.quorum, len(counted)):
+        if not callers or len(callers) < min(self.quorum, len(counted)):
             return False
         is_drawn = self.agreed.wait_for == "designated" and len(callers) < len(counted)
         return not is_drawn or self._initiator(counted) in callers
@@ -102,12 +116,12 @@ class Calls:
 
     def may_settle(self) -> bool:
         """Whether nobody steps any more: one more round takes in what is pending."""
-        return all(worker.activity in ("settling", "ended") for worker in self.workers)
+        return all(worker.activity in ("settling", "ended", "gone") for worker in self.workers)
 
     @property
     def all_ended(self) -> bool:
         """Whether every worker has ended."""
-        return all(w.activity == "ended" for w in self.workers)
+        return all(w.activity in ("ended", "gone") for w in self.workers)
 
     def begin(self) -> int:
         """The next round starts; its number."""

@@ -17,6 +17,14 @@ class Given:
     options: Any
     stalenesses: list[tuple[int, int]]
     vector: Flat | None
+    told: list[Any] = field(default_factory=list)
+    """With each contribution, in order."""
+
+
+def given_from(about: dict[str, Any], vector: Flat | None) -> Given:
+    """What `Snapshot.about` said, perhaps among other things."""
+    stalenesses = [(staleness, count) for staleness, count in about["stalenesses"]]
+    return Given(about["weight"], about["step"], about["options"], stalenesses, vector, about["told"])
 
 
 @dataclass

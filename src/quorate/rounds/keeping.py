@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from quorate.rounds.log import Log, Marks
 from quorate.rounds.pending import Kept, Pending, Snapshot
@@ -35,22 +34,30 @@ class Keeping:
         """This replica is a copy of another one, as it was after round `number`."""
         self._due = [marked for marked, _ in marks if marked == number]
 
-    def needs(self, number: int) -> bool:
-        """Whether what was given to round `number` must not be forgotten yet."""
-        return number > min(self._due, default=number)
+    def oldest(self, newest: int) -> int:
+        """The round beyond which nothing that was given must be forgotten yet."""
+        return min(self._due, default=newest)
 
     def keep(self, number: int) -> None:
         """Let `kept` be what is kept of this worker, whose training thread has applied the rounds up to `number`."""
         one = self._log.get(number)
-        known: tuple[int, Any] = (self._log.step, self._log.options) if one is None else (one.step, one.options)
+        known = self._log if one is None else one
         self._due = [other for other in self._due if other > number]
-        self.kept = replace(self._pending.kept(self._snapshots, number), best_step=known[0], best_options=known[1])
+        self.kept = replace(
+            self._pending.kept(self._snapshots, number),
+            best_step=known.step,
+            best_options=known.options,
+            settings=known.settings,
+            request=known.request,
+        )
         self._news()
 
     def restore(self) -> int:
         """Be what `kept` says, before anything has happened here; returns the number of the round."""
         assert self.kept is not None, "the training thread says what to go on from"
         kept = self.kept
-        self._log.jump(kept.number, 0, kept.best_step, kept.best_options, ())
+        self._log.jump(
+            kept.number, 0, kept.best_step, kept.best_options, (), (), settings=kept.settings, request=kept.request
+        )
         self._pending.restore(kept)
         return kept.number

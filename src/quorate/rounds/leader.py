@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.calls import Calls
+from quorate.rounds.calls import Calls, Stepper
+from quorate.rounds.changes import Changes
+from quorate.rounds.copies import Copies
 from quorate.rounds.gathering import Gathering, Given
 from quorate.rounds.log import Log, Round
 from quorate.rounds.patience import Carrying
@@ -27,8 +29,6 @@ from quorate.rounds.terms import Agreed
 
 Send = Callable[[int, dict[str, Any], Flat | None], None]
 """(to, header, vector)"""
-COPY_SECONDS = 2.0
-"""After which a copy that did not come is asked for again."""
 
 
 class Leader:
@@ -51,7 +51,8 @@ class Leader:
     ) -> None:
         self.agreed, self.rank, self.term = agreed, rank, term
         self._log, self._send, self._accept, self._blank = log, send, accept, blank
-        self.calls = Calls(agreed, log.newest)
+        self._changes = Changes(agreed, log)
+        self.calls = Calls(self._changes.agreed, log.newest)
         self._resumes = started > log.newest
         self.gathering: Gathering | None = None
         self._has = dict.fromkeys(range(agreed.size), log.newest)
@@ -62,8 +63,7 @@ class Leader:
         self._asked_for: dict[int, float] = {}
         """By rank that a round waits for: until when it is to say that it is there, then when it is asked again."""
         self._is_there: set[int] = set()
-        self._copies: dict[int, float] = {}
-        self._asked: dict[int, int] = {}
+        self._copies = Copies(rank)
         self._wanted = 0
         """The newest request that a round be kept."""
         self.is_over = False
@@ -78,6 +78,7 @@ class Leader:
             self._is_there.add(rank)
             self._asked_for[rank] = now + self.agreed.grace
         self._wanted = max(self._wanted, says.get("wants", 0))
+        self._changes.heard(says)
         if rank in self._told and says["logged"] >= self._told[rank][0]:
             del self._told[rank]
         if not worker.is_present and worker.activity != "away":
@@ -86,7 +87,7 @@ class Leader:
 
     def behind(self, rank: int, says: dict[str, Any], now: float) -> None:
         """`rank` misses rounds."""
-        self._copies.pop(rank, None)
+        self._copies.ended(rank)
         self.bring_up(rank, says, now)
 
     def are_absent(self, ranks: Iterable[int]) -> None:
@@ -95,6 +96,19 @@ class Leader:
             self.calls.workers[rank].is_present = False
             self._has[rank] = -1
             self._told.pop(rank, None)
+
+    def are_gone(self, ranks: Iterable[int], now: float) -> None:
+        """They have died: they count for nothing any more. What they have given to the round under way is in it."""
+        for rank in ranks:
+            self.are_absent([rank])
+            self.calls.is_gone(rank)
+            self._asked_for.pop(rank, None)
+            if self.gathering is not None:
+                self.gathering.until.pop(rank, None)
+        for other in self._copies.are_gone(ranks):
+            self._send(other, {"kind": "again"}, None)
+        if self.gathering is not None:
+            self._form_if_whole(self.gathering, now)
 
     def noted(self, rank: int, says: dict[str, Any], now: float) -> None:
         """What `rank` does: see `Member.note`."""
@@ -175,10 +189,14 @@ class Leader:
     def _begin(self, now: float, *, settles: bool) -> None:
         number = self.calls.begin()
         assert number == self._log.newest + 1
-        expected = [rank for rank, worker in enumerate(self.calls.workers) if worker.is_present or settles]
+        expected = [rank for rank, worker in enumerate(self.calls.workers) if self._is_asked(worker, settles)]
         self.gathering = Gathering(number, now, settles, {rank: self._silent_at(rank, now) for rank in expected})
-        for rank in range(self.agreed.size):  # also the absent ones: it wakes them up
-            self._send(rank, {"kind": "start", "number": number}, None)
+        for rank, worker in enumerate(self.calls.workers):
+            if worker.activity != "gone":  # also the absent ones: it wakes them up
+                self._send(rank, {"kind": "start", "number": number}, None)
+
+    def _is_asked(self, worker: Stepper, settles: bool) -> bool:
+        return worker.is_present or (settles and worker.activity != "gone")
 
     def _silent_at(self, rank: int, now: float) -> float:
         """When `rank`, asked now, has not answered."""
@@ -220,7 +238,8 @@ class Leader:
                 best_step, best_options = one.step, one.options
         workers = self.calls.workers
         live = sum(
-            worker.activity != "ended" and (worker.is_present or now - worker.heard_at < self.agreed.patience)
+            worker.activity not in ("ended", "gone")
+            and (worker.is_present or now - worker.heard_at < self.agreed.patience)
             for worker in workers
         )
         formed = Round(
@@ -228,13 +247,16 @@ class Leader:
             term=self.term,
             sum=self._sum([one.vector for one in given.values() if one.vector is not None]),
             weight=sum(one.weight for one in given.values()),
-            live=self.agreed.size if gathering.settles else max(1, live),
+            live=self.calls.live if gathering.settles else max(1, live),
             options=best_options,
             step=best_step,
             contributors={rank: one.stalenesses for rank, one in given.items() if one.vector is not None},
             settles=gathering.settles,
             saves=self._wanted if self._wanted > self._log.saves else 0,
             is_last=gathering.settles and self.calls.all_ended,
+            quorum=self.calls.quorum,
+            told={rank: one.told for rank, one in given.items() if one.told},
+            **self._changes.answered(),
         )
         self.is_over = formed.is_last
         if gathering.settles:
@@ -247,6 +269,7 @@ class Leader:
                 if self.agreed.is_large and formed.sum is not None:
                     self._told.setdefault(rank, (formed.number, now))
         self._accept(formed)
+        self.calls.agreed = self._changes.agreed
         self._has[self.rank] = formed.number
 
     def _sum(self, vectors: Sequence[Flat]) -> Flat | None:
@@ -265,19 +288,13 @@ class Leader:
         logged, newest = says["logged"], self._log.newest
         missing = [self._log.get(number) for number in range(logged + 1, newest + 1)]
         if logged > newest or self._log.term_of(logged) != says["log_term"] or None in missing:
-            if self._copies.get(rank, now) <= now:
-                self._copies[rank] = now + COPY_SECONDS
-                self._send(self._source_for(rank), {"kind": "copy for", "rank": rank}, None)
+            workers = self.calls.workers
+            fit = [r for r, has in self._has.items() if has == newest and workers[r].is_present]
+            source = self._copies.source_for(rank, fit, now)
+            if source is not None:
+                self._send(source, {"kind": "copy for", "rank": rank}, None)
             return
         for one in missing:
             assert one is not None
             self._send(rank, {"kind": "round", **one.about}, one.sum)
         self._has[rank] = newest
-
-    def _source_for(self, rank: int) -> int:
-        """A replica that `rank` may copy, which misses nothing: this one, and when asked again another one."""
-        workers, newest = self.calls.workers, self._log.newest
-        others = [r for r, has in self._has.items() if has == newest and workers[r].is_present and r != self.rank]
-        fit = [self.rank, *(r for r in others if r != rank)]
-        asked = self._asked[rank] = self._asked.get(rank, -1) + 1
-        return fit[asked % len(fit)]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat
+
+NO_REQUEST = -1
+"""For other settings, was answered so far."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,16 @@ class Round:
     """Every worker has ended."""
     saves: int = 0
     """The request that it answers: every worker keeps what it is after this round; 0: nobody has asked."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What is in force from the next round on, as far as it is not what was agreed at the start."""
+    request: int = NO_REQUEST
+    """The newest request for other settings that was answered: the round after which it was made."""
+    why: str | None = None
+    """In words, where this round has answered one."""
+    quorum: int = 0
+    """How many workers had to call for it."""
+    told: dict[int, list[Any]] = field(default_factory=dict)
+    """By rank, what was told with contributions, in order; not after a checkpoint was loaded."""
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +67,11 @@ class Round:
             "settles": self.settles,
             "is_last": self.is_last,
             "saves": self.saves,
+            "settings": self.settings,
+            "request": self.request,
+            "why": self.why,
+            "quorum": self.quorum,
+            "told": [[rank, told] for rank, told in self.told.items()],
         }
 
 
@@ -71,10 +89,15 @@ def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
         settles=about["settles"],
         is_last=about["is_last"],
         saves=about["saves"],
+        settings=about["settings"],
+        request=about["request"],
+        why=about["why"],
+        quorum=about["quorum"],
+        told=dict(about["told"]),
     )
 
 
-COPIED = ("number", "log_term", "best_step", "best_options", "history", "marks")
+COPIED = ("number", "log_term", "best_step", "best_options", "history", "marks", "settings", "request")
 """What `Log.about` says, in the order in which `Log.jump` takes it."""
 
 _REMEMBERED = 4096
@@ -109,6 +132,10 @@ class Log:
         """The optimizer's numbers at that step."""
         self.marks: dict[int, int] = {}
         """Of the newest rounds that are to be kept, by number: the request."""
+        self.settings: dict[str, Any] = {}
+        """In force after the newest, as far as not agreed at the start."""
+        self.request = NO_REQUEST
+        """The newest request for other settings that was answered."""
 
     @property
     def saves(self) -> int:
@@ -125,18 +152,30 @@ class Log:
         self._rounds[one.number] = one
         self.newest, self.term = one.number, one.term
         self.step, self.options = one.step, one.options
+        self.settings, self.request = one.settings, one.request
         self._history[one.number] = one.term, frozenset(one.contributors)
         self._history.pop(one.number - _REMEMBERED, None)
         if one.saves:
             self.marks[one.number] = one.saves
             self.marks = dict(sorted(self.marks.items())[-_MARKS:])
 
-    def jump(self, number: int, term: int, step: int, options: Any, history: History, marks: Marks = ()) -> None:
+    def jump(
+        self,
+        number: int,
+        term: int,
+        step: int,
+        options: Any,
+        history: History,
+        marks: Marks,
+        settings: dict[str, Any],
+        request: int,
+    ) -> None:
         """Everything up to round `number` has come another way: as a copy of a replica, with what it knows."""
         self._rounds.clear()
         self.newest, self.term, self.step, self.options = number, term, step, options
         self._history = {past: (of, frozenset(ranks)) for past, of, ranks in history}
         self.marks = dict(marks)
+        self.settings, self.request = settings, request
 
     def history(self, number: int) -> History:
         """What is known of the rounds up to `number`, as far back as goes with a copy."""
@@ -159,6 +198,8 @@ class Log:
             "best_options": self.options,
             "history": [list(past) for past in self.history(number)],
             "marks": [list(mark) for mark in self.marks_until(number)],
+            "settings": self.settings if one is None else one.settings,
+            "request": self.request if one is None else one.request,
             "settles": one is not None and one.settles,
             "is_last": one is not None and one.is_last,
         }

@@ -6,17 +6,18 @@ message carries the term, and one of an older term than this member knows is not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.gathering import Given
+from quorate.rounds.gathering import given_from
+from quorate.rounds.giving import Giving
 from quorate.rounds.keeping import Keeping
 from quorate.rounds.leader import Leader, Send
-from quorate.rounds.log import COPIED, HISTORY, Log, Round, round_from
+from quorate.rounds.log import COPIED, Log, Round, round_from
 from quorate.rounds.patience import Patience
-from quorate.rounds.pending import Pending, Snapshot
+from quorate.rounds.pending import Pending
 from quorate.rounds.terms import Agreed
 
 
@@ -48,13 +49,15 @@ class Member:
         self.copy: tuple[int, dict[str, Any], Flat | None] | None = None
         self.is_wanted = False
         """To lead: it knows more than the one that was about to."""
+        self.wish: dict[str, Any] | None = None
+        """The newest request of this worker for other settings: see `Changes`."""
+        self.gone: set[int] = set()
+        """The workers that have died."""
         self.jumps = 0
         self.heard_at = 0.0
-        self._send, self._lock, self._news = send, lock, news
-        self._snapshots: dict[int, Snapshot] = {}
-        self.keeping = Keeping(self.pending, self.log, self._snapshots, news)
-        self._given: dict[int, float] = {}
-        """Weights by round, of what this worker gave and did not take back, as far back as goes with a copy."""
+        self._send, self._news = send, news
+        self._giving = Giving(self.pending, self.log, rank, lock)
+        self.keeping = Keeping(self.pending, self.log, self._giving.snapshots, news)
         self._note: dict[str, Any] = {"note": "ride", "computing": 0}
         self._states: dict[int, dict[str, Any]] | None = None
         self._states_until = 0.0
@@ -90,6 +93,8 @@ class Member:
     def received(self, source: int, says: dict[str, Any], vector: Flat | None, now: float) -> None:
         """One message."""
         kind, term = says["kind"], says["term"]
+        if source in self.gone:
+            return
         if term > self.term:
             self._follow(term, says["leads"])
         if term < self.term:
@@ -112,6 +117,8 @@ class Member:
         elif kind == "copy for":
             self.copies_wanted.append(says["rank"])
             self._news()
+        elif kind == "again":
+            self._tell(source, {"kind": "behind"}, None)
         elif kind == "look":
             self._tell(source, {"kind": "there"}, None)
         elif kind == "stand":
@@ -124,8 +131,7 @@ class Member:
         kind, leader = says["kind"], self.leader
         if kind == "state" and self._states is not None:
             self._states[source] = says
-            if len(self._states) == self.agreed.size:
-                self._take_office(now)
+            self._take_office_if_all_have_answered(now)
             return
         if leader is None:
             if self._states is not None and kind == "note":
@@ -140,10 +146,7 @@ class Member:
             leader.noted(source, {**says, **says["did"]}, now)
             leader.bring_up(source, says, now)
         elif kind == "give":
-            given = Given(
-                says["weight"], says["step"], says["options"], [(s, n) for s, n in says["stalenesses"]], vector
-            )
-            leader.gave(source, says["number"], given, now)
+            leader.gave(source, says["number"], given_from(says, vector), now)
         elif kind == "here":
             leader.is_here(source, says["number"], now)
         elif kind == "got":
@@ -160,25 +163,8 @@ class Member:
         self.patience.asked(number, now)
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, {"kind": "here", "number": number}, None)
-        snapshot = self._snapshots.get(number)
-        if number <= self.log.newest:  # formed under another leader: one of the two will come to nothing
-            snapshot = Snapshot(number, [], self.pending.step, self.pending.options)
-        elif snapshot is None:
-            with self._lock:
-                snapshot = self.pending.take(number)
-            self._snapshots[number] = snapshot
-            self._given[number] = sum(entry.weight for entry in snapshot.entries)
-            for old in [past for past in self._given if past <= number - HISTORY]:
-                del self._given[old]
-        about = {
-            "kind": "give",
-            "number": number,
-            "weight": snapshot.weight,
-            "step": snapshot.step,
-            "options": snapshot.options,
-            "stalenesses": snapshot.stalenesses,
-        }
-        self._tell(self.leads, about, snapshot.vector)
+        snapshot = self._giving.give(number)
+        self._tell(self.leads, {"kind": "give", **snapshot.about}, snapshot.vector)
 
     def _round(self, one: Round) -> None:
         if one.number <= self.log.newest:
@@ -190,22 +176,9 @@ class Member:
         self.patience.new_round()
         self.started = max(self.started, one.number)
         self.keeping.marked(one.number, one.saves)
-        self._put_back(one.number)
+        self._giving.put_back(one.number, self.keeping.oldest(one.number))
         self.log.trim(self.applied)
         self._news()
-
-    def _put_back(self, newest: int) -> None:
-        """Take back what was given to rounds that went by without it; forget what they took."""
-        for number in [n for n in self._snapshots if n <= newest]:
-            if self.log.took(number, self.rank) is False:
-                self._give_back(number)
-            elif number < newest and not self.keeping.needs(number):
-                del self._snapshots[number]
-
-    def _give_back(self, number: int) -> None:
-        with self._lock:
-            self.pending.give_back(self._snapshots.pop(number))
-        self._given.pop(number, None)
 
     def jump(self, says: dict[str, Any]) -> None:
         """This replica is a copy of another one, as it was after round `says["number"]`."""
@@ -214,19 +187,7 @@ class Member:
         number, newest = says["number"], self.log.newest
         self.log.jump(*(says[what] for what in COPIED))
         self.keeping.jumped(number, says["marks"])
-        for given in sorted(self._given):
-            took = self.log.took(given, self.rank)
-            if took or (given <= number and took is None) or (given > max(number, newest)):
-                continue  # it counts, or nobody knows any more, or its round is still to come
-            if given in self._snapshots and given > number:
-                continue  # the round is formed anew, from this snapshot
-            if given in self._snapshots:
-                self._give_back(given)
-            else:  # an old leader's round took it, and came to nothing
-                with self._lock:
-                    self.pending.lose(self._given.pop(given))
-        for old in [past for past in self._snapshots if past <= number]:
-            del self._snapshots[old]
+        self._giving.jumped(number, newest)
         self.started = max(self._asked, number)  # what this replica had seen beyond may never have been
         self.jumps += 1
         self._tell(self.leads, {"kind": "behind"}, None)
@@ -251,8 +212,25 @@ class Member:
         self._follow(term, self.rank)
         self._states, self._early = {}, []
         self._states_until = now + self.patience.seconds
-        for rank in range(self.agreed.size):
+        for rank in set(range(self.agreed.size)) - self.gone:
             self._tell(rank, {"kind": "term"}, None)
+
+    def are_gone(self, ranks: Iterable[int], now: float) -> None:
+        """They have died."""
+        self.gone.update(ranks)
+        self.copies_wanted = [rank for rank in self.copies_wanted if rank not in self.gone]
+        if self.leader is not None:
+            self.leader.are_gone(ranks, now)
+            self.leader.advance(now)
+        if self._states is not None:
+            for rank in ranks:
+                self._states.pop(rank, None)
+            self._take_office_if_all_have_answered(now)
+        self._news()
+
+    def _take_office_if_all_have_answered(self, now: float) -> None:
+        if self._states is not None and len(self._states) == self.agreed.size - len(self.gone):
+            self._take_office(now)
 
     def _take_office(self, now: float) -> None:
         states, self._states = self._states or {}, None
@@ -264,10 +242,11 @@ class Member:
         started = max(state["started"] for state in states.values())
         leader = self.leader = self._new_leader(started)
         leader.are_absent(set(range(self.agreed.size)) - states.keys())
+        leader.are_gone(self.gone, now)
         for rank, state in states.items():
             leader.noted(rank, {**state, **state["did"]}, now)
             leader.bring_up(rank, state, now)
-        for source, says in self._early:
+        for source, says in [(source, says) for source, says in self._early if source not in self.gone]:
             leader.heard(source, says, now)
             leader.noted(source, says, now)
         leader.advance(now)
@@ -295,5 +274,6 @@ class Member:
         self._tell(self.leads, {"kind": "ping"}, None)
 
     def _tell(self, to: int, says: dict[str, Any], vector: Flat | None) -> None:
-        own = {"term": self.term, "leads": self.leads, "logged": self.log.newest, "wants": self.keeping.wanted}
+        asks = {"wants": self.keeping.wanted, "wishes": self.wish}
+        own = {"term": self.term, "leads": self.leads, "logged": self.log.newest, **asks}
         self._send(to, {"log_term": self.log.term, **says, **own}, vector)

@@ -21,6 +21,8 @@ class Entry:
     weight: float
     vector: Flat
     count: int = 1
+    told: list[Any] = field(default_factory=list)
+    """What was told with them, in order."""
 
 
 @dataclass
@@ -42,6 +44,18 @@ class Snapshot:
     def stalenesses(self) -> list[tuple[int, int]]:
         """(staleness, number of contributions), the freshest last."""
         return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """All but the vectors, as JSON."""
+        return {
+            "number": self.number,
+            "weight": self.weight,
+            "step": self.step,
+            "options": self.options,
+            "stalenesses": self.stalenesses,
+            "told": [word for entry in self.entries for word in entry.told],
+        }
 
 
 @dataclass
@@ -71,6 +85,10 @@ class Kept:
     """The greatest local step that was contributed to rounds up to `number`, by anyone."""
     best_options: Any = None
     """The optimizer's numbers at that step."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """In force after that round, as far as not agreed at the start."""
+    request: int = -1
+    """The newest request for other settings that was answered; -1: none."""
 
 
 @dataclass
@@ -85,8 +103,9 @@ class Pending:
     blank: Callable[[], Flat] | None = None
     """Gives vectors to form sums in; None: ordinary memory."""
 
-    def add(self, vector: Flat, weight: float, version: int, step: int, options: Any) -> None:
-        """Take in a contribution; `vector` is the caller's no more."""
+    def add(self, vector: Flat, weight: float, version: int, step: int, options: Any, told: Any = None) -> None:
+        """Take in a contribution; `vector` is the caller's no more, `told` any JSON that goes with it (None: none)."""
+        words = [] if told is None else [told]
         self.ledger.produced += weight
         self.step, self.options = step, options
         if self.agreed.late == "replace":
@@ -97,8 +116,9 @@ class Pending:
                 entry.vector = vector.add_(entry.vector)  # the old one may still be on its way
                 entry.weight += weight
                 entry.count += 1
+                entry.told += words
                 return
-        self.entries.append(Entry(version, weight, vector))
+        self.entries.append(Entry(version, weight, vector, told=words))
 
     @property
     def weight(self) -> float:
@@ -161,3 +181,4 @@ class Pending:
                 same.vector = same.vector + old.vector
                 same.weight += old.weight
                 same.count += old.count
+                same.told = old.told + same.told

@@ -19,6 +19,8 @@ _TAG = "rounds"
 _NEWS = "news"
 _LEASE = "lease"
 _IDLE_SECONDS = 60.0
+_AGAIN_SECONDS = 0.01
+"""After which one that found another about to lead looks again, where the leader has died."""
 
 
 class Progress:
@@ -37,6 +39,8 @@ class Progress:
         """Whether the training thread waits for a round: then the leader is watched."""
         self._pinged: float | None = None
         self._is_open = True
+        if agreed.outlives:
+            self._wire.outlives(_TAG)
         self.task = wire.spawn(self._run, "progress")
 
     def blank(self) -> Flat:
@@ -88,6 +92,9 @@ class Progress:
     def _take(self, source: int, message: Message) -> None:
         says = dict(message.header)
         now = self._wire.clock.now()
+        if "gone" in says:
+            self.member.are_gone(says["gone"], now)
+            return
         if says.pop("to", None) == "member":
             if says.get("close"):
                 self._is_open = False
@@ -97,6 +104,9 @@ class Progress:
                 self.member.jump(says["jump"])
             elif "save" in says:
                 self.member.keeping.wanted = max(self.member.keeping.wanted, says["save"])
+                self.member.ping()
+            elif "wish" in says:
+                self.member.wish = says["wish"]
                 self.member.ping()
             elif "keep" in says:
                 self.member.keeping.keep(self.member.applied)
@@ -111,7 +121,7 @@ class Progress:
     def _seconds(self) -> float:
         """Until something has to be looked at."""
         member, now = self.member, self._wire.clock.now()
-        until = [now + _IDLE_SECONDS]
+        until = [now + (_AGAIN_SECONDS if member.leads in member.gone else _IDLE_SECONDS)]
         if member.leader is not None:
             until.append(member.leader.looks_at)
         if member.asks_until is not None:
@@ -123,7 +133,7 @@ class Progress:
     def _watch(self, now: float) -> None:
         """Stand where the leader does not answer, or where one that was about to lead asks for it."""
         member = self.member
-        if member.is_wanted:
+        if member.is_wanted or member.leads in member.gone:
             member.is_wanted = False
             self._stand(now)
         elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):

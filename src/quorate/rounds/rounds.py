@@ -13,7 +13,8 @@ from quorate.rounds.log import COPIED, Round
 from quorate.rounds.pending import Kept
 from quorate.rounds.progress import Progress
 from quorate.rounds.replica import Replica
-from quorate.rounds.terms import Agreed, check
+from quorate.rounds.terms import Agreed, check, check_change
+from quorate.wire.survivors import Survivors
 
 _NEWS = "news"
 _LOOK_SECONDS = 5.0
@@ -28,6 +29,7 @@ class Rounds:
         self.agreed, self._wire, self._replica = agreed, wire, replica
         self._news = wire.receive(wire.rank, _NEWS)
         self._progress = Progress(wire, agreed, layout)
+        self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.outlives else wire
         self._member = self._progress.member
         self.is_over = self._has_settled = self._is_due = self._is_closed = False
 
@@ -51,10 +53,13 @@ class Rounds:
         with self._progress.lock:
             return self._member.pending.weight
 
-    def contribute(self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True) -> Wait:
+    def contribute(
+        self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True, told: Any = None
+    ) -> Wait:
         """Hand in a gradient (None: nothing this time), divided by the size of the world; it is not the caller's more.
 
-        `waits` says whether the worker waits for what is returned before it goes on computing.
+        `waits` says whether the worker waits for what is returned before it goes on computing; `told` is any JSON that
+        goes with the gradient into its round.
 
         Calls for a round if none has started since the worker's previous step returned (what has started it would have
         applied by then), else rides with the next one. The work is done when every round that has started, or that was
@@ -63,7 +68,7 @@ class Rounds:
         member = self._member
         if vector is not None:
             with self._progress.lock:
-                member.pending.add(vector, weight, self.version, step, options)
+                member.pending.add(vector, weight, self.version, step, options, told)
         started = member.started
         if started > self.version:
             self._progress.say({"note": "ride", "computing": started if waits else self.version})
@@ -136,7 +141,7 @@ class Rounds:
 
     def _meet(self) -> None:
         """Return when all workers have come; one that still misses something gets a copy meanwhile."""
-        met = self._wire.barrier()
+        met: Work[Any] = self._meeting.barrier()
         while not met.done():
             self.give_copies()
             with suppress(WireTimeout):
@@ -213,6 +218,15 @@ class Rounds:
         elif marked > before:  # what this worker was after that round, nobody knows
             self.ask_for_save(member.log.saves + 1)
 
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """Ask for other `settings` (`terms.CHANGEABLE`), from a round on that the leader says: see `Round.settings`.
+
+        Of what several workers ask for after the same round it is what comes to the leader first. What was asked for
+        after an earlier round than what is in force comes to nothing. Raises `ConfigurationError`.
+        """
+        check_change(self.agreed, settings)
+        self._progress.say({"wish": {"request": self.version, "settings": settings, "why": why}})
+
     # -- checkpoints
 
     def ask_for_save(self, request: int) -> None:
@@ -268,7 +282,7 @@ class Wait:
     """The work of one contribution."""
 
     def __init__(self, rounds: Rounds, number: int, *, is_called_for: bool = True) -> None:
-        self._rounds, self.number, self._is_called_for = rounds, number, is_called_for
+        self._rounds, self.number, self.is_called_for = rounds, number, is_called_for
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
@@ -276,7 +290,7 @@ class Wait:
 
     def wait(self, timeout: float | None = None) -> int:
         """The number of the round; raises as `Work.wait`."""
-        self._rounds.until(self.number, timeout, is_called_for=self._is_called_for)
+        self._rounds.until(self.number, timeout, is_called_for=self.is_called_for)
         if not self.done():
             self._rounds.goes_on()
         return self.number

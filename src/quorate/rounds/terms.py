@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, unknown
 
 _LARGE = 1 << 16
 """Bytes from which carrying a vector may take longer than answering."""
+
+CHANGEABLE = ("wait_for", "max_staleness")
+"""What may change from one round to the next: what only the one that decides when rounds start goes by."""
 
 WaitFor = int | float | Literal["all", "majority", "designated"]
 
@@ -33,19 +37,25 @@ class Agreed:
     log_bytes: int = 256 << 20
     """What results that were applied may take in memory."""
     seed: int = 0
+    outlives: bool = False
+    """Whether the others go on when a worker dies; else it is everyone's end."""
 
     @property
     def quorum(self) -> int:
-        """How many workers have to call."""
+        """How many workers have to call where all live."""
+        return self.quorum_of(self.size)
+
+    def quorum_of(self, size: int) -> int:
+        """How many have to call where `size` workers are left."""
         wanted = self.wait_for
         if wanted == "all":
-            return self.size
+            return size
         if wanted == "designated":
             return 1
         if wanted == "majority":
-            return self.size // 2 + 1
+            return size // 2 + 1
         assert isinstance(wanted, int | float)
-        return wanted if isinstance(wanted, int) else math.ceil(wanted * self.size)
+        return wanted if isinstance(wanted, int) else math.ceil(wanted * size)
 
     @property
     def is_large(self) -> bool:
@@ -60,6 +70,25 @@ class Agreed:
     def weight_of(self, staleness: int) -> float:
         """What a contribution of that staleness counts."""
         return 1.0 if self.late_weight == "full" else 1.0 / (1 + staleness)
+
+
+def amended(agreed: Agreed, settings: Mapping[str, Any]) -> Agreed:
+    """`agreed` at the start, with the `settings` that are in force by now."""
+    return replace(agreed, **settings) if settings else agreed
+
+
+def check_change(agreed: Agreed, settings: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for a change that cannot be, of what was agreed at the start."""
+    for name in settings:
+        if name not in CHANGEABLE:
+            raise unknown("setting of rounds that changes", name, CHANGEABLE)
+    new = amended(agreed, settings)
+    check(new)
+    if new.max_staleness > agreed.max_staleness:
+        raise ConfigurationError(
+            f"max_staleness is {new.max_staleness}; it changes between 0 and what it was at the start, "
+            f"{agreed.max_staleness}"
+        )
 
 
 def check(agreed: Agreed) -> None:

@@ -12,7 +12,8 @@ and the more workers there are, the likelier one of them is late. Where the netw
 behind the backward pass.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
+  `on_death="continue"`: the sum under way is formed anew among those that are left
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
@@ -27,6 +28,7 @@ training ImageNet in 1 hour", 2017, section 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from quorate.core.strategy import Strategy, Worker
 from quorate.strategies import register
@@ -37,6 +39,9 @@ from quorate.strategies import register
 class AllReduce(Strategy):
     """All workers' gradients are averaged at the end of every backward; equal to torch DDP."""
 
+    on_death: Literal["stop", "continue"] = "stop"
+    """Whether all stop when a worker dies, or the others go on; then nothing is sent during backward."""
+
     def backward(self, worker: Worker) -> None:
         worker.gradient = worker.peers.mean(worker.gradient, weight=worker.weight).wait()  # begun during backward
 
@@ -45,3 +50,6 @@ class AllReduce(Strategy):
 
     def finish(self, worker: Worker) -> None:
         worker.keep_company()
+
+    def outlives(self) -> bool:
+        return self.on_death == "continue"

@@ -9,7 +9,8 @@ When it loses: Where the same workers are always slow: what they see is never le
 a quarter of the work.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given
+  is lost; `on_death="stop"` makes all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; it is left out, and its gradients are dropped and counted
 - corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any

@@ -27,7 +27,7 @@ ordered rounds is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from quorate.core.common_point import CommonPoint
 from quorate.core.local_steps import every
@@ -65,7 +65,7 @@ class EagerAveraging(Strategy):
         return self.buffers
 
     def start(self, worker: Worker) -> CommonPoint:
-        bounds = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
+        bounds: dict[str, Any] = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
         worker.agree_on_rounds(wait_for=self.wait_for, late="carry", divide_by="world", **bounds)
         return CommonPoint(common=worker.parameters, begun=worker.parameters, pending=[])
 

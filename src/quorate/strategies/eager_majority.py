@@ -11,7 +11,8 @@ When it loses: Where one worker is always the slowest: every P-th round waits fo
 called.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given
+  is lost; `on_death="stop"` makes all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count; every P-th round is its own
 - corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any

@@ -17,7 +17,8 @@ many: accuracy suffers (60.6 % against 69.7 % for solo and majority on UCF101 in
 synchronous SGD is only just stable.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given
+  is lost; `on_death="stop"` makes all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count, within `max_staleness`
 - corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
@@ -70,6 +71,9 @@ class Quorum(Strategy):
     overlap: bool = False
     """Whether a step goes on at once, and its round is applied by a later one."""
 
+    on_death: Literal["continue", "stop"] = "continue"
+    """Whether the others go on without a worker that has died, or stop as one."""
+
     def __post_init__(self) -> None:
         if self.overlap and self.max_staleness < 1:
             raise ConfigurationError(
@@ -87,6 +91,9 @@ class Quorum(Strategy):
             grace=self.grace,
             patience=self.patience,
         )
+
+    def outlives(self) -> bool:
+        return self.on_death == "continue"
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         return self.buffers

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from quorate.buckets.flat import layout_of, pack
+from quorate.buckets.flat import layout_of
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
+from quorate.reducers.outliving import Outliving
 from quorate.train.backward import Spending
 from quorate.train.checkpoint.marks import Marks
-from quorate.train.finite import Finite, is_finite
+from quorate.train.finite import is_finite
+from quorate.train.given_again import again, packed_again
+from quorate.train.local_gradient import LocalGradient
 from quorate.train.step_times import StepTimer, Timed
-from quorate.train.stopping import Stop
 from quorate.wire.work import Together
+
+if TYPE_CHECKING:
+    from quorate.train.safeguards import Safeguards
 
 _WEIGHT, _ENDED, _RESTING, _STOPPING, _SAVING, _VECTORS, _VOTES, _COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
 _POLL = 0.02
@@ -48,23 +55,6 @@ def used_in(sums: Flat, count: int) -> list[bool]:
     return [n > 0 for n in sums.header[_COUNTS : _COUNTS + count].tolist()]
 
 
-class LocalGradient(Flat):
-    """This worker's gradient as it stands in `.grad`; packed when its numbers are asked for."""
-
-    def __init__(self, parameters: Sequence[Parameter], flat: Flat) -> None:
-        super().__init__((), flat.layout)
-        self._parameters = parameters
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        fresh = Flat.zeros(self.layout)
-        pack([p.grad for p in self._parameters], fresh)
-        return fresh.parts
-
-    def segments(self) -> tuple[Tensor, ...]:
-        return Flat(self.parts, self.layout).segments()
-
-
 class Agreement:
     """The means of one optimizer's vectors; `Peers` to its strategy.
 
@@ -78,8 +68,7 @@ class Agreement:
         wire: Wire,
         spending: Spending,
         timer: StepTimer,
-        stop: Stop,
-        finite: Finite,
+        watch: Safeguards,
         *,
         overlap: bool,
     ) -> None:
@@ -89,18 +78,23 @@ class Agreement:
         parts = len(layout_of(tensors).parts) + 1
         self._bad_from = _COUNTS + len(tensors) + parts
         self.layout = layout_of(tensors, header=self._bad_from + self.size)
-        self.reducer = Dense(self.layout, wire)
-        flat = Flat.zeros(self.layout)
+        self.reducer: Dense | Outliving = (Outliving if watch.outlives else Dense)(self.layout, wire)
+        self._blank = partial(Flat.empty, self.layout, wire.empty)
+        flat = self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
-        self._spending, self._timer, self._stop, self._finite = spending, timer, stop, finite
+        self._spending, self._timer, self._stop, self._finite = spending, timer, watch.stop, watch.finite
         self._are_finite, self._sums = True, list[Tensor]()
         self.marks = Marks(None, self)
         """Who saves."""
         self.bad: list[int] = []
         """Who brought a gradient that is not finite to the newest mean."""
         self.ready = ReadyGradients(
-            self._parameters, flat, self._launch if overlap else None, [name for name, _ in parameters]
+            self._parameters,
+            flat,
+            self._launch if overlap and not watch.outlives else None,
+            [name for name, _ in parameters],
+            self._blank,
         )
         self.ready.scale = 1.0 / self.size
         self.local = LocalGradient(self._parameters, flat)
@@ -135,7 +129,8 @@ class Agreement:
         if x is self.local:
             return Timed(self._gradient_mean(weight), self._timer)
         with self._timer.spending("encode"):
-            sums = self.reducer.start(self._vector(x, weight))
+            given = self._vector(x, weight)
+            sums = self.reducer.start(given, again(given, self.reducer))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
@@ -160,7 +155,7 @@ class Agreement:
 
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat)
+            launched = self.reducer.start(self.ready.flat, packed_again(self.ready, self._parameters, self._blank))
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
@@ -211,7 +206,8 @@ class Agreement:
 
     def _vector(self, x: Flat, weight: float) -> Flat:
         """What travels of a vector that is no gradient; without weight, zeros."""
-        mine = x * (weight / self.size) if weight > 0 else Flat.zeros(x.layout)
+        into = Flat.empty(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
+        mine = x.times(weight / self.size, into) if weight > 0 else Flat.zeros(x.layout)
         header = mine.header.zero_()
         header[_WEIGHT], header[_VECTORS] = weight, float(weight > 0)
         header[_STOPPING], header[_SAVING], header[_VOTES] = self._stop.mark, self.marks.mine(), float(self.votes)
@@ -278,7 +274,7 @@ class Agreement:
         if not (self.all_ended or self.all_away):
             given = self._vector(*(self.leftover() or (Flat.zeros(self.layout), 0.0)))
             given.header[_ENDED], given.header[_RESTING] = float(self.ended), float(self.resting)
-            self._company = self.reducer.start(given)
+            self._company = self.reducer.start(given, again(given, self.reducer))
 
     def _settle_company(self) -> None:
         company, self._company = self._company, None
@@ -286,8 +282,8 @@ class Agreement:
             return
         sums = company.wait()
         header = sums.header.tolist()
-        self.some_ended, self.all_ended = header[_ENDED] > 0, header[_ENDED] == self.size
-        self.all_away = self.resting and header[_ENDED] + header[_RESTING] == self.size
+        self.some_ended, self.all_ended = header[_ENDED] > 0, header[_ENDED] == self.reducer.counted
+        self.all_away = self.resting and header[_ENDED] + header[_RESTING] == self.reducer.counted
         self._learn(header)
         for part, changed in enumerate(header[_COUNTS + len(self._parameters) : self._bad_from]):
             if changed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -55,18 +55,22 @@ class Digests:
         names, parameters = self._named()
         key = f"digests/{wire.name}/{when}"
         board.set(f"{key}/{wire.rank}", json.dumps([digest(x) for x in parameters]).encode())
-        if board.add(f"{key}/written") < wire.size:
+        if board.add(f"{key}/written") < wire.size and not wire.gone:
             return
-        written = [board.get(f"{key}/{rank}") or b"[]" for rank in range(wire.size)]
-        if len(set(written)) > 1:
-            self._raise(number, names, written)
+        alive = [rank for rank in range(wire.size) if rank not in wire.gone]
+        written = [board.get(f"{key}/{rank}") for rank in alive]
+        found = {rank: one for rank, one in zip(alive, written, strict=True) if one is not None}
+        if len(found) < len(alive):
+            return
+        if len(set(found.values())) > 1:
+            self._raise(number, names, found)
         board.delete(key)
 
-    def _raise(self, number: int, names: Sequence[str], written: Sequence[bytes]) -> None:
-        (most, count), *rest = Counter(written).most_common()
+    def _raise(self, number: int, names: Sequence[str], written: Mapping[int, bytes]) -> None:
+        (most, count), *rest = Counter(written.values()).most_common()
         is_tie = any(other == count for _, other in rest)
-        ranks = [rank for rank, one in enumerate(written) if is_tie or one != most]
-        first = self._first(names, most, next(one for one in written if one != most))
+        ranks = [rank for rank, one in written.items() if is_tie or one != most]
+        first = self._first(names, most, next(one for one in written.values() if one != most))
         who = ranks_in_words(ranks)
         if len(ranks) == 1:
             who += f" (host {host_of(self._wire.board, ranks[0])})"

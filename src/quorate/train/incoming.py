@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.neighbours import Given
+from quorate.core.errors import WireTimeout
+from quorate.core.neighbours import Books, Given
 from quorate.core.vectors import Flat, Layout
 
 TAG = "exchange"
+_FAR_AHEAD = 8
+"""Rounds from which on somebody is so far ahead that what it gives is taken in at once, lest it pile up."""
 
 
 class Incoming:
     """The messages of `source`, asked for one at a time, so that none is asked for that may never come."""
 
-    def __init__(self, wire: Wire, source: int, layout: Callable[[], Layout]) -> None:
-        self._wire, self._source, self._layout = wire, source, layout
+    def __init__(self, wire: Wire, source: int, layout: Callable[[], Layout], books: Books) -> None:
+        self._wire, self._source, self._layout, self.books = wire, source, layout, books
         self._asked: Work[tuple[int, Message]] | None = None
         self._held: dict[int, Given] = {}
+        self._given_up: set[int] = set()
+        self._taken_early: set[int] = set()
+        self._is_silent = False
+        self._told = 0.0
+        """The masses that it says it has given, up to its newest message."""
         self.is_away = self.has_ended = False
         self.reached = -1
         """The newest exchange it had begun when it went away."""
@@ -37,6 +45,25 @@ class Incoming:
             self._take()
         return self._held.pop(round, None)
 
+    def within(self, round: int, seconds: float) -> Given | None:
+        """As `given`, and None where it has not given after so many seconds, or was silent for so long before."""
+        try:
+            return self.given(round, 0.0 if self._is_silent and not self.has(round) else seconds)
+        except WireTimeout:
+            self._is_silent = True
+            self._given_up.add(round)
+            return None
+
+    def late(self, round: int) -> list[Given]:
+        """What has come of rounds that were given up, and of those far ahead of `round`; never waits."""
+        self.look()
+        early = {other for other in self._held if other > round + _FAR_AHEAD}
+        self._taken_early = {other for other in self._taken_early if other >= round} | early
+        found = [self._held.pop(other) for other in sorted(self._held.keys() & (self._given_up | early))]
+        newest = max((given.round for given in found), default=-1)
+        self._given_up = {other for other in self._given_up if other > newest}
+        return found
+
     def look(self) -> bool:
         """Whether it is known to be away by now."""
         while not self.is_away and self._ask().done():
@@ -51,6 +78,9 @@ class Incoming:
             self._take()
         late = [self._held[round] for round in sorted(self._held)]
         self._held.clear()
+        self._given_up.clear()
+        self._taken_early.clear()
+        self._told = 0.0
         return late
 
     def comes_back(self) -> None:
@@ -58,7 +88,12 @@ class Incoming:
         self.is_away = self.has_ended
 
     def _is_settled(self, round: int) -> bool:
-        return round in self._held or self.is_away or any(other > round for other in self._held)
+        return (
+            round in self._held
+            or self.is_away
+            or round in self._taken_early
+            or any(other > round for other in self._held)
+        )
 
     def _ask(self) -> Work[tuple[int, Message]]:
         if self._asked is None:
@@ -68,10 +103,17 @@ class Incoming:
     def _take(self) -> None:
         _, message = self._ask().wait()
         self._asked, says = None, message.header
+        self._is_silent = False
+        if says["before"] != self._told:  # what was between did not come
+            self.books.lost[self._source] += says["before"] - self._told
+        self._told = says["before"]
         if "away" in says:
+            self._told = 0.0  # with the rest, new books are begun
             self.is_away, self.has_ended, self.reached = True, says["away"] == "ended", says["round"]
             return
         layout = self._layout()
         parts = [x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)]
         given = Given(Flat(parts, layout), says["weight"], tuple(says["scalars"]), says["round"])
+        self._told += given.mass
+        self.books.got[self._source] += given.mass
         self._held[given.round] = given

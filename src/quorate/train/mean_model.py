@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from quorate.core.vectors import Flat
 from quorate.train.backward import listeners
+from quorate.train.distance import note_distance
 from quorate.train.worker import OptimizerWorker
 from quorate.wire.current import Place
 
@@ -35,15 +33,7 @@ def go_to_the_mean(worker: OptimizerWorker) -> Flat:
     with worker.timer.elsewhere():
         mean = worker.peers.mean(own, weight=worker.strategy.mass(worker)).wait()
     worker.parameters = mean
-    if worker.timer.recorder is not None:
-        worker.timer.recorder.write(
-            "distance",
-            step=worker.timer.steps,
-            time=worker.clock.now(),
-            optimizer=worker.timer.name,
-            distance=_norm(own - mean),
-            norm=_norm(mean),
-        )
+    note_distance(worker, own.segments(), mean.segments())
     return own
 
 
@@ -51,8 +41,3 @@ def apart(place: Place) -> list[OptimizerWorker]:
     """Those of this worker's optimizers whose replicas differ between steps, and also while all rest."""
     workers = [worker for worker in listeners(place).all if isinstance(worker, OptimizerWorker)]
     return [worker for worker in workers if not worker.strategy.has_means and not worker.finished]
-
-
-def _norm(x: Flat) -> float:
-    """The Euclidean norm, in double precision over the parameters."""
-    return math.sqrt(sum(float(torch.linalg.vector_norm(part.double()) ** 2) for part in x.segments()))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Answer, Given, Neighbours, Request
+from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.train.answers import Answers
@@ -33,12 +37,17 @@ class NeighboursOf:
     def __init__(self, worker: OptimizerWorker) -> None:
         self.rank, self.size = worker.rank, worker.size
         self.round = -1
+        self.has_moments = False
         self.lock = threading.Lock()
         self._worker, self._timer = worker, worker.timer
         self._incoming: dict[int, Incoming] = {}
         self._answers: Answers | None = None
         self._has_ended = self._is_away = self._is_used = False
         self._rests = 0
+        self._with_moments: dict[str, Layout] = {}
+        self.books = Books()
+        self.lost = 0.0
+        """Of what was given to this worker, what was lost on the way before all rested last."""
 
     @cached_property
     def _wire(self) -> Wire:
@@ -46,13 +55,24 @@ class NeighboursOf:
         return self._worker.wire.channel("neighbours")
 
     def _layout(self) -> Layout:
-        return self._worker.peers.layout
+        """Of what is given: what means of all carry besides does not travel."""
+        own = self._worker.peers.layout
+        if not self.has_moments:
+            return own.bare
+        if own.digest not in self._with_moments:
+            self._with_moments[own.digest] = self._worker.replica.read(moments=True).layout.bare
+        return self._with_moments[own.digest]
 
     # -- core.neighbours.Neighbours
 
     def blank(self) -> Flat:
         """See `core.neighbours.Neighbours`."""
         return Flat.empty(self._layout(), self._wire.empty)
+
+    def hosts(self) -> tuple[str, ...]:
+        """See `core.neighbours.Neighbours`."""
+        mine = torch.frombuffer(bytearray(socket.gethostname().encode() or b"?"), dtype=torch.uint8)
+        return tuple(bytes(name.tolist()).decode() for name in self._worker.wire.all_gather(mine).wait())
 
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
@@ -62,17 +82,24 @@ class NeighboursOf:
             raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
         self._timer.arrived()
         self.round += 1
-        kept, says = 0.0, {"round": self.round, "scalars": list(scalars)}
+        kept = 0.0
+        says: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
         for peer, weight in to:
             if peer == self.rank or self._from(peer).look():
                 kept += weight
             else:
-                parts = (x if isinstance(x, Flat) else x[peer]).parts
-                self._wire.send(Message(parts, {**says, "weight": weight}, shared=True), peer, TAG)
+                given = Given(x if isinstance(x, Flat) else x[peer], weight, tuple(scalars), self.round)
+                says |= {"weight": weight, "before": self.books.given[peer]}
+                self.books.given[peer] += given.mass
+                self._wire.send(Message(given.x.parts, dict(says), shared=True), peer, TAG)
         mine = x if isinstance(x, Flat) else x.get(self.rank)
         own = None if mine is None else Given(mine, kept, tuple(scalars), self.round)
         others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
         return Exchange(self.rank, own, others, self.round, self._timer)
+
+    def late(self) -> list[Given]:
+        """See `core.neighbours.Neighbours`."""
+        return [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
         """See `core.neighbours.Neighbours`."""
@@ -118,7 +145,7 @@ class NeighboursOf:
         says = {"away": "ended" if ended else "rests", "round": self.round}
         for peer in range(self.size):
             if peer != self.rank:
-                self._wire.send(Message(header=says), peer, TAG)
+                self._wire.send(Message(header={**says, "before": self.books.given[peer]}), peer, TAG)
 
     def _come_together(self) -> list[Given]:
         """All are away: what was given to this worker in rounds that it took no part in. It may exchange again."""
@@ -127,14 +154,28 @@ class NeighboursOf:
             late += other.rest_of_it(ended=self._has_ended)
             self.round = max(self.round, other.reached)
             other.comes_back()
+        self._tell_of_losses()
         self._is_away = self._has_ended
         self._rests += 1
         return late
 
     def _from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
-            self._incoming[peer] = Incoming(self._wire, peer, self._layout)
+            self._incoming[peer] = Incoming(self._wire, peer, self._layout, self.books)
         return self._incoming[peer]
+
+    def _tell_of_losses(self) -> None:
+        """All have rested: what has not come by now never does. New books are begun."""
+        for peer, mass in sorted(self.books.lost.items()):
+            if mass > 0:
+                sys.stderr.write(
+                    f"quorate: of what rank {peer} gave to rank {self.rank}, a weight of {mass:.3g} was lost on the "
+                    "way; the mean is that of what is left\n"
+                )
+        self.lost += sum(self.books.lost.values())
+        self.books = Books()
+        for other in self._incoming.values():
+            other.books = self.books
 
     def _task(self) -> Answers:
         if self._answers is None:
@@ -155,12 +196,23 @@ class Exchange:
         return all(other.has(self._round) for other in self._waiting.values())
 
     def wait(self, timeout: float | None = None) -> dict[int, Given]:
+        return self._all(timeout, lambda other, left: other.given(self._round, left))
+
+    def within(self, seconds: float | None) -> dict[int, Given]:
+        return (
+            self.wait()
+            if seconds is None
+            else self._all(seconds, lambda other, left: other.within(self._round, left or 0.0))
+        )
+
+    def _all(self, timeout: float | None, of: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
+        self._timer.arrived()
         clock = self._timer.clock
         until = None if timeout is None else clock.now() + timeout
         with self._timer.spending("wait"):
             for peer in list(self._waiting):
                 left = None if until is None else max(0.0, until - clock.now())
-                given = self._waiting[peer].given(self._round, left)
+                given = of(self._waiting[peer], left)
                 del self._waiting[peer]
                 if given is not None:
                     self._found[peer] = given

@@ -24,8 +24,9 @@ KINDS: dict[str, type[Optimizer]] = {"adagrad": Adagrad, "adam": Adam, "adamw": 
 def updater(vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any) -> Callable[[Flat], None]:
     """What takes a gradient and updates `vector` with it, in place; `options` are those of torch's optimizer.
 
-    `memory` holds, from one gradient to the next, what the optimizer keeps: a `Flat` or a number by name. Headers of
-    the vectors are left out. Raises `ConfigurationError` for an unknown kind, and for options that it does not take.
+    `memory` holds, from one gradient to the next, what the optimizer keeps: by name, a number, or a tensor for each
+    part of the vector. Headers of the vectors are left out. Raises `ConfigurationError` for an unknown kind, and for
+    options that it does not take.
     """
     if kind not in KINDS:
         raise unknown("outer optimizer", kind, KINDS)
@@ -43,7 +44,7 @@ def updater(vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **option
         optimizer.step()
         for p in numbers:
             p.grad = None
-        memory.update(_remembered(optimizer, numbers, vector, memory))
+        memory.update(_remembered(optimizer, numbers))
 
     return update
 
@@ -54,20 +55,16 @@ def _without_header(x: Flat) -> list[Tensor]:
 
 
 def _part_of(value: Any, place: int, p: Tensor) -> Any:
-    if isinstance(value, Flat):
-        return _without_header(value)[place]
+    if isinstance(value, list):
+        return value[place].to(p.device)
     return torch.tensor(float(value)) if value is not None else None
 
 
-def _remembered(optimizer: Any, numbers: list[Parameter], vector: Flat, memory: dict[str, Any]) -> dict[str, Any]:
+def _remembered(optimizer: Any, numbers: list[Parameter]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in optimizer.state[numbers[0]].items():
-        if not isinstance(value, Tensor) or value.shape != numbers[0].shape:
+        if isinstance(value, Tensor) and value.shape == numbers[0].shape:
+            found[name] = [optimizer.state[p][name] for p in numbers]
+        else:
             found[name] = None if value is None else float(value)
-            continue
-        there = memory.get(name)
-        kept = there if isinstance(there, Flat) else Flat.zeros(vector.layout)
-        for mine, p in zip(_without_header(kept), numbers, strict=True):
-            mine.copy_(optimizer.state[p][name])
-        found[name] = kept
     return found

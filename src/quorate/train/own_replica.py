@@ -17,6 +17,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
+from quorate.reducers.outliving import Outliving
+from quorate.train.distance import note_distance
 
 if TYPE_CHECKING:
     from quorate.train.agreement import Agreement
@@ -32,7 +34,7 @@ class Own:
     def __init__(self, worker: OptimizerWorker, plain: type[Optimizer], place: Place) -> None:
         self._worker, self._plain, self._place = worker, plain, place
         self._keys: list[str] | None = None
-        self._layouts: dict[tuple[str, bool, int], Layout] = {}
+        self._layouts: dict[tuple[object, ...], Layout] = {}
 
     @property
     def clock(self) -> Clock:
@@ -53,38 +55,40 @@ class Own:
     def learning_rates(self) -> tuple[float, ...]:
         return tuple(float(group["lr"]) for group in self._worker.optimizer.param_groups)
 
-    def read(self, *, moments: bool = False, numbers: Sequence[float] = ()) -> Flat:
-        worker = self._worker
-        parameters: list[Tensor | None] = list(worker.trained)
+    def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
+        chosen: list[Tensor | None] = list(self._chosen(only))
         behind = [torch.tensor(numbers)] if numbers else []
-        vector = Flat.zeros(self._layout(moments, len(numbers)))
-        pack([*parameters, *(self._moments() if moments else []), *behind], vector)
+        vector = Flat.zeros(self._layout(moments, len(numbers), only))
+        pack([*chosen, *(self._moments(only) if moments else []), *behind], vector)
         return vector
 
-    def write(self, mean: Flat, *, moments: bool = False) -> None:
+    def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
         places = mean.segments()
-        trained = self._worker.trained
+        chosen = self._chosen(only)
+        if self._worker.timer.recorder is not None:
+            note_distance(self._worker, list(chosen), places[: len(chosen)])
         with torch.no_grad():
-            for p, numbers in zip(trained, places, strict=False):
+            for p, numbers in zip(chosen, places, strict=False):
                 p.copy_(numbers)
             if moments:
-                kept = self._moments()
-                for x, numbers in zip(kept, places[len(trained) : len(trained) + len(kept)], strict=True):
+                kept = self._moments(only)
+                for x, numbers in zip(kept, places[len(chosen) : len(chosen) + len(kept)], strict=True):
                     if x is not None:
                         x.copy_(numbers)
 
-    def parameters_of(self, mean: Flat) -> Flat:
+    def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
         found = Flat.zeros(self._worker.peers.layout)
-        for there, numbers in zip(found.segments(), mean.segments(), strict=False):
-            there.copy_(numbers)
+        there = found.segments()
+        for place, numbers in zip(range(len(there)) if only is None else only, mean.segments(), strict=False):
+            there[place].copy_(numbers)
         return found
 
     def numbers_of(self, mean: Flat) -> tuple[float, ...]:
         last = mean.layout.segments[-1]
         return tuple(mean.segment(-1).tolist()) if last.name == _NUMBERS else ()
 
-    def forget_moments(self) -> None:
-        for p in self._worker.trained:
+    def forget_moments(self, *, only: Sequence[int] | None = None) -> None:
+        for p in self._chosen(only):
             self._worker.optimizer.state.pop(p, None)
 
     def step_alone(self, is_alone: bool) -> None:
@@ -106,13 +110,18 @@ class Own:
             numbers.mul_(factors[group_of[id(p)]])
         return found
 
-    def _layout(self, moments: bool, numbers: int) -> Layout:
+    def _chosen(self, only: Sequence[int] | None) -> Sequence[Parameter]:
+        trained = self._worker.trained
+        return trained if only is None else [trained[place] for place in only]
+
+    def _layout(self, moments: bool, numbers: int, only: Sequence[int] | None) -> Layout:
         own = self._worker.peers.layout
-        if not moments and not numbers:
+        if not moments and not numbers and only is None:
             return own
-        key = own.digest, moments, numbers
+        key = own.digest, moments, numbers, None if only is None else tuple(only)
         if key not in self._layouts:
-            named = [(s.name, p) for s, p in zip(own.segments, self._worker.trained, strict=True)]
+            names = [own.segments[place].name for place in (range(len(own.segments)) if only is None else only)]
+            named = list(zip(names, self._chosen(only), strict=True))
             tensors: list[tuple[str, Tensor]] = list(named)
             for kept in self._kept_keys() if moments else []:
                 tensors += [(f"{name}/{kept}", p) for name, p in named]
@@ -121,9 +130,9 @@ class Own:
             self._layouts[key] = layout_of(tensors, header=own.header)
         return self._layouts[key]
 
-    def _moments(self) -> list[Tensor | None]:
+    def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
         state = self._worker.optimizer.state
-        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self._worker.trained]
+        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self._chosen(only)]
 
     def _kept_keys(self) -> list[str]:
         """What the optimizer keeps in the shape of a parameter: seen from one step of its class on a number alone."""
@@ -149,6 +158,8 @@ def go_on_from(before: Agreement, now: Agreement) -> None:
     """Other parameters are trained `now`: what all have learnt stays, and whether this worker steps alone."""
     now.has_vectors, now.votes, now.has_voted = before.has_vectors, before.votes, before.has_voted
     now.ready.is_alone = before.ready.is_alone
+    if isinstance(now.reducer, Outliving) and isinstance(before.reducer, Outliving):
+        now.reducer.follows(before.reducer)
 
 
 _: type[OwnReplica] = Own

@@ -13,6 +13,7 @@ from torch import Tensor
 from quorate.buckets.flat import pack
 from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
+from quorate.core.measured import Measured, Told
 from quorate.core.vectors import Flat
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
@@ -37,15 +38,20 @@ class Mean:
     norm: float
     """Of the mean, before it was clipped."""
     options: Any
+    measured: Measured | None
+    """None where it was not agreed that workers measure."""
 
 
 class WorkerRounds:
     """Implements `core.strategy.RoundsOf`: the rounds of one optimizer's worker."""
 
-    def __init__(self, worker: OptimizerWorker, agreed: Agreed, clip_norm: float | None) -> None:
+    def __init__(
+        self, worker: OptimizerWorker, agreed: Agreed, clip_norm: float | None, *, measures: bool = False
+    ) -> None:
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
-        self._worker, self._agreed, self._clip_norm = worker, agreed, clip_norm
+        self._worker, self._agreed, self._clip_norm, self._measures = worker, agreed, clip_norm, measures
+        self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
         self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
@@ -57,9 +63,26 @@ class WorkerRounds:
         with worker.timer.spending("encode"):
             given = self._gradient() if vector is None else self._packed(vector)
             work = self.rounds.contribute(
-                given, weight=worker.weight, step=worker.step, options=options_of(worker.optimizer), waits=waits
+                given,
+                weight=worker.weight,
+                step=worker.step,
+                options=options_of(worker.optimizer),
+                waits=waits,
+                told=self._told(given) if self._measures and given is not None else None,
             )
+        self._has_called = waits and work.is_called_for
         return Timed(work, worker.timer)
+
+    def _told(self, given: Flat) -> list[float | None]:
+        """What goes with it: see `core.measured.Told`."""
+        timer = self._worker.timer
+        is_scaled = "found_inf" in self._worker.optimizer.__dict__
+        waited = timer.waited_before if self._has_called else None
+        return Told(timer.work, waited, None if is_scaled else timer.loss, _norm(given) ** 2).values
+
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """See `core.strategy.WorkerRounds`."""
+        self.rounds.agree(why=why, **settings)
 
     def _packed(self, vector: Flat) -> Flat:
         """Its own memory, as rounds take it, with a header."""
@@ -136,14 +159,13 @@ class WorkerRounds:
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
         factor = worker.size / divisor
         worker.peers.used = used_in(one.sum, len(worker.trained))
-        norm = math.nan
-        if self._clip_norm is not None:
-            places = one.sum.segments()
-            norm = factor * float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in places])))
-            if norm > self._clip_norm:
-                factor *= self._clip_norm / (norm + 1e-6)
+        of_sum = _norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
+        norm = factor * of_sum
+        if self._clip_norm is not None and norm > self._clip_norm:
+            factor *= self._clip_norm / (norm + 1e-6)
         mine = sum(count for _, count in one.contributors.get(worker.rank, ()))
-        return Mean(one.number, one.sum.times(factor, self._own()), mine, norm, one.options)
+        measured = _measured(one, of_sum**2) if self._measures else None
+        return Mean(one.number, one.sum.times(factor, self._own()), mine, norm, one.options, measured)
 
     def _own(self) -> Flat:
         """Where the optimizer may write as it likes: the round itself is the same memory for all."""
@@ -160,7 +182,8 @@ class WorkerRounds:
         mine = one.contributors.get(self._worker.rank)
         if mine:
             timer.staleness = max(staleness for staleness, _ in mine)
-        if self._worker.rank == 0 and timer.recorder is not None:
+        self._worker.losses.look()
+        if self._worker.losses.is_first and timer.recorder is not None:
             timer.recorder.write(
                 "round",
                 number=one.number,
@@ -168,6 +191,7 @@ class WorkerRounds:
                 weight=one.weight,
                 live=one.live,
                 contributors={str(rank): given for rank, given in one.contributors.items()},
+                **({} if one.why is None else {"settings": one.settings, "why": one.why}),
             )
 
     # -- checkpoints
@@ -220,6 +244,17 @@ class WorkerRounds:
             theirs = Flat.zeros(worker.peers.layout)
             pack([given[id(p)] for p in worker.trained], theirs)
             worker.strategy.adopted(worker, theirs)
+
+
+def _norm(vector: Flat) -> float:
+    """Euclidean, without the header."""
+    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in vector.segments()])))
+
+
+def _measured(one: Round, square: float) -> Measured:
+    gradients = sum(count for given in one.contributors.values() for _, count in given)
+    told = [(rank, Told(*values)) for rank, own in one.told.items() for values in own]
+    return Measured(one.number, one.quorum, gradients, told, square)
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -56,6 +56,8 @@ class Safeguards:
         self.stop.trainings += 1
         self.finite = Finite(worker.wire, watched.strategy, watched.on_nonfinite)
         self.digests = Digests(worker.wire, watched.strategy, watched.compare_every, self._named)
+        self.outlives = worker.strategy.outlives()
+        """Whether the others go on when a worker dies."""
         self._worker, self._place = worker, place
         prepare_to_leave(place, self.step_begins)
 

@@ -39,6 +39,8 @@ class StepTimer:
         consumed(place).follow_steps()
         self.steps = self.rounds = 0
         self.begin = self._clock.now()
+        self.waited_before = 0.0
+        """Seconds that were waited in the step before."""
         self._bytes_out = self._bytes_in = 0
         self._reset()
 
@@ -78,6 +80,16 @@ class StepTimer:
         if self._arrive is None:
             self._arrive = self._clock.now() if at is None else at
             self._busy_before = self._spent["update"]
+
+    @property
+    def work(self) -> float:
+        """Seconds from the beginning of this step to the meeting point, or until now."""
+        return (self._clock.now() if self._arrive is None else self._arrive) - self.begin
+
+    @property
+    def loss(self) -> float | None:
+        """Of this step so far; None where it is not known."""
+        return sum(self._losses) / len(self._losses) if self._losses else None
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
@@ -129,7 +141,7 @@ class StepTimer:
                 )
             )
             self._bytes_out, self._bytes_in = sent, received
-        self.begin = now
+        self.begin, self.waited_before = now, spent["wait"]
         self._reset()
 
 

@@ -47,3 +47,8 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
     finally:
         for p, grad in zip(parameters, kept, strict=True):
             p.grad = grad
+
+
+def has_gradient(parameters: Sequence[Parameter]) -> bool:
+    """Whether there is a gradient, be it zeros: the numbers differ between workers, and must not decide."""
+    return any(p.grad is not None for p in parameters)

@@ -24,14 +24,16 @@ from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
 from quorate.train.neighbours import NeighboursOf
 from quorate.train.outer import updater
-from quorate.train.own_replica import Own, go_on_from
+from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
+from quorate.train.own_replica import Own
+from quorate.train.own_steps import arrange_anew, leaves_out_own
 from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import agreed_closure, plain_step
-from quorate.train.replicas import agree_on, compare_layouts, copy_optimizer, copy_tensors, level
+from quorate.train.replicas import compare_layouts, copy_optimizer, copy_tensors
 from quorate.train.rounds import WorkerRounds, put_options
 from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.step_times import StepTimer
-from quorate.train.updating import standing_at, with_gradient
+from quorate.train.updating import has_gradient, standing_at, with_gradient
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
 
@@ -60,13 +62,13 @@ class OptimizerWorker:
         self.neighbours = NeighboursOf(self)
         self._rounds: WorkerRounds | None = None
         self._agrees_in_backward = type(strategy).backward is not Strategy.backward
-        self._agreed = self.finished = False
+        self._agreed = self.finished = self._leaves_out = False
         self._closure: Callable[[], Any] | None = None
         self._loss: Any = None
         self.safeguards, self.saving = Safeguards(self, place, watched), saving(place)
         self.replica: OwnReplica = Own(self, plain, place)
-        self.updater = updater
-        self._arrange()
+        self.updater, self.losses = updater, Losses(self)
+        self.arrange()
         known = {id(p) for p in self.every}
         rest = [p for p in model.parameters() if id(p) not in known]
         copy_tensors([*self.every, *rest, *model.buffers()], wire)
@@ -75,23 +77,23 @@ class OptimizerWorker:
         if self._rounds is None:  # one that rests answers for several optimizers, and must not be held by one of them
             for kind in sorted({part.device.type for part in self.peers.layout.parts}):
                 self.wire.connect(torch.device(kind))
+        outlive(self.wire, place, name, wanted=self.safeguards.outlives)
         self._listeners.all.append(self)
         self.timer.set_out_again()
 
-    def _arrange(self) -> None:
+    def arrange(self) -> None:
         """Lay out the parameters that are trained now, in the same order on every worker."""
         names = {id(p): name for name, p in self._model.named_parameters()}
         order = {key: place for place, key in enumerate(names)}
         self.every = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._is_trained = [p.requires_grad for p in self.every]
+        self.is_trained = [p.requires_grad for p in self.every]
         chosen = sorted(
             (p for p in self.every if p.requires_grad), key=lambda p: order.get(id(p), len(order))
         )  # the model's order; stable, so that parameters the model does not know keep the optimizer's
         named = [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
         self.trained = chosen
-        watch, overlap = self.safeguards, self._agrees_in_backward
-        spending = self._listeners.spending
-        self.peers = Agreement(named, self.wire, spending, self.timer, watch.stop, watch.finite, overlap=overlap)
+        spending, overlap = self._listeners.spending, self._agrees_in_backward
+        self.peers = Agreement(named, self.wire, spending, self.timer, self.safeguards, overlap=overlap)
         self.peers.marks.follow(self.saving, self)
         self.peers.leftover = partial(self.strategy.leftover, self)
         self.peers.follow = partial(self.strategy.follow, self)
@@ -105,12 +107,7 @@ class OptimizerWorker:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
         if self._closure is None:
             self.safeguards.step_begins()
-        now = [p for group in self.optimizer.param_groups for p in group["params"]]
-        if [p.requires_grad for p in now] != self._is_trained:
-            self.peers.close()
-            before = self.peers
-            self._arrange()
-            go_on_from(before, self.peers)
+        arrange_anew(self, has_gradients=False)
         self.peers.ready.begin()
         self.neighbours.goes_on()
 
@@ -144,16 +141,19 @@ class OptimizerWorker:
         assert self._rounds is not None, "a strategy agrees on its rounds in start()"
         return self._rounds
 
-    def agree_on_rounds(self, *, clip_norm: float | None = None, **settings: Any) -> None:
+    def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
         nbytes = sum(part.numel * part.dtype.itemsize for part in self.peers.layout.parts)
-        agreed = Agreed(size=self.size, seed=self.seed, vector_bytes=nbytes, **settings)
-        self._rounds = WorkerRounds(self, agreed, clip_norm)
+        outlives = self.safeguards.outlives
+        agreed = Agreed(size=self.size, seed=self.seed, vector_bytes=nbytes, outlives=outlives, **settings)
+        self._rounds = WorkerRounds(self, agreed, clip_norm, measures=measures)
 
     def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
         if self._rounds is None or not self.strategy.is_apart:
             self.timer.rounds += 1
+        if self._leaves_out:
+            return
         with self.timer.spending("update"), standing_at(self.trained, at):
             if options is None:
                 self._update(gradient)
@@ -192,9 +192,15 @@ class OptimizerWorker:
             self.strategy.drain(self)
             return
         self.neighbours.until_all(self.peers.rest, ended=False)
+        self.strategy.rested(self)
         stays = self.strategy.is_apart and (self.peers.has_vectors or not self.strategy.has_means)
         if not (self.peers.some_ended or stays):
-            self.timer.rounds = level(self.trained, self.optimizer, self.wire, self.timer.rounds)
+            self._level()
+
+    def _level(self, *, always: bool = False) -> None:
+        """Be where the one is that has made the most updates."""
+        made = self.timer.rounds
+        self.timer.rounds = level(self.trained, self.optimizer, self.wire, made, self._place, always=always)
 
     def goes_away(self) -> None:
         """This worker pauses, and the others go on without it. Raises where they would have to wait."""
@@ -221,7 +227,7 @@ class OptimizerWorker:
     def agree_on_buffers(self) -> None:
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.finished:
-            agree_on(list(self._model.buffers()), self.strategy.which_buffers(), self.wire)
+            agree_on_buffers(list(self._model.buffers()), self.strategy.which_buffers(), self.wire, self._place)
 
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `train.backward`)."""
@@ -245,12 +251,14 @@ class OptimizerWorker:
                 of_closure = closure()
         elif closure is not None:
             self._closure = agreed_closure(closure, self.wire)
-        if self._agrees_in_backward and not self._agreed and closure is None and self._has_gradient():
+        if self._agrees_in_backward and not self._agreed and closure is None and has_gradient(self.trained):
             self.peers.ready.begin()  # these gradients came without a backward
             self.peers.ready.touched = [p.grad is not None for p in self.trained]
             self.strategy.backward(self)
         self._loss = None
         bad, self.peers.bad = self.peers.bad, []
+        arrange_anew(self, has_gradients=True)
+        self._leaves_out = leaves_out_own(self)
         if not self.safeguards.leaves_out(bad, self.timer.rounds + 1):
             self.strategy.step(self)
         if self._rounds is None and not self.strategy.is_apart:
@@ -260,11 +268,8 @@ class OptimizerWorker:
         loss, self._loss = self._loss if of_closure is None else of_closure, None
         self.timer.ended(is_scaled="found_inf" in self.optimizer.__dict__)
         self.saving.stepped()
+        self.losses.look()
         return loss
-
-    def _has_gradient(self) -> bool:
-        """Whether there is a gradient, be it zeros: the numbers differ between workers, and must not decide."""
-        return any(p.grad is not None for p in self.trained)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -288,7 +293,7 @@ class OptimizerWorker:
             self._rounds.rounds.close()
         apart = self.strategy.is_apart
         if self._rounds is None or apart:
-            self.timer.rounds = level(self.trained, self.optimizer, self.wire, self.timer.rounds, always=apart)
+            self._level(always=apart)
         self.agree_on_buffers()
         self.finished = True
         self.safeguards.finished(self.timer.rounds)

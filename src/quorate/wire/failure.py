@@ -3,7 +3,8 @@
 `failed` holds JSON, `{"rank": 2, "host": "h", "reason": "was killed by signal 9 (SIGKILL)"}`: the first failure of
 the run, whoever noticed it. `ended/<rank>` holds the exit status of a worker that ended normally (its launcher
 writes it), in decimal. `failed at` holds JSON, `{"strategy": "quorum", "round": 17}`: where the training stood for the
-first worker that left because of the failure.
+first worker that left because of the failure. `outlives` holds the number of workers once all have said that a death
+leaves them going (0: something needs everyone), and `gone` those that were outlived.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed
 
+GONE = "gone"
+"""Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, ...]`: the workers that the others have
+outlived, in the order in which that was noticed."""
+_OUTLIVES = "outlives"
 Kind = Literal["died", "mismatch", "diverged", "not finite"]
 FAILED = "failed"
 _AT = "failed at"
@@ -89,3 +95,60 @@ def noted_place(board: Board) -> str:
         return f" in round {int(what['round'])} of {what['strategy']}"
     except (ValueError, TypeError, KeyError):
         return ""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A worker that died, and the others went on."""
+
+    rank: int
+    host: str
+    reason: str
+
+    @property
+    def in_words(self) -> str:
+        """`rank 2 (host h) was killed by signal 9 (SIGKILL)`."""
+        return f"rank {self.rank} (host {self.host}) {self.reason}"
+
+
+def let_outlive(board: Board, size: int, *, name: str) -> None:
+    """Called by each of `size` workers for the training `name`: when all have, a death leaves the others going."""
+    if board.add(f"{_OUTLIVES}/{name}") == size:
+        board.swap(_OUTLIVES, None, b"%d" % size)
+
+
+def forbid_outliving(board: Board) -> None:
+    """Something in this run needs every worker: a death is everyone's end, whatever else was said."""
+    board.set(_OUTLIVES, b"0")
+
+
+def is_outlived(board: Board, rank: int) -> bool:
+    """Whether the others go on where `rank` is found dead; false for the last one."""
+    written = board.get(_OUTLIVES)
+    return written is not None and len({rank, *(one.rank for one in read_gone(board))}) < int(written)
+
+
+def read_gone(board: Board) -> list[Gone]:
+    """Those that were outlived so far."""
+    return gone_in(board.get(GONE))
+
+
+def gone_in(written: bytes | None) -> list[Gone]:
+    """What the value of the key `gone` says."""
+    found = [] if written is None else json.loads(written)
+    return [Gone(int(one["rank"]), str(one["host"]), str(one["reason"])) for one in found]
+
+
+def report_death(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
+    """`rank` is dead: written under `gone` where the others outlive it (True), else as the failure of the run."""
+    place = socket.gethostname() if host is None else host
+    while is_outlived(board, rank):
+        written = board.get(GONE)
+        known = gone_in(written)
+        if any(one.rank == rank for one in known):
+            return True
+        now = [vars(one) for one in [*known, Gone(rank, place, reason)]]
+        if board.swap(GONE, written, json.dumps(now).encode()):
+            return True
+    report_failure(board, rank, reason, place)
+    return False

@@ -50,6 +50,11 @@ class Faulty(Wrapped):
         self.faults = faults
         self._memory = _Memory() if _memory is None else _memory
 
+    @property
+    def calls(self) -> int:
+        """How many calls there were so far, of any operation."""
+        return self._memory.calls[""]
+
     def _again(self, inner: Wire) -> Wire:
         return Faulty(inner, self.faults, self._memory)
 

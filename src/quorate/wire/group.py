@@ -43,6 +43,13 @@ class GroupWire(Exchange):
         self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
         self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
 
+    @property
+    def gone(self) -> frozenset[int]:
+        return frozenset(place for place, rank in enumerate(self.members) if rank in self.parent.gone)
+
+    def outlives(self, tag: str) -> None:
+        raise ConfigurationError("the whole world outlives a worker, or nobody does; a group cannot by itself")
+
     def channel(self, name: str) -> Wire:
         return GroupWire(self.parent.channel(name), self.members)
 

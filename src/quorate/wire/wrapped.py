@@ -34,6 +34,13 @@ class Wrapped(Wire):
         collective, the other side of a message, or None.
         """
 
+    @property
+    def gone(self) -> frozenset[int]:
+        return self.inner.gone
+
+    def outlives(self, tag: str) -> None:
+        self.inner.outlives(tag)
+
     def channel(self, name: str) -> Wire:
         return self._again(self.inner.channel(name))
 

@@ -42,6 +42,19 @@ def test_where_nobody_waits(tmp_path: Path) -> None:
     )
 
 
+def test_where_the_quorum_changed(tmp_path: Path) -> None:
+    path = records_of(make_run(tmp_path, waits=False), 0)
+    changes = {5: {"wait_for": 4}, 9: {"max_staleness": 2}, 12: {"wait_for": 2}}
+    lines = []
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        found = changes.get(row["number"]) if row["kind"] == "round" else None
+        lines.append(json.dumps(row if found is None else {**row, "settings": found, "why": "it was measured"}))
+    path.write_text("\n".join(lines) + "\n")
+    said = closing_line(tmp_path)
+    assert said is not None and "; the quorum: changed to 4, then 2; rank 3" in said
+
+
 def test_rounds_of_examples_that_nobody_counted(tmp_path: Path) -> None:
     said = closing_line(make_run(tmp_path, waits=False, counts_examples=False))
     assert said is not None and "% fresh; rank 3 was" in said and "effective" not in said

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from quorate.report.page import SECTIONS, page
-from quorate.report.schema import Arm, Estimate, Summary
+from quorate.report.schema import Arm, Change, Estimate, Summary
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison
 from tests.support.made_summaries import failed_arm, made_arm, made_summary
@@ -125,6 +125,7 @@ def test_it_has_all_sections_and_no_empty_one(case: str) -> None:
     names = [section.attributes["id"] for section in root.all("section")]
     arms = CASES[case]().arms
     left_out = {"rounds": not any(arm.rounds for arm in arms), "replicas": not any(arm.replicas for arm in arms)}
+    left_out["faults"] = not any(arm.faults for arm in arms)
     assert names == [name for name, *_ in SECTIONS if not left_out.get(name)]
     for name in names:
         assert len(root.one("section", id=name).text) > 60
@@ -344,6 +345,20 @@ def test_rounds_are_shown_where_there_are_any() -> None:
     assert "quorum, 73% fresh; 0: 73%, 1: 21%" in labels[0]
     assert "1: 11%, 2: 22%, 3: 45%, 4: 22%" in labels[2], "workers are counted from 1"
     assert "least: rank 3, 17%" in labels[4]
+
+
+def test_what_was_changed_on_the_way_is_told_with_its_reason() -> None:
+    arms = made_summary().arms
+    assert arms[2].rounds is not None
+    changes = (Change(seed=1, number=1234, settings={"wait_for": 2}, why="it brings <more>"),)
+    rounds = arms[2].rounds.model_copy(update={"changes": changes})
+    told = parsed(page(made_summary(arms=(*arms[:2], arms[2].model_copy(update={"rounds": rounds}))))).one(
+        "section", id="rounds"
+    )
+    assert "What was changed on the way" in told.text
+    for words in ("1,234", "wait_for 2", "it brings <more>"):
+        assert words in told.text
+    assert "What was changed" not in parsed(page(made_summary())).one("section", id="rounds").text
 
 
 def test_without_waiting_known_there_is_no_chart_of_it() -> None:

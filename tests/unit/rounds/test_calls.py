@@ -141,3 +141,21 @@ def test_two_starts_are_a_whole_step_of_the_second_ones_caller_apart(seed: int) 
             for other in range(size):
                 if waiting[other]:
                     waiting[other], knows[other], begun[other] = False, number, now
+
+
+def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
+    calls = Calls(Agreed(size=5, wait_for="majority"))
+    assert calls.quorum == 3
+    for rank in (3, 4, 4):
+        calls.is_gone(rank)
+    assert calls.quorum == 2
+    calls.called(0, 0)
+    assert not calls.may_start()
+    calls.called(1, 0)
+    assert calls.may_start()
+    calls.called(3, 0)
+    for rank in (0, 1, 2):
+        calls.settled(rank, ended=True)
+    calls.is_gone(3)
+    assert calls.may_settle()
+    assert calls.all_ended

@@ -125,6 +125,7 @@ def test_each_gradient_counts_once(seed: int, tmp_path: Path) -> None:
         "wait_for": draw.choice(["all", "majority", "designated", 1]),
         "max_staleness": draw.choice([1, 3, 16]),
         "overlap": draw.random() < 0.2,
+        "on_death": "stop",
     }
     network = Network(latency=draw.choice([0.0, 1e-4, 5e-3]), bandwidth=1e9)
     sizes = [size]

@@ -106,7 +106,7 @@ def _restore(place: Place, folder: Path, extras: Mapping[str, Any]) -> list[str]
     rank, size = place.wire.rank, place.wire.size
     manifest = read_manifest(folder)
     past = int(manifest["workers"])
-    workers = [_read(folder / rank_file(other)) for other in range(past)]
+    workers = [_read(folder / rank_file(other)) for other in manifest.get("ranks", range(past))]
     everything = trained(place)
     sentences = [] if past == size else [f"resumed with {size} workers what {past} have begun"]
     shared = _read(folder / STRATEGY) if STRATEGY in manifest["files"] else {}

@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import Protocol
 
 
+class Counting(Protocol):
+    """Knows how many workers were in the newest exchange."""
+
+    @property
+    def counted(self) -> int: ...
+
+
 class Party(Protocol):
     """One worker's part in the exchanges."""
 
-    size: int
     ended: bool
     resting: bool
     all_ended: bool
     all_away: bool
+
+    @property
+    def reducer(self) -> Counting: ...
 
 
 class Saves(Protocol):
@@ -43,4 +52,4 @@ class Marks:
         party = self._party
         if self._saving is not None:
             is_away, all_away = party.ended or party.resting, party.all_ended or party.all_away
-            self._saving.exchanged(self._worker, said, party.size, is_away=is_away, all_away=all_away)
+            self._saving.exchanged(self._worker, said, party.reducer.counted, is_away=is_away, all_away=all_away)

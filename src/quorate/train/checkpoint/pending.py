@@ -38,6 +38,8 @@ def kept_of(rounds: Rounds, size: int) -> dict[str, Any]:
             }
             for entry in kept.entries
         ],
+        "settings": kept.settings,
+        "request": kept.request,
         "workers": size,
     }
 
@@ -51,7 +53,8 @@ def restore(rounds: Rounds, layout: Layout, olds: Sequence[dict[str, Any]], rank
     for old in mine:
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
-    entries = [_entry(entry, layout, past, size) for old in mine for entry in old["entries"]]
+    whole = first.get("workers", past)  # of which some may have died
+    entries = [_entry(entry, layout, whole, size) for old in mine for entry in old["entries"]]
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0, "options": None}
     rounds.restore(
         Kept(
@@ -62,6 +65,8 @@ def restore(rounds: Rounds, layout: Layout, olds: Sequence[dict[str, Any]], rank
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
+            settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
+            request=first.get("request", -1),
         )
     )
     count = sum(entry["count"] for old in olds for entry in old["entries"])

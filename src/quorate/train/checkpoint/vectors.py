@@ -40,9 +40,11 @@ def parts_as_flats(value: Any, layout: Layout) -> Any:
 def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
     """A vector over `layout` of these parts, the last of which is the header: that of a world of another size is left.
 
+    One that had none has none again.
     Raises `CheckpointError` where they are of another layout.
     """
     *numbers, header = parts
+    layout = layout if header.numel() else layout.bare
     wanted = [
         (p.numel - layout.header * (place == len(layout.parts) - 1), p.dtype) for place, p in enumerate(layout.parts)
     ]

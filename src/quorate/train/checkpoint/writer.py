@@ -1,7 +1,7 @@
 """Writing one worker's part of a checkpoint, beside its training; the last one to be there makes it complete.
 
 Nobody waits for anybody: each worker writes its files, says so on the board, and counts; whoever counts up to the
-number of workers writes the manifest and gives the folder its name.
+number of workers writes the manifest and gives the folder its name; of those that have died nothing is waited for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError
 from quorate.train.checkpoint.folder import being_written, clean, clean_unfinished, commit, versions
-from quorate.train.checkpoint.parts import TensorFile
+from quorate.train.checkpoint.parts import TensorFile, rank_file
 from quorate.train.checkpoint.tensor_file import FileOutput, Open
+from quorate.wire.failure import read_gone
 
 Tell = Callable[[str], None]
 
@@ -59,7 +60,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
         place = f"checkpoint/{part.key}"
         said = {"files": written, "shared": part.shared}
         board.set(f"{place}/part/{part.rank}", json.dumps(said).encode())
-        if board.add(f"{place}/count") == part.size:
+        if board.add(f"{place}/count") == part.size or _only_the_dead_are_missing(part, board):
             _complete(part, board, folder)
     except FileNotFoundError:
         if folder.parent.exists():
@@ -71,18 +72,30 @@ def write(part: Part, board: Board, tell: Tell) -> None:
         pass  # the run is ending, and with it the board
 
 
+def _only_the_dead_are_missing(part: Part, board: Board) -> bool:
+    """Whether all that live have written, and this one is to make it complete."""
+    gone = {one.rank for one in read_gone(board)}
+    place = f"checkpoint/{part.key}"
+    lives = [board.get(f"{place}/part/{rank}") is not None for rank in range(part.size) if rank not in gone]
+    return bool(gone) and all(lives) and board.swap(f"{place}/completed by", None, b"%d" % part.rank)
+
+
 def _complete(part: Part, board: Board, folder: Path) -> None:
     place = f"checkpoint/{part.key}"
-    said = [json.loads(board.get(f"{place}/part/{rank}") or b"{}") for rank in range(part.size)]
-    (about,) = (one["shared"] for one in said if one["shared"] is not None)
+    said = [json.loads(written) for rank in range(part.size) if (written := board.get(f"{place}/part/{rank}"))]
+    about = next((one["shared"] for one in said if one["shared"] is not None), None)
+    if about is None:
+        return  # who was to write what is equal everywhere has died; the next checkpoint is made without it
+    files = {name: file for one in said for name, file in sorted(one["files"].items())}
     manifest = {
         "step": about["step"],
-        "workers": part.size,
+        "workers": len(said),
+        "ranks": [rank for rank in range(part.size) if rank_file(rank) in files],
         "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "versions": versions(),
         "optimizers": about["optimizers"],
         "round": about["round"],
-        "files": {name: file for one in said for name, file in sorted(one["files"].items())},
+        "files": files,
     }
     commit(folder, manifest, refused=part.refused, opened=part.opened)
     board.delete(f"{place}/")

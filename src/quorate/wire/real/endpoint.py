@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from quorate.core.contracts import DEFAULT_TIMEOUT, Board
+from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout, ranks_in_words
-from quorate.wire.failure import ended, read_failure
+from quorate.wire.failure import GONE, ended, gone_in, read_failure
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
 from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
@@ -24,6 +24,7 @@ from quorate.wire.socket_folder import make_socket_folder
 SLICE = 0.05
 """Seconds between two looks at the board while waiting."""
 _REMEMBERED = 12
+_LOOK_EVERY = 0.02
 _FAREWELL = 5.0
 PATIENCE = 1.0
 """Seconds a wait lasts before it asks who has ended, and leaves word of what it waits for."""
@@ -87,6 +88,12 @@ class Endpoint:
         """What each thread waits for that has not got it at once: what, which ranks, since when."""
         self.gave_up: tuple[str, Collection[int], float] | None = None
         """The wait that took too long last."""
+        self.gone: frozenset[int] = frozenset()
+        """See `Wire.gone`."""
+        self.followers: list[str] = []
+        """The tags under which it is said that a worker is gone."""
+        self._gone_written: bytes | None = None
+        self._looked_at = 0.0
         if size > 1:
             self._open(folder)
 
@@ -169,10 +176,19 @@ class Endpoint:
         try:
             while True:
                 self.look()
+                dead = self.gone.intersection(needed) if self.gone else ()
+                if dead and not ready(0.0):
+                    raise PeerFailed(f"{ranks_in_words(sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
                 if waited > PATIENCE:
                     self.when_stuck()
-                    self._look_for_ended(waits_for, needed)
+                    ended_ones = self._ended_among(needed)
+                    if ended_ones and not ready(0.0):  # what they sent before may be here meanwhile
+                        raise PeerFailed(
+                            f"{ranks_in_words(ended_ones)} ended while rank {self.rank} waited for "
+                            f"{'it' if len(ended_ones) == 1 else 'them'} in {waits_for}",
+                            ended_ones,
+                        )
                 if waited >= limit:
                     self.gave_up = (waits_for, needed, begin)
                     late = sorted(needed if missing is None else missing())
@@ -189,6 +205,28 @@ class Endpoint:
         failure = read_failure(self.board)
         if failure is not None:
             raise failure
+        if self.followers:
+            self._look_for_gone()
+
+    def who_is_gone(self) -> frozenset[int]:
+        """See `Wire.gone`; raises what went wrong elsewhere. Cost: two words with the board, at most every 20 ms."""
+        now = time.monotonic()
+        if self.followers and now - self._looked_at > _LOOK_EVERY:
+            self._looked_at = now
+            self.look()
+        return self.gone
+
+    def _look_for_gone(self) -> None:
+        written = self.board.get(GONE)
+        if written == self._gone_written:
+            return
+        with self._lock:
+            found = {one.rank for one in gone_in(written)}
+            new, self._gone_written = sorted(found - self.gone), written
+            self.gone = frozenset(found)
+        if new:
+            for tag in self.followers:
+                self.inbox.put(self.rank, tag, Message((), {"gone": new}))
 
     def connection_lost(self, waits_for: str, detail: str) -> PeerFailed:
         """The error for a broken connection: what the board says of it, as soon as it does."""
@@ -196,14 +234,17 @@ class Endpoint:
             failure = read_failure(self.board)
             if isinstance(failure, PeerFailed):
                 return failure
+            if self.followers:
+                self._look_for_gone()
+                if self.gone:
+                    return PeerFailed(f"{ranks_in_words(sorted(self.gone))} died before {waits_for}", sorted(self.gone))
             time.sleep(0.01)
         return PeerFailed(f"rank {self.rank} lost its connection to a worker it needed for {waits_for} ({detail})")
 
-    def _look_for_ended(self, waits_for: str, needed: Collection[int]) -> None:
-        for peer in needed:
-            gone = self.mailbox is not None and peer in self.mailbox.lost
-            if gone or self.board.get(ended(peer)) is not None or self.board.get(f"left/{peer}") is not None:
-                raise PeerFailed(f"rank {peer} ended while rank {self.rank} waited for it in {waits_for}", [peer])
+    def _ended_among(self, needed: Collection[int]) -> list[int]:
+        lost = self.mailbox.lost if self.mailbox is not None else set[int]()
+        keys = {peer: (ended(peer), f"left/{peer}") for peer in needed}
+        return [p for p in needed if p in lost or any(self.board.get(key) is not None for key in keys[p])]
 
     def note(self, key: str, value: object) -> None:
         """Leave word on the board under this generation."""

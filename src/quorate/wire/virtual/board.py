@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Board
 from quorate.core.errors import WireTimeout
-from quorate.wire.failure import FAILED
+from quorate.wire.failure import FAILED, GONE
 from quorate.wire.virtual.waits import Pending
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class VirtualBoard(Board):
                 wait.finish(None)
         if key == FAILED:
             self._stage.learn_of_failure(self._values[key])
+        if key == GONE:
+            self._stage.learn_who_is_gone(self._values[key])
 
     def get(self, key: str) -> bytes | None:
         """Read; None where nothing is written."""

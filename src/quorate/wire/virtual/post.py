@@ -81,6 +81,10 @@ class Post:
         stage.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
         return Departure(stage, gone, target)
 
+    def tell(self, address: Address, message: Message) -> None:
+        """Give the receiver a message of its own, at any time."""
+        self._deliver(address[1], address, message)
+
     def receive(self, address: Address, source: int | None, timeout: float) -> Receipt:
         """The next message at `address` that is not promised to an earlier receive."""
         receipt = Receipt(self._stage, address, source, timeout)

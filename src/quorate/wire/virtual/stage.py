@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from quorate.core.contracts import Message
 from quorate.core.draws import mixed
-from quorate.core.errors import ConfigurationError, Failure, PeerFailed
+from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.wire import current
-from quorate.wire.failure import ended, failure_in, report_failure
+from quorate.wire.failure import ended, failure_in, gone_in, report_death, report_failure
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.post import Post
+from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scheduler import Scheduler, Strand
 from quorate.wire.virtual.waits import Pending
@@ -72,6 +73,10 @@ class Stage:
         """The workers that raised or crashed, in the order of virtual time."""
         self.ended: set[int] = set()
         """The workers that ended normally, longer than the grace ago."""
+        self.gone: frozenset[int] = frozenset()
+        """The workers that have died and that the others have outlived."""
+        self.followers: list[Address] = []
+        """Where it is said that a worker is gone."""
         self._failure: bytes | None = None
         self._has_generators = has_generators
 
@@ -86,8 +91,9 @@ class Stage:
         """What a wait for `pending`, which is not finished, would raise at once."""
         if self._failure is not None:
             return failure_in(self._failure)
-        if self.ended:
-            ranks = [rank for rank in pending.missing() if rank in self.ended and not pending.can_come_from(rank)]
+        away = self.ended | self.gone if self.gone else self.ended
+        if away:
+            ranks = [rank for rank in pending.missing() if rank in away and not pending.can_come_from(rank)]
             if ranks:
                 return pending.ended(ranks)
         return None
@@ -95,6 +101,15 @@ class Stage:
     def learn_of_failure(self, value: bytes | None) -> None:
         """What is written under `failed` has changed; now everyone knows."""
         self._failure = value
+        self._stop_waits()
+
+    def learn_who_is_gone(self, value: bytes) -> None:
+        """What is written under `gone` has changed; now everyone knows."""
+        now = frozenset(one.rank for one in gone_in(value))
+        new, self.gone = sorted(now - self.gone), now
+        for address in self.followers:
+            if not self.lives[address[1]].is_over:
+                self.post.tell(address, Message((), {"gone": new}))
         self._stop_waits()
 
     def _stop_waits(self) -> None:
@@ -182,7 +197,10 @@ class Stage:
         scheduler.at(scheduler.now + NOTICE_SECONDS, partial(self._announce, life.rank, reason))
 
     def _announce(self, rank: int, reason: str) -> None:
-        report_failure(self.board, rank, reason, host=HOST)
+        if isinstance(self.lives[rank].error, QuorateError) and not self.lives[rank].is_crashed:
+            report_failure(self.board, rank, reason, host=HOST)
+        else:
+            report_death(self.board, rank, reason, host=HOST)
 
     def _end(self, life: Life) -> None:
         self._close(life, "ended")

@@ -44,6 +44,15 @@ class VirtualWire(Wire):
         self._channels = Channels() if channels is None else channels
         self._channels.wires[name] = self
 
+    @property
+    def gone(self) -> frozenset[int]:
+        """Those the others have outlived."""
+        return self._stage.gone
+
+    def outlives(self, tag: str) -> None:
+        """Follow who is gone."""
+        self._stage.followers.append((self.name, self.rank, tag))
+
     def channel(self, name: str) -> Wire:
         """An ordering domain of its own; asked for again, the same one."""
         whole_name = f"{self.name}/{name}"

@@ -1,0 +1,41 @@
+"""What workers measure of their own steps and tell with their gradients, for strategies that go by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of one gradient, by the worker that has computed it."""
+
+    work: float
+    """Seconds from the end of the step before until it was there: the worker's own time, waiting for nobody."""
+    waited: float | None
+    """Seconds that the worker had waited in the step before; None where it had not waited for a round."""
+    loss: float | None
+    """What backward was called on; None where it is not known (on a GPU, or scaled)."""
+    square: float
+    """Its squared Euclidean norm, times the same factor as in `Measured.square`."""
+
+    @property
+    def values(self) -> list[float | None]:
+        """As JSON."""
+        return [self.work, self.waited, self.loss, self.square]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one round; the same on all workers."""
+
+    number: int
+    wait_for: int
+    """How many workers had to call for it."""
+    gradients: int
+    """That it has taken in."""
+    told: Sequence[tuple[int, Told]]
+    """(rank, what it has told with a gradient), in order of rank; fewer than `gradients` after a checkpoint was
+    loaded."""
+    square: float
+    """The squared Euclidean norm of the sum of these gradients, each divided by the number of workers."""

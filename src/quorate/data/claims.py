@@ -1,0 +1,51 @@
+"""Batches of an epoch that are dealt out to whoever asks, through the board; those of the dead are dealt out again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from quorate.core.contracts import Wire
+
+
+class Claims:
+    """One worker's part in dealing out the batches of loader `loader`.
+
+    Where `outlives()`, the board holds which batches each worker has taken and not computed yet, so that those of one
+    that dies can be taken by others. Cost: one word with the board per batch, two where others are outlived.
+    """
+
+    def __init__(self, wire: Wire, loader: int, outlives: Callable[[], bool]) -> None:
+        self._wire, self._key, self._outlives = wire, f"loader/{loader}", outlives
+        self._open: dict[int, list[int]] = {}
+
+    def claim(self, iteration: int) -> int:
+        """The next number, which nobody else gets."""
+        number = self._wire.board.add(f"{self._key}/{iteration}") - 1
+        self._take(iteration, number)
+        return number
+
+    def _take(self, iteration: int, number: int) -> None:
+        if self._outlives():
+            mine = self._open.setdefault(iteration, [])
+            mine.append(number)
+            self._wire.board.set(self._place(iteration, self._wire.rank), json.dumps(mine).encode())
+
+    def computed(self, iteration: int, number: int) -> None:
+        """This worker has computed it; the board learns of it with the next claim."""
+        mine = self._open.get(iteration, [])
+        if number in mine:
+            mine.remove(number)
+
+    def left(self, iteration: int, count: int) -> Iterator[int]:
+        """Of the `count` batches, what the dead have taken and not computed: each goes to the first that asks."""
+        board = self._wire.board
+        for rank in sorted(self._wire.gone) if self._outlives() else ():
+            for number in json.loads(board.get(self._place(iteration, rank)) or b"[]"):
+                again = f"{self._key}/again/{iteration}/{number} of {rank}"
+                if number < count and board.swap(again, None, b"%d" % self._wire.rank):
+                    self._take(iteration, number)
+                    yield number
+
+    def _place(self, iteration: int, rank: int) -> str:
+        return f"{self._key}/open/{iteration}/{rank}"

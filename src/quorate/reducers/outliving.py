@@ -1,0 +1,151 @@
+"""`Outliving`: sums that go on among the survivors when a worker dies, with the same bits on all of them.
+
+As long as all live, a sum is `Dense`'s, and then committed: nobody uses it before the board says that everyone has it.
+If a worker dies before that, those that are left form the sum anew from what each of them has kept of its own.
+
+Cost beside `Dense`'s: two to four words with the board for each sum, a few tenths of a millisecond; what is kept of a
+contribution. After a death every worker sends its vector to every other: (P - 1) d numbers each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.vectors import Flat, Layout
+from quorate.reducers.dense import Dense
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.survivors import Gathering, Survivors
+
+_SLICE = 0.05
+_ALL, _LEFT = b"of all", b"of those that are left"
+
+
+class Outliving:
+    """See above; the wire outlives (`Wire.outlives`). Sums are launched when the whole vector is there."""
+
+    def __init__(self, layout: Layout, wire: Wire) -> None:
+        self.wire, self._dense = wire, Dense(layout, wire)
+        self.survivors = Survivors(wire.channel("sums"))
+        self.counted = wire.size
+        """Workers whose contributions are in the newest sum."""
+        self.is_whole = True
+        """Whether all live, as far as sums have shown."""
+        self._calls = 0
+
+    def follows(self, before: Outliving) -> None:
+        """Take over from the one on the same wire that sums no more; every worker does so at the same place."""
+        self.survivors, self._calls = before.survivors, before._calls
+        self.counted, self.is_whole = before.counted, before.is_whole
+
+    def part_ready(self, part: int, x: Tensor) -> None:
+        """Nothing: see `start`."""
+
+    def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
+        """Launch the sum, which is written into `x`; `kept` gives this worker's contribution once more, if need be."""
+        self._calls += 1
+        return _Sum(self, self._calls, x, kept, self._launched(x))
+
+    def _launched(self, x: Flat) -> Work[Flat] | None:
+        if not self.is_whole or self.wire.gone:
+            return None
+        try:
+            return self._dense.start(x)
+        except PeerFailed:
+            return None  # whoever has died will be on the board
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        """Never: a part that leaves with the whole vector does not change afterwards."""
+        raise AssertionError("a part changed after it had left")
+
+    def wire_bytes(self, size: int) -> int:
+        """Bytes one worker sends for one sum among `size` workers that all live."""
+        return self._dense.wire_bytes(size)
+
+
+class _Sum:
+    """One sum under way; it moves on in `wait` only."""
+
+    def __init__(
+        self, reducer: Outliving, number: int, x: Flat, kept: Callable[[], Flat], dense: Work[Flat] | None
+    ) -> None:
+        self._reducer, self._wire, self._x, self._kept, self._dense = reducer, reducer.wire, x, kept, dense
+        self._key = f"{reducer.wire.name}/sum/{number}"
+        self._before = f"{reducer.wire.name}/sum/{number - 2}/"
+        self._has = dense is not None
+        self._has_counted = self._has_said = self._is_over = False
+        self._anew: Gathering | None = None
+
+    def done(self) -> bool:
+        return self._is_over or (self._dense is not None and self._dense.done())
+
+    def wait(self, timeout: float | None = None) -> Flat:
+        clock = self._wire.clock
+        limit = self._wire.timeout if timeout is None else timeout
+        deadline = clock.now() + limit
+        while not self._is_over:
+            left = deadline - clock.now()
+            try:
+                self._move_on(max(0.0, left), max(0.0, min(_SLICE, left)))
+            except WireTimeout as error:
+                if left <= _SLICE:
+                    late = error.ranks or self._silent()
+                    raise WireTimeout(
+                        f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum", late
+                    ) from None
+        return self._x
+
+    def _move_on(self, left: float, slice_: float) -> None:
+        if self._dense is not None:
+            try:
+                self._dense.wait(left)
+            except PeerFailed as error:
+                if not self._wire.gone:
+                    raise
+                self._has, self._reducer.is_whole = False, False
+                del error
+            self._dense = None
+        if self._anew is not None:
+            self._add_up(self._anew.wait(slice_))
+            return
+        how = self._how(slice_)
+        if how == _ALL:
+            self._reducer.counted, self._is_over = self._wire.size, True
+        elif how is not None:
+            self._reducer.is_whole = False
+            self._anew = self._reducer.survivors.gather(Message(self._kept().parts), "sum")
+
+    def _how(self, seconds: float) -> bytes | None:
+        """What has been decided of this sum: it counts, or it is formed anew; None where that is open."""
+        board, key = self._wire.board, f"{self._key}/how"
+        if self._has and not self._has_counted:
+            self._has_counted = True
+            if board.add(f"{self._key}/have") == self._wire.size and board.swap(key, None, _ALL):
+                board.delete(self._before)
+        if self._wire.gone and not self._has_said:
+            self._has_said = True
+            board.set(f"{self._key}/says/{self._wire.rank}", _ALL if self._has else _LEFT)
+        if self._has_said:
+            said = [board.get(f"{self._key}/says/{rank}") for rank in self._living()]
+            if all(one is not None for one in said):
+                board.swap(key, None, _ALL if all(one == _ALL for one in said) else _LEFT)
+        written = board.get(key)
+        if written is None:
+            board.wait([key], seconds)
+            written = board.get(key)
+        return written
+
+    def _living(self) -> list[int]:
+        return [rank for rank in range(self._wire.size) if rank not in self._wire.gone]
+
+    def _silent(self) -> list[int]:
+        board = self._wire.board
+        return [rank for rank in self._living() if board.get(f"{self._key}/says/{rank}") is None]
+
+    def _add_up(self, found: dict[int, Message]) -> None:
+        for place, into in enumerate(self._x.parts):
+            into.copy_(sum_in_order([one.tensors[place] for one in found.values()]))
+        self._reducer.counted, self._is_over = len(found), True

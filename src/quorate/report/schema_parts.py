@@ -1,0 +1,100 @@
+"""What stands in the schema of `summary.json` about rounds, lanes and faults, and what all of its parts are."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Part(BaseModel):
+    """Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(Part):
+    """A figure measured once per seed: the mean, and its 95% interval where there are two seeds or more."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    values: tuple[float, ...]
+    """One per seed, in the order of `schema.Arm.runs`; runs that failed are left out."""
+
+
+class Lane(Part):
+    """One rank in the timeline of typical steps: spans of (activity as in `schema.StepTimes.shares`, begin, end).
+
+    Seconds since the beginning of what is shown.
+    """
+
+    rank: int
+    spans: tuple[tuple[str, float, float], ...]
+
+
+class Mark(Part):
+    """One round in the timeline. Seconds since the beginning of what is shown."""
+
+    number: int
+    time: float
+    """When the first replica had applied it."""
+    given: tuple[tuple[int, float, int], ...]
+    """Its gradients: the rank, when it had come (below 0 for before the beginning), and the staleness in rounds."""
+
+
+class Change(Part):
+    """Settings of rounds that changed on the way."""
+
+    seed: int
+    number: int
+    """The first round under the new ones."""
+    settings: dict[str, object]
+    """All that is not as it was at the start."""
+    why: str
+    """In words."""
+
+
+class Rounds(Part):
+    """What the updates were made of, under a strategy with a quorum.
+
+    Counts are of all runs that count together, of rounds formed while all workers were at work; estimates are by seed.
+    """
+
+    count: Estimate
+    """In the whole run."""
+    per_second: Estimate | None
+    """Of training time."""
+    contributors: tuple[int, ...]
+    """Rounds by how many workers' gradients were in them: of none, of 1, 2 ..."""
+    contributors_mean: float
+    fresh_share: Estimate
+    """Of the gradients that were applied, those computed on the newest parameters."""
+    staleness: tuple[int, ...]
+    """Gradients by staleness: of 0 rounds, of 1, 2 ..."""
+    staleness_mean: float
+    effective_batch: Estimate | None
+    """Mean examples in a round; null where examples were not counted."""
+    rank_shares: tuple[float, ...]
+    """Of the gradients that were applied, by rank."""
+    waiting_share: Estimate | None
+    """Of the time of steps, what was waiting for others."""
+    waiting_in_step: Estimate | None
+    """What it would have been had everybody waited for everybody in every step: an estimate from the times at work."""
+    changes: tuple[Change, ...] = ()
+    """Run by run, in order."""
+
+
+class Fault(Part):
+    """A worker that died, and the others went on."""
+
+    seed: int
+    rank: int
+    why: str
+    """In words: `was killed by signal 9 (SIGKILL)`."""
+    seconds: float
+    """When the others had noticed, of the run's training time."""
+    round: int
+    """The newest update then."""
+    standstill: float | None
+    """Seconds: the longest time between two steps of one of the others around it."""
+    left: int
+    """Workers that went on."""

@@ -1,0 +1,111 @@
+"""A quorum that chooses itself: how many workers a round waits for follows what was measured.
+
+Idea: The strategy `quorum`, whose `wait_for` changes as training goes on. With each gradient its worker tells how long
+it was at work, how long it had waited, its loss, and the square of the gradient. After every `window` steps of all
+workers the times at work are gone through again under each quorum, which says how many gradients a second there would
+be and how late they would come; from the squares follows how much of a gradient is noise, which may be late at no cost.
+The quorum is the greatest whose seconds per progress are within `margin` of the lowest: where all workers are equally
+fast, all of them. Where the training loss is higher after a window than it was before, beyond chance, the quorum is
+doubled and not lowered again for a while, longer each time. Every replica finds the same from the same rounds and asks
+for it; whoever leads decides from which round on it is so, and the records say it with the reason.
+
+Cost: As `quorum`; two more passes over each gradient, some numbers with it, and some milliseconds after every window.
+
+When it loses: Against the best fixed quorum by the first windows, in which it does not know yet; in a training of a few
+dozen steps that is all there is. Where progress depends on what it does not see: a learning rate at the edge of what is
+stable makes lateness cost more than it reckons with, until the loss has risen; with an optimizer such as Adam small
+rounds may be worth more than their share. Where times at work change faster than a window. Where workers are equally
+fast and the model is large: its exchange goes through one worker and does not overlap with the backward pass, so
+`all-reduce` is faster.
+
+Honesty:
+- worker death: goes on without it (`on_death`), and with a quorum of those that are left; or stops cleanly, with an
+  error that names the dead worker
+- pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
+- slow worker: goes on; it is not waited for where that costs more than it brings
+- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
+  other is added like the rest
+- resize: goes on; what was pending is dealt out to the new workers, and the quorum begins where it began
+- resume: goes on; with the quorum that was in force, and every gradient counts once
+
+Paper: The rule is ours (`quorate.rounds.choosing`). The noise scale is that of McCandlish et al., "An empirical model
+of large-batch training", 2018; that lateness costs the signal and not the noise is Agarwal and Duchi, "Distributed
+delayed stochastic optimization", NIPS 2011. Rounds: see `quorum`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Mean, Strategy, Worker
+from quorate.rounds.choosing import Chooser, Rule
+from quorate.strategies import register
+
+
+@register("adaptive")
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(Strategy):
+    """A quorum that chooses itself, from who is late, how long exchanges take, and how noisy gradients are."""
+
+    waits: ClassVar[bool] = False
+
+    wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
+    """To begin with, as of `quorum`."""
+    window: int = 16
+    """Steps of each worker, in the mean, from one choice to the next."""
+    lateness: float = 0.1
+    """What a step of lateness costs where gradients have no noise, as a share of the progress."""
+    margin: float = 0.02
+    """How much costlier the greatest quorum may be that is chosen."""
+    max_staleness: int = 16
+    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    divide_by: Literal["world", "arrived"] = "world"
+    """The divisor of a round's sum: the number of workers, or the weight that has arrived."""
+    clip_norm: float | None = None
+    """The greatest norm of a round's mean."""
+    grace: float = 0.05
+    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    patience: float = 10.0
+    """Seconds of silence after which a worker is not counted in the divisor."""
+    on_death: Literal["continue", "stop"] = "continue"
+    """Whether the others go on without a worker that has died, or stop as one."""
+    buffers: Literal["none", "mean", "rank0"] = "rank0"
+    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.lateness < 0 or self.margin < 0:
+            found = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
+            raise ConfigurationError(f"{found}: window is at least 1, lateness and margin are at least 0")
+
+    def start(self, worker: Worker) -> Chooser:
+        names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "grace", "patience")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        worker.agree_on_rounds(measures=True, **settings)
+        return Chooser()
+
+    def outlives(self) -> bool:
+        return self.on_death == "continue"
+
+    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
+        return self.buffers
+
+    def step(self, worker: Worker) -> None:
+        worker.rounds.contribute().wait()
+        for one in worker.rounds.completed():
+            self.apply(worker, one)
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        worker.update(one.mean, options=one.options)
+        assert one.measured is not None
+        rule = Rule(window=self.window, lateness=self.lateness, margin=self.margin)
+        choice = worker.state.saw(one.measured, worker.size, rule)
+        if choice is not None:
+            worker.rounds.agree(wait_for=choice.wait_for, why=choice.why)
+
+    def drain(self, worker: Worker) -> None:
+        worker.rounds.settle(ended=False)
+
+    def finish(self, worker: Worker) -> None:
+        worker.rounds.settle(ended=True)

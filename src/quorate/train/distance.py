@@ -1,0 +1,35 @@
+"""How far one replica is from the mean of all, into the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+
+def note_distance(worker: OptimizerWorker, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:
+    """Write a `distance` row; nothing where no records are kept. Both are the parameters that were averaged.
+
+    Cost: two passes over them, in double precision.
+    """
+    recorder = worker.timer.recorder
+    if recorder is not None:
+        recorder.write(
+            "distance",
+            step=worker.timer.steps,
+            time=worker.clock.now(),
+            optimizer=worker.timer.name,
+            distance=_norm([x.detach() - y for x, y in zip(own, mean, strict=True)]),
+            norm=_norm(mean),
+        )
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    """The Euclidean norm, in double precision."""
+    return math.sqrt(sum(float(torch.linalg.vector_norm(part.double()) ** 2) for part in parts))

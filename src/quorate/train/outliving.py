@@ -1,0 +1,134 @@
+"""Going on when workers die: what the training as a whole does about it, beside the rounds themselves.
+
+It holds from the moment when every worker has been through `distribute`; whoever dies before that is everyone's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.core.contracts import Message, Wire
+from quorate.train.replicas import agree_on, optimizer_from_plain, optimizer_to_plain
+from quorate.train.replicas import level as level_all
+from quorate.wire.current import Place
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.failure import forbid_outliving, let_outlive, read_gone
+from quorate.wire.survivors import SURVIVORS, Survivors
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+_TAG = "gone"
+"""Nobody reads what comes under it: this worker sees `Wire.gone`."""
+
+
+def survivors(place: Place) -> Survivors | None:
+    """Those with whom this worker goes on; None where a death is everyone's end."""
+    found: Survivors | None = place.kept.get(SURVIVORS)
+    return found
+
+
+def outlive(wire: Wire, place: Place, name: str, *, wanted: bool) -> None:
+    """The optimizer `name` is distributed on this worker, and its strategy can, or cannot, go on without a worker.
+
+    All optimizers must be able to.
+    """
+    if wanted and (SURVIVORS not in place.kept or place.kept[SURVIVORS] is not None):
+        place.kept.setdefault(SURVIVORS, Survivors(place.wire.channel("survivors")))
+        wire.outlives(_TAG)
+        let_outlive(wire.board, wire.size, name=name)
+    elif wire.size > 1:
+        place.kept[SURVIVORS] = None
+        forbid_outliving(wire.board)
+
+
+def agree_on_buffers(
+    buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire, place: Place
+) -> None:
+    """As `train.replicas.agree_on`, among those that are left; rank 0's are those of the first of them."""
+    there = survivors(place)
+    if there is None:
+        agree_on(buffers, kind, wire)
+        return
+    if kind == "none" or not buffers:
+        return
+    dtypes = sorted({x.dtype for x in buffers}, key=str)
+    with torch.no_grad():
+        for dtype in dtypes:
+            some = [x.detach() for x in buffers if x.dtype == dtype]
+            whole = torch.cat([x.reshape(-1) for x in some])
+            found = there.all_gather(whole).wait()
+            is_mean = kind == "mean" and dtype.is_floating_point
+            agreed = sum_in_order(found) / len(found) if is_mean else found[0]
+            for x, numbers in zip(some, agreed.split([x.numel() for x in some]), strict=True):
+                x.copy_(numbers.view(x.shape))
+
+
+def level(
+    tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
+) -> int:
+    """As `train.replicas.level`, among those that are left."""
+    there = survivors(place)
+    if there is None:
+        return level_all(tensors, optimizer, wire, updates, always=always)
+    while True:
+        made = there.gather(Message(header={"updates": updates}), "updates").wait()
+        counts = {rank: int(one.header["updates"]) for rank, one in made.items()}
+        most = max(counts.values())
+        if not always and len(set(counts.values())) == 1:
+            return most
+        ahead = next(rank for rank, count in counts.items() if count == most)
+        mine = Message()
+        if ahead == wire.rank:
+            about, state = optimizer_to_plain(optimizer)
+            mine = Message((*(x.detach().clone() for x in tensors), *(x.clone() for x in state)), about)
+        found = there.gather(mine, "replica").wait().get(ahead)
+        if found is None:
+            continue  # it has died meanwhile
+        if ahead != wire.rank:
+            with torch.no_grad():
+                for x, numbers in zip(tensors, found.tensors, strict=False):
+                    x.copy_(numbers)
+            optimizer_from_plain(optimizer, dict(found.header), list(found.tensors[len(tensors) :]))
+        return most
+
+
+class Losses:
+    """Tells the records, on the first worker that is left, who has died since it was last asked."""
+
+    def __init__(self, worker: OptimizerWorker) -> None:
+        self._worker = worker
+        self._told: set[int] = set()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker is the first that is left."""
+        wire = self._worker.wire
+        return wire.rank == 0 or (bool(wire.gone) and wire.rank == min(set(range(wire.size)) - wire.gone))
+
+    def look(self) -> None:
+        """Called now and then, between two rounds."""
+        worker = self._worker
+        if len(worker.wire.gone) == len(self._told):
+            return
+        timer = worker.timer
+        for one in read_gone(worker.wire.board):
+            if one.rank in self._told or one.rank not in worker.wire.gone:
+                continue
+            self._told.add(one.rank)
+            if self.is_first and timer.recorder is not None:
+                timer.recorder.write(
+                    "gone",
+                    time=timer.clock.now(),
+                    rank=one.rank,
+                    host=one.host,
+                    reason=one.reason,
+                    round=worker.rounds.version if worker.has_rounds else timer.rounds,
+                    generation=len(self._told),
+                    left=worker.size - len(self._told),
+                )

@@ -1,0 +1,148 @@
+"""Collectives among those that are left: a worker that dies meanwhile is left out, by all of them or by none.
+
+Every worker sends its tensor to every other, and writes on the board whose tensors it *has* once it has those of all
+that live. When all that live have written so, whoever sees it first writes down who *counts*: those whose tensors
+everyone has. Nobody returns before that stands, so nobody goes on with a result that another one cannot form.
+
+Cost per worker: P - 1 messages out, as of any collective of messages, and some P reads of the board.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
+from quorate.wire.work import Together
+
+SURVIVORS = "survivors"
+"""The key in `Place.kept` of those with whom a worker goes on when others die; None where a death is everyone's end."""
+_SLICE = 0.05
+
+
+class Survivors:
+    """Those of `wire`, which is used for nothing else; every worker makes the same calls."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._calls = 0
+
+    def gather(self, message: Message, operation: str = "gather") -> Gathering:
+        """The messages of all that count, by rank, in order. Their tensors are not changed by anyone any more."""
+        self._calls += 1
+        said = Message(tuple(x.detach() for x in message.tensors), message.header, shared=True)
+        return Gathering(self.wire, self._calls, operation, said)
+
+    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
+        """The tensors of all that count, in order of rank; shapes may differ. The same on every worker."""
+        work = self.gather(Message((x.detach().clone(),)), f"all_gather {x.dtype}")
+        return Together([work], lambda found: [one.tensors[0] for one in found[0].values()], self.wire.clock)
+
+    def barrier(self) -> Work[dict[int, Message]]:
+        """Done when all that live have called it."""
+        return self.gather(Message(), "barrier")
+
+
+class Gathering:
+    """One call under way. It moves on in `wait` only."""
+
+    def __init__(self, wire: Wire, number: int, operation: str, message: Message) -> None:
+        self._wire, self._operation = wire, operation
+        self._key = f"{wire.name}/{number}"
+        if number > 2:  # everyone is in this call or the one before
+            wire.board.delete(f"{wire.name}/{number - 2}/")
+        header = {"operation": operation, "says": dict(message.header)}
+        said = Message(message.tensors, header, shared=True)
+        self._there = {wire.rank: said}
+        self._receives: dict[int, Work[tuple[int, Message]]] = {}
+        for peer in range(wire.size):
+            if peer != wire.rank and peer not in wire.gone:
+                wire.send(said, peer, self._key)
+                self._receives[peer] = wire.receive(peer, self._key)
+        self._has_said = False
+        self._result: dict[int, Message] | None = None
+
+    def done(self) -> bool:
+        return self._result is not None
+
+    def wait(self, timeout: float | None = None) -> dict[int, Message]:
+        wire = self._wire
+        limit = wire.timeout if timeout is None else timeout
+        deadline = wire.clock.now() + limit
+        while self._result is None:
+            left = deadline - wire.clock.now()
+            try:
+                self._move_on(max(0.0, min(_SLICE, left)))
+            except WireTimeout:
+                if left <= _SLICE:
+                    late = self._late()
+                    raise WireTimeout(
+                        f"rank {wire.rank} waited {limit:g} s for {ranks_in_words(late)} in {self._operation}", late
+                    ) from None
+        return self._result
+
+    def _late(self) -> list[int]:
+        missing = [peer for peer, work in self._receives.items() if peer not in self._wire.gone and not work.done()]
+        if missing:
+            return missing
+        board = self._wire.board
+        return [rank for rank in self._living() if board.get(f"{self._key}/has/{rank}") is None]
+
+    def _living(self) -> list[int]:
+        return [rank for rank in range(self._wire.size) if rank not in self._wire.gone]
+
+    def _move_on(self, seconds: float) -> None:
+        """One step further, in at most `seconds`; raises `WireTimeout` where it takes longer."""
+        wire = self._wire
+        missing = next((peer for peer in self._receives if peer not in wire.gone), None)
+        if missing is not None:
+            try:
+                _, message = self._receives[missing].wait(seconds)
+            except PeerFailed:
+                if missing not in wire.gone:
+                    raise
+                return
+            self._compare(missing, message)
+            self._there[missing] = message
+            del self._receives[missing]
+            return
+        if not self._has_said:
+            self._has_said = True
+            self._take_what_came()
+            wire.board.set(f"{self._key}/has/{wire.rank}", json.dumps(sorted(self._there)).encode())
+        counts = f"{self._key}/counts"
+        written = wire.board.get(counts)
+        if written is None:
+            self._decide(counts)
+            wire.board.wait([counts], seconds)
+            written = wire.board.get(counts)
+        if written is not None:
+            self._result = {
+                rank: Message(self._there[rank].tensors, self._there[rank].header["says"], shared=True)
+                for rank in json.loads(written)
+            }
+
+    def _take_what_came(self) -> None:
+        """Of those that died: what had arrived before may count."""
+        for peer, work in list(self._receives.items()):
+            with suppress(PeerFailed, WireTimeout):
+                self._there[peer] = work.wait(0.0)[1]
+
+    def _decide(self, counts: str) -> None:
+        board = self._wire.board
+        said = [board.get(f"{self._key}/has/{rank}") for rank in self._living()]
+        if all(one is not None for one in said):
+            common = set.intersection(*(set(json.loads(one)) for one in said if one is not None))
+            board.swap(counts, None, json.dumps(sorted(common)).encode())
+
+    def _compare(self, peer: int, message: Message) -> None:
+        theirs = message.header["operation"]
+        if theirs != self._operation:
+            (first, a), (second, b) = sorted([(self._wire.rank, self._operation), (peer, theirs)])
+            raise Mismatch(
+                f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every "
+                "worker must call the same collectives in the same order"
+            )

@@ -1,0 +1,133 @@
+"""What survivors say to each other: the same on all of them, whoever dies at whatever call."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
+from quorate.wire.failure import forbid_outliving, gone_in, is_outlived, let_outlive, read_gone, report_death
+from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.survivors import Survivors
+from quorate.wire.virtual.world import VirtualWorld
+
+CALLS = 8
+
+
+def gathered(size: int, faults: list[Fault], seed: int) -> list[list[list[int]] | None]:
+    draw = random.Random(seed)
+    pauses = [[draw.uniform(0.0, 0.02) for _ in range(CALLS)] for _ in range(size)]
+
+    def task(wire: Wire) -> list[list[int]]:
+        faulty = Faulty(wire, faults)
+        let_outlive(wire.board, wire.size, name="t")
+        faulty.outlives("gone")
+        faulty.barrier().wait()
+        survivors, found = Survivors(faulty.channel("s")), []
+        for number in range(CALLS):
+            wire.clock.sleep(pauses[wire.rank][number])
+            found.append([int(x) for x in survivors.all_gather(torch.tensor(10 * wire.rank + number)).wait()])
+        return found
+
+    outcomes = VirtualWorld(size, seed=seed, timeout=30.0).outcomes(task)
+    for one in outcomes:
+        assert one.is_crashed or one.error is None, one.error
+    return [one.result for one in outcomes]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_result_is_everyones_or_nobodys(seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.choice([2, 3, 5])
+    victims = draw.sample(range(size), draw.randint(1, size - 1))
+    faults = [Fault(kind="stop", rank=rank, at=draw.randint(2, 12 * size)) for rank in victims]
+    found = gathered(size, faults, seed)
+    left = [result for result in found if result is not None]
+    dead = {fault.rank for fault in faults if fault.fired}
+    assert len(left) == size - len(dead)
+    assert all(result == left[0] for result in left)
+    for number, values in enumerate(left[0]):
+        ranks = [(value - number) // 10 for value in values]
+        assert ranks == sorted(ranks)
+        assert set(range(size)) - dead <= set(ranks)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_only_one_has_got_does_not_count(seed: int) -> None:
+    """Rank 3 dies when it has sent to rank 0 only, and rank 2 comes when the others have noticed."""
+
+    def task(wire: Wire) -> list[int]:
+        fault = Fault(kind="stop", rank=3, at=2, operation="send")
+        let_outlive(wire.board, wire.size, name="t")
+        wire.outlives("gone")
+        wire.barrier().wait()
+        if wire.rank == 2:
+            wire.clock.sleep(0.2)
+        survivors = Survivors(Faulty(wire, [fault]).channel("s"))
+        return [int(x) for x in survivors.all_gather(torch.tensor(wire.rank)).wait()]
+
+    outcomes = VirtualWorld(4, seed=seed).outcomes(task)
+    assert [one.result for one in outcomes] == [[0, 1, 2], [0, 1, 2], [0, 1, 2], None]
+
+
+def test_all_of_all_where_nobody_dies() -> None:
+    for result in gathered(3, [], 0):
+        assert result == [[number, 10 + number, 20 + number] for number in range(CALLS)]
+
+
+def test_one_that_does_not_come_is_named() -> None:
+    def task(wire: Wire) -> None:
+        if wire.rank == 1:
+            wire.clock.sleep(100.0)
+        else:
+            with pytest.raises(WireTimeout, match="for rank 1 in barrier"):
+                Survivors(wire.channel("s")).barrier().wait(2.0)
+
+    VirtualWorld(3).run(task)
+
+
+def test_different_calls_are_told() -> None:
+    def task(wire: Wire) -> None:
+        survivors = Survivors(wire.channel("s"))
+        with pytest.raises(Mismatch, match=r"rank 0 barrier, rank 1 all_gather torch.float32"):
+            (survivors.barrier() if wire.rank == 0 else survivors.all_gather(torch.ones(1))).wait(2.0)
+
+    VirtualWorld(2).run(task)
+
+
+def test_a_death_is_outlived_only_where_all_have_said_so_and_somebody_is_left() -> None:
+    def task(wire: Wire) -> None:
+        board = wire.board
+        let_outlive(board, 3, name="a")
+        let_outlive(board, 3, name="a")
+        assert not is_outlived(board, 1)
+        let_outlive(board, 3, name="a")
+        assert report_death(board, 1, "was killed", "h")
+        assert report_death(board, 1, "was killed", "h"), "told twice, it is one death"
+        assert [one.in_words for one in read_gone(board)] == ["rank 1 (host h) was killed"]
+        assert report_death(board, 0, "raised", "h")
+        assert not is_outlived(board, 2), "it is the last one"
+        forbid_outliving(board)
+        assert not is_outlived(board, 0)
+        assert gone_in(None) == []
+
+    VirtualWorld(1).run(task)
+
+
+def test_who_needs_one_that_has_died_is_told_so() -> None:
+    def task(wire: Wire) -> None:
+        let_outlive(wire.board, wire.size, name="t")
+        wire.outlives("gone")
+        wire.barrier().wait()
+        if wire.rank == 1:
+            wire.crash()
+        with pytest.raises(PeerFailed, match="rank 1 ended"):
+            wire.receive(1, "never").wait()
+        assert wire.gone == {1}
+        assert wire.receive(wire.rank, "gone").wait()[1].header == {"gone": [1]}
+
+    outcomes = VirtualWorld(3).outcomes(task)
+    assert [one.error for one in outcomes if one.rank != 1] == [None, None]
