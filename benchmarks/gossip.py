@@ -3,155 +3,163 @@
 The published regression (8,193 parameters, 256 examples on each of 8 workers), a step of 280 ms, and one worker, drawn
 anew in every step, late by 200, 300 or 400 ms. Side by side, in real processes: torch DDP, D-PSGD on a ring, SGP (one
 peer at a time), AD-PSGD, and eager-SGD solo, whose authors report 1.26 and 1.17 times the throughput of D-PSGD and SGP.
-Each side waits by a rule of its own, so each is held against what its rule allows for the measured step without a
-delay: everyone in every step (DDP), neighbours one step back (D-PSGD), givers of a step (SGP), nobody (AD-PSGD, solo).
-The rules are reckoned out on drawn delays. The time to the same training loss stands beside it.
+Each side waits by a rule of its own: for everyone in every step (DDP), neighbours one step back (D-PSGD), givers of a
+step (SGP), nobody (AD-PSGD, solo). Each of ours is held against what its rule allows, twice: reckoned from the step
+that is measured without a delay, and from the times for which its own workers computed. (Eight processes that come to
+a step at the same moment share few cores, late ones have them for themselves: so more than the first can be reached.)
 
-And by arithmetic, for 64 to 1,024 workers, by topology: rounds until numbers are within a hundredth of their mean,
-next to what the spectral gap says, and the messages that takes.
+The time to the same training loss stands beside it, at 300 ms, of a smaller problem (an eighth of the features and of
+the batch): for virtual workers over some rates, and with --loss, alone, in real processes at a rate at which all sides
+come to it.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import numpy as np
 import readings
 import record
 from trainings import ALL_REDUCE, DDP, SOLO, Runs, Setting, Side, in_milliseconds
-
-from quorate.topology.mixing import matrix, mixing_of
-from quorate.topology.reading import topology_of
+from waiting_rules import Rule, everyone, givers, neighbours_a_step_back, nobody, seconds_of_a_step, share_reached
 
 WORKERS = 8
 PACE = 0.28
 DELAYS = (0.2, 0.3, 0.4)
+TRAINED_AT = 0.3
+"""The delay at which sides are trained to the loss."""
 D_PSGD = Side(name="d-psgd", strategy="d-psgd")
 SGP = Side(name="sgp", strategy="sgp")
 AD_PSGD = Side(name="ad-psgd", strategy="ad-psgd")
 SIDES = (DDP, D_PSGD, AD_PSGD, SGP, SOLO)
+RULES = {
+    "ddp": Rule("everyone", everyone),
+    "d-psgd": Rule("neighbours, one step back", neighbours_a_step_back("ring", WORKERS)),
+    "ad-psgd": Rule("nobody", nobody),
+    "sgp": Rule("who gives to it", givers("one-peer-exponential", WORKERS)),
+    "eager-solo": Rule("nobody", nobody),
+}
 PUBLISHED = {"d-psgd": 1.26, "sgp": 1.17}
 """Throughput of eager-SGD solo over these (Li et al., PPoPP 2020; ResNet-50 on 64 workers)."""
 LOSS = 4.7
-RATE = 3.0
-DRAWN = 4000
-"""Steps over which a rule is reckoned out."""
-TOPOLOGIES = ("complete", "one-peer-exponential", "exponential", "random:degree=4", "random-matching", "torus", "ring")
-MOST_ROUNDS = 20_000
+RATE = 2.0
+"""The factor of the workload's learning rate in real processes."""
+RATES = (2.0, 3.0, 4.0)
+STEPS = 22
+STEPS_TO_LOSS = 280
+"""At the workload's own learning rate; at twice as much, half of them."""
 
 
-def seconds_by_rule(side: Side, step: float, delay: float) -> float:
-    """Seconds of a step of `WORKERS` of which one, drawn, is late by `delay` in every step, waiting as `side` does."""
-    if side in (AD_PSGD, SOLO):
-        return step + delay / WORKERS
-    if side is DDP:
-        return step + delay
-    draw = random.Random(1)
-    topology = topology_of("ring" if side is D_PSGD else "one-peer-exponential", WORKERS)
-    at = [0.0] * WORKERS
-    for number in range(DRAWN):
-        late = draw.randrange(WORKERS)
-        came = [at[rank] + step + (delay if rank == late else 0.0) for rank in range(WORKERS)]
-        sources = [[edge.peer for edge in topology.in_edges(rank, WORKERS, number)] for rank in range(WORKERS)]
-        given = at if side is D_PSGD else came  # D-PSGD has given at the end of the step before
-        at = [max(came[rank], *(given[peer] for peer in sources[rank])) for rank in range(WORKERS)]
-    return sum(at) / WORKERS / DRAWN
-
-
-def setting(delay: float, steps: int, *, is_quick: bool) -> Setting:
+def setting(delay: float, steps: int, rate: float = RATE, *, is_small: bool, is_virtual: bool = False) -> Setting:
     return Setting(
         workers=WORKERS,
         steps=steps,
-        batch=32 if is_quick else 256,
-        workload={"points": 4096, "features": 1024} if is_quick else {},
+        batch=32 if is_small else 256,
+        workload={"points": 4096, "features": 1024} if is_small else {},
         pace=in_milliseconds(PACE),
         imbalance=f"one-of:{in_milliseconds(delay)}" if delay else None,
-        learning_rate_factor=RATE,
+        learning_rate_factor=rate,
+        is_virtual=is_virtual,
     )
 
 
-def trained(runs: Runs, report: record.Report, delays: Sequence[float], repeats: int, *, is_quick: bool) -> None:
+class Found:
+    """What was read from the runs of all sides."""
+
+    def __init__(self) -> None:
+        self.undelayed: list[float] = []
+        self.rates: dict[tuple[str, float], list[float]] = {}
+        self.shares: dict[tuple[str, float], list[float]] = {}
+
+    def note(self, side: Side, delay: float, run: readings.RunRecords, batch: int) -> None:
+        self.rates.setdefault((side.name, delay), []).append(readings.gradients_per_second(run, batch))
+        if side is not DDP:
+            self.shares.setdefault((side.name, delay), []).append(share_reached(RULES[side.name], run))
+
+
+def trained(runs: Runs, report: record.Report, repeats: int, *, is_quick: bool) -> None:
     """Real processes."""
-    sides = (DDP, D_PSGD, AD_PSGD) if is_quick else SIDES
-    undelayed: list[float] = []
-    rates: dict[tuple[str, float], list[float]] = {}
-    seconds: dict[tuple[str, float], list[float | None]] = {}
+    found = Found()
+    sides, delays = ((DDP, D_PSGD, AD_PSGD), (0.3,)) if is_quick else (SIDES, DELAYS)
     for seed in range(repeats):
-        plain = setting(0.0, 12 if is_quick else 40, is_quick=is_quick)
-        undelayed.append(readings.step_seconds(runs.train(ALL_REDUCE, plain, seed)))
+        plain = setting(0.0, 12 if is_quick else STEPS, is_small=is_quick)
+        found.undelayed.append(readings.step_seconds(runs.train(ALL_REDUCE, plain, seed)))
         for delay in delays:
-            late = setting(delay, 14 if is_quick else 130, is_quick=is_quick)
+            late = setting(delay, 14 if is_quick else STEPS, is_small=is_quick)
             for side in (*sides[seed % len(sides) :], *sides[: seed % len(sides)]):
-                run = runs.train(side, late, seed)
-                rates.setdefault((side.name, delay), []).append(readings.gradients_per_second(run, late.batch))
-                seconds.setdefault((side.name, delay), []).append(readings.seconds_to(LOSS, run))
-    report.rows.append(record.figure("seconds of a step without delay", undelayed))
+                found.note(side, delay, runs.train(side, late, seed), late.batch)
+    report.rows.append(record.figure("seconds of a step without delay", found.undelayed))
     for delay in DELAYS:
-        word = in_milliseconds(delay)
-        for side in SIDES:
-            found = rates.get((side.name, delay))
-            share = None
-            if found is not None:
-                report.rows.append(record.figure(f"{word}: gradients per second, {side.name}", found))
-                allowed = [WORKERS / seconds_by_rule(side, step, delay) for step in undelayed]
-                report.rows.append(record.figure(f"{word}: gradients per second, {side.name}, by its rule", allowed))
-                share = record.median_of([mine / most for mine, most in zip(found, allowed, strict=True)])
-                times = [one for one in seconds[side.name, delay] if one is not None]
-                if times:
-                    report.rows.append(record.figure(f"{word}: seconds to a loss of {LOSS:g}, {side.name}", times))
-            if side is not DDP:
-                name = f"{word}: gradients per second, {side.name}, of what its rule allows"
-                report.bar(name, share, at_least=0.95)
-        solo = rates.get((SOLO.name, delay))
-        for other, published in PUBLISHED.items():
-            theirs = rates.get((other, delay))
-            ratios = [a / b for a, b in zip(solo, theirs, strict=True)] if solo and theirs else None
-            name = f"{word}: gradients per second, eager-solo / {other} (published: {published:g} on 64 workers)"
-            if ratios is not None:
-                report.rows.append(record.figure(name, ratios))
-            report.bar(name, record.median_of(ratios), at_least=1.0)
+        tell(report, found, delay)
 
 
-def consensus(report: record.Report, sizes: Sequence[int]) -> None:
-    """By arithmetic: rounds until drawn numbers are within a hundredth of their mean."""
-    for size in sizes:
-        numbers = np.random.default_rng(1).standard_normal((size, 8))
-        for name in TOPOLOGIES:
-            topology = topology_of(name, size)
-            mixing = mixing_of(topology, size) if size <= 256 else None
-            matrices = [matrix(topology, size, round) for round in range(topology.cycle(size))]
-            x, rounds = numbers, 0
-            far = first = float(np.linalg.norm(x - x.mean(axis=0)))
-            while far > first / 100 and rounds < MOST_ROUNDS:
-                x = matrices[rounds % len(matrices)] @ x
-                rounds += 1
-                far = float(np.linalg.norm(x - x.mean(axis=0)))
-            where = f"{name}, {size} workers"
-            if rounds < MOST_ROUNDS:
-                report.rows.append(record.figure(f"{where}: rounds to a hundredth of the distance", [float(rounds)]))
-            if mixing is not None:
-                report.rows.append(record.figure(f"{where}: the same, at most, by the gap", [mixing.rounds_to(0.01)]))
-                sent = mixing.messages * rounds
-                report.rows.append(record.figure(f"{where}: vectors that each worker sends meanwhile", [sent]))
+def tell(report: record.Report, found: Found, delay: float) -> None:
+    """Figures and bars of one delay."""
+    word = in_milliseconds(delay)
+    allowed: dict[str, list[float]] = {}
+    for side in SIDES:
+        rule, rates = RULES[side.name], found.rates.get((side.name, delay))
+        allowed[side.name] = [WORKERS / seconds_of_a_step(rule, WORKERS, step, delay) for step in found.undelayed]
+        name = f"{word}: gradients per second that waiting for {rule.words} allows"
+        if all(row.name != name for row in report.rows):
+            report.rows.append(record.figure(name, allowed[side.name]))
+        if rates is not None:
+            report.rows.append(record.figure(f"{word}: gradients per second, {side.name}", rates))
+        if side is not DDP:
+            of_step = [a / b for a, b in zip(rates, allowed[side.name], strict=True)] if rates else None
+            name = f"{word}: gradients per second, {side.name}, of what its rule allows for the undelayed step"
+            report.bar(name, record.median_of(of_step), at_least=0.95)
+            shares = found.shares.get((side.name, delay))
+            name = f"{word}: steps per second, {side.name}, of what its rule allows for the times it computed"
+            report.bar(name, record.median_of(shares), at_least=0.95)
+    solo = found.rates.get((SOLO.name, delay))
+    for other, published in PUBLISHED.items():
+        theirs = found.rates.get((other, delay))
+        ratios = [a / b for a, b in zip(solo, theirs, strict=True)] if solo and theirs else None
+        name = f"{word}: gradients per second, eager-solo / {other}"
+        by_rule = [a / b for a, b in zip(allowed[SOLO.name], allowed[other], strict=True)]
+        report.rows.append(record.figure(f"{name}, by their rules", by_rule))
+        if ratios is not None:
+            report.rows.append(record.figure(name, ratios))
+        report.bar(f"{name} (published: {published:g} on 64 workers)", record.median_of(ratios), at_least=1.0)
+
+
+def to_the_loss(
+    runs: Runs, report: record.Report, rates: Sequence[float], sides: Sequence[Side], *, is_virtual: bool
+) -> None:
+    """Seconds to the loss by learning rate. In the virtual twin all-reduce stands for DDP, which cannot be virtual."""
+    for rate in rates:
+        for side in sides:
+            late = setting(TRAINED_AT, max(60, round(STEPS_TO_LOSS / rate)), rate, is_small=True, is_virtual=is_virtual)
+            run = runs.train(side, late, 1)
+            seconds = readings.seconds_to(LOSS, run)
+            world = "virtual" if is_virtual else "real"
+            where = f"{world}, {in_milliseconds(TRAINED_AT)}, rate x{rate:g}"
+            if seconds is not None:
+                report.rows.append(record.figure(f"{where}: seconds to a loss of {LOSS:g}, {side.name}", [seconds]))
+            report.rows.append(record.figure(f"{where}: final loss, {side.name}", [readings.final_loss(run)]))
 
 
 def main() -> int:
     parser = record.arguments(__doc__ or "")
     parser.add_argument("--repeats", type=int, default=3, help="of every run, each with a seed of its own (3)")
+    parser.add_argument("--loss", action="store_true", help="the time to the loss in real processes, and nothing else")
     options: argparse.Namespace = parser.parse_args()
     repeats = 1 if options.quick else options.repeats
-    delays = (0.3,) if options.quick else DELAYS
-    sides = 3 if options.quick else len(SIDES)
+    rates, virtual = ((2.0,), (D_PSGD,)) if options.quick else (RATES, (ALL_REDUCE, *SIDES[1:]))
+    total = repeats * (1 + (3 if options.quick else len(DELAYS) * len(SIDES))) + len(rates) * len(virtual)
+    total = len(SIDES) if options.loss else total
     report = record.Report("gossip", {"workers": WORKERS, "pace": PACE, "repeats": repeats, "loss": LOSS, "rate": RATE})
-    consensus(report, (64,) if options.quick else (64, 256, 1024))
-    with Runs(repeats * (1 + len(delays) * sides)) as runs:
-        trained(runs, report, delays, repeats, is_quick=options.quick)
+    with Runs(total) as runs:
+        if options.loss:
+            to_the_loss(runs, report, (RATE,), SIDES, is_virtual=False)
+        else:
+            to_the_loss(runs, report, rates, virtual, is_virtual=True)
+            trained(runs, report, repeats, is_quick=options.quick)
     return report.show(options)
 
 

@@ -32,15 +32,16 @@ def flat(tensors: Any) -> torch.Tensor:
     return torch.cat([x.detach().double().reshape(-1) for x in tensors])
 
 
-def task(settings: dict[str, Any], steps: list[int], slow: float, world: World) -> Told:
+def task(settings: dict[str, Any], steps: list[int], slow: float, world: World, heavy: float = 0.0) -> Told:
     """Train with plain SGD, on a model that is large enough for shared memory; the last rank is slow."""
     torch.set_num_threads(1)
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(60, 300), torch.nn.Tanh(), torch.nn.Linear(300, 5))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, **settings)
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE, momentum=heavy), model, **settings)
     begin = flat(model.parameters())
     draw = torch.Generator().manual_seed(world.rank)
     gradients, took = torch.zeros_like(begin), []
+    moves = torch.zeros_like(begin)
     mean = replica = begin
     mass = 1.0
     for step in range(steps[world.rank]):
@@ -56,7 +57,8 @@ def task(settings: dict[str, Any], steps: list[int], slow: float, world: World) 
         if world.rank == world.size - 1:
             time.sleep(slow)
         model(torch.randn(8, 60, generator=draw)).square().mean().backward()
-        gradients += flat([p.grad for p in model.parameters()])
+        moves = heavy * moves + flat([p.grad for p in model.parameters()])
+        gradients += moves
         optimizer.step()
         took.append(time.monotonic() - since)
     optimizer.finish()
@@ -80,6 +82,7 @@ def assert_nothing_is_lost(found: list[Told]) -> None:
     [
         {"strategy": "d-psgd"},
         {"strategy": "sgp"},
+        {"strategy": "sgp", "patience": 0.05},
         {"strategy": "osgp", "bound": 2},
         {"strategy": "ad-psgd"},
         {"strategy": "ad-psgd", "topology": "ring", "overlap": True},
@@ -90,6 +93,13 @@ def assert_nothing_is_lost(found: list[Told]) -> None:
 def test_nothing_is_lost_and_replicas_end_equal(settings: dict[str, Any]) -> None:
     steps = [12, 12, 12] if settings["strategy"] == "d2" else [15, 11, 12]
     assert_nothing_is_lost(run_real_world(3, functools.partial(task, settings, steps, 0.01)))
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "sgp"])
+def test_momenta_travel_with_the_parameters(name: str) -> None:
+    """On regular graphs mixing keeps the sums of both: the mean moves by the momentum of the mean gradient."""
+    settings = {"strategy": name, "momentum": "average"}
+    assert_nothing_is_lost(run_real_world(3, functools.partial(task, settings, [12, 12, 12], 0.01, heavy=0.5)))
 
 
 def test_relay_trains_and_replicas_end_equal() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorate.core.contracts import Work
@@ -21,6 +22,21 @@ class Given:
     """What it counts here, as its sender has it."""
     scalars: tuple[float, ...]
     round: int
+
+    @property
+    def mass(self) -> float:
+        """What it counts, times the first of its scalars: under push-sum, the weight that has come with it."""
+        return self.weight * self.scalars[0] if self.scalars else self.weight
+
+
+@dataclass
+class Books:
+    """The masses that one worker has given to others, and got from them, since all rested last."""
+
+    given: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    got: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    lost: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Given to this worker, and never to come."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,13 @@ class UnderWay(Work[dict[int, Given]], Protocol):
         """What this worker has kept of its own `x`, known at once; None where it gave to others only."""
         ...
 
+    def within(self, seconds: float | None) -> dict[int, Given]:
+        """As `wait`, without those that have not given after so many seconds, or since they had not; None: `wait`.
+
+        What they give after all comes to `Neighbours.late`.
+        """
+        ...
+
 
 Answer = tuple[Flat | None, Mapping[str, Any]]
 
@@ -58,6 +81,8 @@ class Neighbours(Protocol):
     round: int
     """The number of the newest exchange that was begun, from 0; -1 before the first. Equal on all workers that step
     together, and made equal (the greatest) whenever all have rested."""
+    has_moments: bool
+    """Whether vectors hold what the optimizer keeps as well, as `OwnReplica.read` does; set in `start` by all."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -66,6 +91,10 @@ class Neighbours(Protocol):
 
     def blank(self) -> Flat:
         """A vector to be filled, and then given without being copied."""
+        ...
+
+    def hosts(self) -> tuple[str, ...]:
+        """The name of the machine of every worker, by rank. Every worker asks, in `start`."""
         ...
 
     def exchange(
@@ -78,6 +107,10 @@ class Neighbours(Protocol):
         waited for: its entry is missing. Edges are those of one topology for round `round` + 1. Several exchanges may
         be under way; they are waited for in order.
         """
+        ...
+
+    def late(self) -> list[Given]:
+        """What has come in the meantime from those who were not waited for, or are many rounds ahead; each once."""
         ...
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
@@ -111,3 +144,13 @@ def added_up(found: Iterable[Given], total: Flat) -> tuple[Flat, float]:
             given.x.times(given.weight, total)
         weight += given.weight * given.scalars[0]
     return total, weight
+
+
+def mass_of_the_dead(dead: Collection[int], began: Mapping[int, float], books: Mapping[int, Books]) -> float:
+    """What was lost with the `dead`: what they held, and what was under way from them and to them.
+
+    `began` holds the masses when all rested last (1 each, at the beginning), `books` those of the survivors. All masses
+    together: this, what survivors hold, and what is under way or lost among them.
+    """
+    held = sum(began[rank] for rank in dead)
+    return held + sum(book.given[rank] - book.got[rank] for book in books.values() for rank in dead)

@@ -17,7 +17,8 @@ Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
 - pause: goes on; who has drawn the sleeping worker waits until it wakes up, the others go on
 - slow worker: goes on; nobody waits for it, and it makes fewer steps
-- corrupt gradient: untested; it spoils its own replica, and within some steps all
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some steps all
 - resize: goes on; every new worker begins at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
@@ -38,7 +39,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph
+from quorate.strategies.gossip import Gossip, OnGraph, own_copy
 
 _STREAM = 0xAD
 
@@ -64,7 +65,7 @@ class ADPSGD(Gossip):
     """Whether the neighbour is asked one step ahead, so that nobody waits even for the answer."""
 
     def start(self, worker: Worker) -> State:
-        s = State(graph=self.undirected_graph(worker.size), x=worker.parameters)
+        s = State(graph=self.undirected_graph(worker.size), x=own_copy(worker))
 
         def average(request: Request) -> None:
             assert request.x is not None
@@ -104,7 +105,7 @@ class ADPSGD(Gossip):
 
     def finish(self, worker: Worker) -> None:
         super().finish(worker)
-        worker.state.x = worker.parameters
+        worker.state.x = own_copy(worker)
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state

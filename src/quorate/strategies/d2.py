@@ -18,7 +18,8 @@ Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
 - pause: goes on; its neighbours wait until it wakes up, and everyone else after them
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: untested; it spoils its own replica, and within some rounds all
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some rounds all
 - resize: goes on; every new worker begins at the mean of the old replicas and of their corrections
 - resume: goes on; every worker with its own replica
 
@@ -35,7 +36,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph
+from quorate.strategies.gossip import Gossip, OnGraph, own_copy
 
 
 @dataclass(kw_only=True)
@@ -59,9 +60,9 @@ class D2(Gossip):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
-        x = worker.parameters
+        x = own_copy(worker)
         worker.update(worker.gradient)
-        v = worker.parameters
+        v = own_copy(worker)
         given = worker.neighbours.blank().copy_(v)
         if s.before is not None:
             given.add_(x).add_(s.before, -1.0)

@@ -3,7 +3,8 @@
 Idea: Workers stand on a graph. Every worker computes a gradient at its own parameters x; then x becomes the weighted
 mean of its own and its neighbours' parameters, and the optimizer's update is added: x_i <- sum_j W_ij x_j - lr
 g_i(x_i). What goes to the neighbours is known before the gradient is, so it travels while the gradient is computed.
-Momenta stay each worker's own. Replicas differ, by less the better the graph mixes.
+What becomes of momenta is a
+choice (`momentum`): each worker's own, by default. Replicas differ, by less the better the graph mixes.
 
 Cost: Per step, d numbers to each neighbour (2 d on a ring, whatever the number of workers), which travel while
 forward and backward compute; two flat copies of the parameters. All neighbours wait for each other in every step, so
@@ -17,7 +18,8 @@ Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
 - pause: goes on; its neighbours wait until it wakes up, and everyone else after them
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: untested; it spoils its own replica, and within some rounds all
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some rounds all
 - resize: goes on; every new worker begins at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
@@ -33,7 +35,8 @@ from quorate.core.neighbours import UnderWay, mixed
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.gossip import OnGraph, own_copy
+from quorate.strategies.gossip_momenta import GossipWithMomenta
 
 
 @dataclass(kw_only=True)
@@ -45,25 +48,27 @@ class State(OnGraph):
 
 @register("d-psgd")
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(Gossip):
+class DPSGD(GossipWithMomenta):
     """Every step, parameters are averaged with those of the neighbours on an undirected graph."""
 
     overlap: bool = True
     """Whether parameters travel while the gradient is computed, as published; else only afterwards."""
 
     def start(self, worker: Worker) -> State:
-        return State(graph=self.undirected_graph(worker.size))
+        return State(graph=self.prepare(worker, self.undirected_graph(worker.size)))
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         if s.under_way is None:
             s.under_way = self.begin(worker, s.graph, own_copy(worker))
-        worker.parameters = mixed(s.under_way.wait(), worker.rank)  # sum_j W_ij x_j
+        self.drain(worker)  # sum_j W_ij x_j
         worker.update(worker.gradient)  # of the gradient at x_i, before it was mixed
-        s.under_way = self.begin(worker, s.graph, own_copy(worker)) if self.overlap else None
+        if self.overlap:
+            s.under_way = self.begin(worker, s.graph, own_copy(worker))
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
         if s.under_way is not None:
-            worker.parameters = mixed(s.under_way.wait(), worker.rank)
+            self.put(worker, mixed(s.under_way.wait(), worker.rank))
+            self.forget(worker, s.graph)
             s.under_way = None

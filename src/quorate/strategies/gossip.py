@@ -71,5 +71,12 @@ class Gossip(Strategy):
 
 
 def own_copy(worker: Worker) -> Flat:
-    """The parameters, in a vector that can be given to neighbours without being copied again."""
-    return worker.neighbours.blank().copy_(worker.parameters)
+    """The parameters (and momenta, where they travel), in a vector that is given to others without another copy."""
+    near = worker.neighbours
+    return near.blank().copy_(worker.replica.read(moments=True) if near.has_moments else worker.parameters)
+
+
+def check_patience(seconds: float | None) -> None:
+    """Raise `ConfigurationError` for what is no time to wait."""
+    if seconds is not None and not seconds > 0:
+        raise ConfigurationError(f"patience is {seconds}; it is a number of seconds above 0")

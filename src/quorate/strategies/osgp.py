@@ -13,9 +13,10 @@ worker is always slow: at the bound everyone waits for it after all.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
-- pause: goes on; who gets something from it goes on for `bound` steps, then waits until it wakes up
+- pause: goes on; who gets something from it goes on for `bound` steps, then waits until it wakes up, or for `patience`
 - slow worker: goes on; all wait for it, as far as it is more than `bound` steps behind
-- corrupt gradient: untested; it spoils its own replica, and within some rounds all
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some rounds all
 - resize: goes on; every new worker begins at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight, and nothing in flight
 
@@ -34,7 +35,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.gossip import Gossip, OnGraph, check_patience, own_copy
 
 
 @dataclass(kw_only=True)
@@ -55,10 +56,13 @@ class OSGP(Gossip):
     """As of `d-psgd`; edges may lead one way."""
     bound: int = 1
     """Steps that a share may be late (the paper's tau); 0 is `sgp`."""
+    patience: float | None = None
+    """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
         if self.bound < 0:
             raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
+        check_patience(self.patience)
 
     def start(self, worker: Worker) -> State:
         return State(graph=self.graph(worker.size), x=own_copy(worker))
@@ -76,8 +80,9 @@ class OSGP(Gossip):
         newest = s.under_way[-1].own if s.under_way else None
         found = [Given(s.x, 1.0, (s.u,), -1)] if newest is None or newest.x is not s.x else [newest]
         while s.under_way and (len(s.under_way) > at_most or s.under_way[0].done()):
-            came = s.under_way.popleft().wait()
+            came = s.under_way.popleft().within(self.patience)
             found += [given for peer, given in came.items() if peer != worker.rank]
+        found += [] if self.patience is None else worker.neighbours.late()
         s.x, s.u = added_up([*found, *late], worker.neighbours.blank())
 
     def mass(self, worker: Worker) -> float:
@@ -98,4 +103,4 @@ class OSGP(Gossip):
 
     def finish(self, worker: Worker) -> None:
         super().finish(worker)
-        worker.state.x, worker.state.u = worker.parameters, 1.0
+        worker.state.x, worker.state.u = own_copy(worker), 1.0

@@ -15,7 +15,8 @@ Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
 - pause: goes on; its neighbours wait until it wakes up, and everyone else after them
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: untested; it spoils all replicas, one further with each step
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils all replicas, one further with each step
 - resize: goes on; from the mean of the old replicas, with nothing relayed yet
 - resume: goes on; every worker with its own replica, with nothing relayed yet
 
@@ -32,7 +33,7 @@ from quorate.core.strategy import Worker
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph
+from quorate.strategies.gossip import Gossip, OnGraph, own_copy
 
 
 @dataclass(kw_only=True)
@@ -64,7 +65,7 @@ class Relay(Gossip):
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         worker.update(worker.gradient)  # line 3
-        own, near = worker.parameters, worker.neighbours
+        own, near = own_copy(worker), worker.neighbours
         edges = self._edges(s, worker.rank, worker.size)
         given = {peer: near.blank().copy_(own) for peer, _ in edges}
         counts = dict.fromkeys(given, 1.0)

@@ -4,8 +4,8 @@ Idea: Push-sum. Every worker holds a numerator x and a weight u, from 1 on; its 
 gradient at z and lets the optimizer update x with it. Then it gives shares of x and u along its outgoing edges, keeps
 one, and adds up what comes in. Shares only have to add up to 1 at the giver, so the graph may be directed and change
 from step to step: by default each worker gives half to one other, 1, 2, 4 ... ranks ahead in turn. The sums of x and
-of u over all workers are kept by every exchange, and the weighted mean of all models is sum x / sum u. Momenta stay
-each worker's own.
+of u over all workers are kept by every exchange, and the weighted mean of all models is sum x / sum u. What becomes
+of momenta is a choice (`momentum`): each worker's own, by default.
 
 Cost: Per step, d + 1 numbers along each outgoing edge (one, by default), after the backward pass; two flat copies of
 the parameters. Each worker waits for those it gets something from in that step.
@@ -15,9 +15,11 @@ do (`osgp` waits less). With few examples per worker, where replicas differ much
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
-- pause: goes on; who gets something from it waits until it wakes up, and everyone else after them
+- pause: goes on; who gets something from it waits until it wakes up, and everyone else after them; with `patience`, no
+  longer than that
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: untested; it spoils its own replica, and within some rounds all
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some rounds all
 - resize: goes on; every new worker begins at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight
 
@@ -29,12 +31,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quorate.core.neighbours import Given, added_up
+from quorate.core.neighbours import Given
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.gossip import OnGraph, check_patience
+from quorate.strategies.gossip_momenta import GossipWithMomenta
 
 
 @dataclass(kw_only=True)
@@ -47,31 +50,36 @@ class State(OnGraph):
 
 @register("sgp")
 @dataclass(frozen=True, kw_only=True)
-class SGP(Gossip):
+class SGP(GossipWithMomenta):
     """Push-sum: shares of the parameters go along one-way edges, and a weight with them."""
 
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""
+    patience: float | None = None
+    """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
+
+    def __post_init__(self) -> None:
+        check_patience(self.patience)
 
     def start(self, worker: Worker) -> State:
-        return State(graph=self.graph(worker.size), x=own_copy(worker))
+        return State(graph=self.prepare(worker, self.graph(worker.size)), x=worker.parameters.bare())
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         worker.update(worker.gradient, at=s.x)  # lines 2 and 3: the gradient at z, the update on x
-        found = self.begin(worker, s.graph, s.x, s.u).wait()  # line 4
-        s.x, s.u = added_up(found.values(), worker.neighbours.blank())  # lines 5 and 6
-        worker.parameters = s.x / s.u  # line 7
+        given = self.shares(worker, s.x, s.u)
+        found = self.begin(worker, s.graph, given, s.u).within(self.patience)  # line 4
+        late = [] if self.patience is None else worker.neighbours.late()
+        s.x, s.u = self.sums(worker, [*found.values(), *late])  # lines 5 to 7
+        self.forget(worker, s.graph)
 
     def mass(self, worker: Worker) -> float:
         return float(worker.state.u)
 
     def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
         s: State = worker.state
-        for given in late:
-            s.x = s.x + given.x * given.weight
-            s.u += given.weight * given.scalars[0]
-        worker.parameters = s.x / s.u
+        own = Given(self.shares(worker, s.x, s.u), 1.0, (s.u,), -1)
+        s.x, s.u = self.sums(worker, [own, *late])
         super().absorb(worker, late)
 
     def resumed(self, worker: Worker) -> None:
@@ -80,4 +88,4 @@ class SGP(Gossip):
 
     def finish(self, worker: Worker) -> None:
         super().finish(worker)
-        worker.state.x, worker.state.u = worker.parameters, 1.0
+        worker.state.x, worker.state.u = worker.parameters.bare(), 1.0

@@ -14,6 +14,7 @@ topologies: Registry[type[Topology]] = Registry(
     {
         "binary-tree": "quorate.topology.trees:BinaryTree",
         "bipartite-exponential": "quorate.topology.matchings:BipartiteExponential",
+        "butterfly": "quorate.topology.butterfly:Butterfly",
         "complete": "quorate.topology.plain:Complete",
         "exponential": "quorate.topology.exponential:Exponential",
         "file": "quorate.topology.from_file:FromFile",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,100 +17,10 @@ from quorate.topology.reading import topology_of
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.gossip import RATE, Told, assert_nothing_is_lost, run, speeds, train
 
 SIZES = [1, 2, 3, 5, 8, 16]
 CONSERVING = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2"]
-RATE = 0.05
-
-
-def flat(tensors: Any) -> torch.Tensor:
-    return torch.cat([x.detach().double().reshape(-1) for x in tensors])
-
-
-@dataclass
-class Told:
-    """What one worker tells of its training."""
-
-    begin: torch.Tensor
-    gradients: torch.Tensor
-    """The sum of its own."""
-    end: torch.Tensor
-    replicas: list[torch.Tensor] = field(default_factory=list)
-    means: list[torch.Tensor] = field(default_factory=list)
-    masses: list[float] = field(default_factory=list)
-    momentum: torch.Tensor | None = None
-    steps: list[torch.Tensor] = field(default_factory=list)
-
-
-def train(
-    world: quorate.World,
-    steps: int,
-    *,
-    momentum: float = 0.0,
-    pauses: Callable[[int, int], float] = lambda rank, step: 0.0,
-    evaluates: tuple[int, ...] = (),
-    crashes: int | None = None,
-    **settings: Any,
-) -> Told:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=draw))
-    plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
-    optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
-    worker = optimizer.__dict__["_quorate_worker"]
-    begin = flat(model.parameters())
-    told = Told(begin, torch.zeros_like(begin), begin)
-    numbers = torch.Generator().manual_seed(100 + world.rank)
-    for step in range(steps):
-        if step in evaluates:
-            with world.evaluate():
-                told.means.append(flat(model.parameters()))
-            with world.evaluate(at="replica"):
-                told.replicas.append(flat(model.parameters()))
-                told.masses.append(worker.strategy.mass(worker))
-        if step == crashes:
-            world.wire.crash()
-        optimizer.zero_grad()
-        world.wire.clock.sleep(pauses(world.rank, step))
-        (world.rank + model(torch.randn(4, 3, generator=numbers))).square().mean().backward()
-        told.gradients += flat([p.grad for p in model.parameters()])
-        told.steps.append(flat([p.grad for p in model.parameters()]))
-        optimizer.step()
-    if momentum:
-        told.momentum = flat([optimizer.state[p]["momentum_buffer"] for p in model.parameters()])
-    optimizer.finish()
-    told.end = flat(model.parameters())
-    return told
-
-
-def run(size: int, task: Callable[[Any], Told], *, seed: int = 0, network: Network | None = None) -> list[Told]:
-    def live(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, network=network, timeout=120.0).run(live)
-
-
-def speeds(draw: random.Random, size: int) -> Callable[[int, int], float]:
-    """Some worker may be always slow; any may be late at times."""
-    base = [draw.choice([0.0, 0.0, 0.01, 0.05]) for _ in range(size)]
-    table = {(r, s): base[r] + (draw.random() < 0.2) * draw.uniform(0, 0.2) for r in range(size) for s in range(40)}
-    return lambda rank, step: table[rank, step]
-
-
-def assert_nothing_is_lost(found: list[Told]) -> None:
-    """Plain SGD: whatever was mixed with what, the mean moves by the mean of all gradients that were ever computed."""
-    moved = sum(told.gradients for told in found) * (RATE / len(found))
-    for told in found:
-        assert torch.equal(told.end, found[0].end)
-        assert torch.allclose(told.end, found[0].begin - moved, atol=2e-6)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -237,7 +145,7 @@ def test_relay_is_the_mean_of_everyone_each_as_old_as_its_way_is_long(topology: 
 
 @pytest.mark.parametrize("name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"])
 def test_momentum_stays_each_workers_own(name: str) -> None:
-    found = run(3, lambda w: train(w, 4, momentum=0.9, strategy=name))
+    found = run(3, lambda w: train(w, 4, heavy=0.9, strategy=name))
     for told in found:
         expected = torch.zeros_like(told.begin)
         for gradient in told.steps:

@@ -1,0 +1,74 @@
+"""What gossip writes down: when a worker came, how long it waited, and that nothing but its numbers travels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.records import records_of, rows
+from quorate.wire import current
+from quorate.wire.virtual.compute import Constant
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.world import VirtualWorld
+
+STEPS, NUMBERS = 5, 8
+STILL = Network(latency=0.0, bandwidth=1e15)
+
+
+def steps_of(folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, **settings: Any) -> list[list[dict[str, Any]]]:
+    """The steps of every rank; a step computes for 30 ms, and the last rank sleeps 50 ms before each."""
+    monkeypatch.setenv("QUORATE_RUN", str(folder))
+
+    def live(wire: Wire) -> None:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world = quorate.join()
+            model = torch.nn.Linear(3, 2)
+            plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+            optimizer: Any = quorate.distribute(plain, model, **settings)
+            for _ in range(STEPS):
+                wire.clock.sleep(0.05 if world.rank == size - 1 else 0.0)
+                model(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+            optimizer.finish()
+            place.leave()
+        finally:
+            current.forget(thread_only=True)
+
+    VirtualWorld(size, compute=Constant(0.030), network=STILL).run(live)
+    return [[row for row in rows(records_of(folder, rank)) if row["kind"] == "step"] for rank in range(size)]
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2", "relay"])
+def test_who_waits_came_before_it_waited(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = steps_of(tmp_path, monkeypatch, 2, strategy=name)
+    for step in first[1:]:
+        assert step["compute"] == pytest.approx(0.030, abs=1e-4)
+        assert step["arrive"] - step["begin"] == pytest.approx(0.030, abs=1e-4)
+    assert 0.05 * (STEPS - 2) <= sum(step["wait"] for step in first) <= 0.05 * STEPS + 1e-3
+    assert sum(step["wait"] for step in last) == pytest.approx(0.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "vectors"),
+    [
+        ({"strategy": "d-psgd", "topology": "ring"}, 2 * (STEPS + 1)),
+        ({"strategy": "d-psgd", "topology": "ring", "momentum": "average"}, 4 * (STEPS + 1)),
+        ({"strategy": "d-psgd", "topology": "complete", "overlap": False}, 3 * STEPS),
+        ({"strategy": "sgp"}, STEPS),
+        ({"strategy": "sgp", "momentum": "average"}, 2 * STEPS),
+        ({"strategy": "osgp"}, STEPS),
+        ({"strategy": "d2", "topology": "ring"}, 2 * STEPS),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_what_travels_is_the_parameters_and_nothing_else(
+    settings: dict[str, Any], vectors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for steps in steps_of(tmp_path, monkeypatch, 4, **settings):
+        assert sum(step["bytes_out"] for step in steps) == vectors * NUMBERS * 4
