@@ -1,12 +1,12 @@
 """What do local steps cost in quality, and what do they spare?
 
-- quality: DiLoCo (H = 500) on `stdlib-bytes`, 4 workers, after 10 % of synchronous steps, against synchronous SGD at
-  equal data, in real processes: the ratio of the final losses, and how many times fewer exchanges there are after the
+- quality: DiLoCo (H = 500) on `stdlib-bytes`, 4 workers, after 10 % of synchronous steps, against torch DDP at equal
+  data, in real processes: the ratio of the final losses, and how many times fewer exchanges there are after the
   synchronous part.
-- slow link: the virtual twin of the same at 100 Mbit/s, 4 workers, a step of 0.5 s: seconds per step of all-reduce over
-  those of DiLoCo. (Synchronous SGD is all-reduce, since DDP cannot be virtual.)
-- light imbalance: the regression of `light_imbalance.py`, one random worker in eight late by 300 ms in every step:
+- imbalance: the regression of `light_imbalance.py`, 8 real processes, one random worker late by 300 ms in every step:
   gradients per second of every strategy of local steps over DDP's, and the time to the same training loss.
+
+`--part` measures one of them only; `slow_link.py` and `wait_avoiding.py` go on with links and with many workers.
 """
 
 from __future__ import annotations
@@ -20,24 +20,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import readings
 import record
-from trainings import ALL_REDUCE, DDP, Runs, Setting, Side, in_milliseconds
+from trainings import DDP, Runs, Setting, Side, in_milliseconds
 
 from quorate.compare.grid import SCRIPT
-from quorate.launch.forked_request import VirtualRun
 from quorate.report.quality import final_quality
 from quorate.report.reading import RunRecords
 
 WORKERS = 4
-BATCH = 16
-WINDOWS = 84_929
-"""Of the workload, in Python 3.11.7; another count only changes how many steps are made."""
-LINK = 100e6 / 8
-"""Bytes per second."""
-STEP = 0.5
-"""Virtual seconds."""
-LATE, PACE, LOSS, RATE = 0.3, 0.28, 4.7, 3.0
+BATCH = 2
+LENGTH = 64
+WINDOWS = 169_859
+"""Of the workload at that length, in Python 3.11.7; another count only changes how many steps are made."""
+LATE, PACE, RATE = 0.3, 0.28, 3.0
 """As in `light_imbalance.py`."""
-
+LOSSES = (8.0, 4.7)
+"""Of training, to which times are told; the second is the published final one."""
+PARTS = ("quality", "imbalance")
 
 SMALL = {"width": 64, "layers": 1, "heads": 4, "length": 32, "test_windows": 64}
 """Settings of the workload with --quick."""
@@ -45,10 +43,11 @@ SMALL = {"width": 64, "layers": 1, "heads": 4, "length": 32, "test_windows": 64}
 
 def text(steps: int, *, is_small: bool) -> list[str]:
     """Arguments of the script for so many steps of every worker."""
-    windows = WINDOWS * (4 if is_small else 1)
+    windows = WINDOWS * (2 if is_small else 1)
     epochs = steps * BATCH * WORKERS / windows
-    settings = ["--settings", json.dumps(SMALL)] if is_small else []
-    return ["stdlib-bytes", *settings, "--batch", str(BATCH), "--epochs", repr(epochs), "--evaluations", "1"]
+    settings = json.dumps(SMALL if is_small else {"length": LENGTH})
+    work = ["--batch", str(BATCH), "--epochs", repr(epochs), "--evaluations", "1"]
+    return ["stdlib-bytes", "--settings", settings, *work]
 
 
 def exchanges(run: RunRecords, after: int) -> int:
@@ -82,21 +81,6 @@ def quality(runs: Runs, report: record.Report, repeats: int, steps: int, period:
     report.bar("exchanges, ddp / diloco / H", record.median_of(per_period), at_least=0.5)
 
 
-def slow_link(runs: Runs, report: record.Report, steps: int, period: int, *, is_small: bool) -> None:
-    """Seconds per step in the virtual world."""
-    outer = Side(name="diloco", strategy="diloco", settings={"sync_every": period})
-    setting = Setting(workers=WORKERS, steps=steps, batch=BATCH)
-    virtual = VirtualRun(compute=f"constant:{in_milliseconds(STEP)}", bandwidth=LINK)
-    seconds = {}
-    for side in (ALL_REDUCE, outer):
-        run = runs.script(str(SCRIPT), text(steps, is_small=is_small), side, setting, virtual=virtual)
-        own = run.ranks[0].steps
-        seconds[side.name] = (own[-1].end - own[0].end) / (len(own) - 1)
-        report.rows.append(record.figure(f"virtual, 100 Mbit/s: seconds of a step, {side.name}", [seconds[side.name]]))
-    name = "virtual, 100 Mbit/s: seconds of a step, all-reduce / diloco"
-    report.rows.append(record.figure(name, [seconds["all-reduce"] / seconds["diloco"]]))
-
-
 def late_sides() -> list[Side]:
     """Every strategy of local steps, at periods that fit the regression's few hundred steps."""
     return [
@@ -104,8 +88,8 @@ def late_sides() -> list[Side]:
         Side(name="local-sgd, by time", strategy="local-sgd", settings={"sync_every": "3s"}),
         Side(name="slowmo", strategy="slowmo", settings={"sync_every": 8, "slow_every": 1, "beta": 0.2}),
         Side(name="diloco", strategy="diloco", settings={"sync_every": 8}),
-        Side(name="adaptive-local-sgd", strategy="adaptive-local-sgd", settings={"sync_every": 8}),
         Side(name="eager-averaging", strategy="eager-averaging", settings={"sync_every": 4}),
+        Side(name="group-averaging", strategy="group-averaging"),
     ]
 
 
@@ -121,37 +105,49 @@ def imbalance(runs: Runs, report: record.Report, repeats: int, steps: int, sides
     if steps < 100:
         late = replace(late, batch=32, workload={"points": 4096, "features": 1024})
     rates: dict[str, list[float]] = {}
-    times: dict[str, list[float | None]] = {}
+    times: dict[tuple[str, float], list[float | None]] = {}
+    losses: dict[str, list[float]] = {}
     for seed in range(repeats):
         order = [DDP, *sides]
         for side in order[seed % len(order) :] + order[: seed % len(order)]:
             run = runs.train(side, late, seed)
             rates.setdefault(side.name, []).append(readings.gradients_per_second(run, late.batch))
-            times.setdefault(side.name, []).append(readings.seconds_to(LOSS, run))
-    for side in sides:
-        ratios = [ours / ddp for ours, ddp in zip(rates[side.name], rates["ddp"], strict=True)]
-        report.rows.append(record.figure(f"late by 300 ms: gradients per second, {side.name} / ddp", ratios))
-        pairs = zip(times["ddp"], times[side.name], strict=True)
-        reached = [ddp / ours for ddp, ours in pairs if ddp is not None and ours is not None]
-        if len(reached) == repeats:
-            report.rows.append(record.figure(f"late by 300 ms: seconds to the loss, ddp / {side.name}", reached))
+            for loss in LOSSES:
+                times.setdefault((side.name, loss), []).append(readings.seconds_to(loss, run))
+            losses.setdefault(side.name, []).append(readings.final_loss(run))
+    for side in [DDP, *sides]:
+        name = f"late by 300 ms: final loss, {side.name}"
+        report.rows.append(record.figure(name, losses[side.name]))
+        if side is not DDP:
+            ratios = [ours / ddp for ours, ddp in zip(rates[side.name], rates["ddp"], strict=True)]
+            report.rows.append(record.figure(f"late by 300 ms: gradients per second, {side.name} / ddp", ratios))
+        for loss in LOSSES:
+            reached = [one for one in times[side.name, loss] if one is not None]
+            if len(reached) == repeats:
+                name = f"late by 300 ms: seconds to a loss of {loss:g}, {side.name}"
+                report.rows.append(record.figure(name, reached))
 
 
 def main() -> int:
     parser = record.arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--part", choices=PARTS, help="measure this only")
     parser.add_argument("--steps", type=int, default=5000, help="of the text, every worker (5000)")
     parser.add_argument("--sync-every", type=int, default=500, help="H of DiLoCo (500)")
-    parser.add_argument("--repeats", type=int, default=3, help="seeds (3)")
+    parser.add_argument("--late-steps", type=int, default=250, help="of the regression (250)")
+    parser.add_argument("--repeats", type=int, default=1, help="seeds (1)")
     options = parser.parse_args()
-    steps, period, repeats = options.steps, options.sync_every, options.repeats
+    steps, period, late, repeats = options.steps, options.sync_every, options.late_steps, options.repeats
     if options.quick:
-        steps, period, repeats = 12, 4, 1
+        steps, period, late, repeats = 12, 4, 16, 1
+    parts = PARTS if options.part is None else (options.part,)
     sides = [late_sides()[0], late_sides()[-1]] if options.quick else late_sides()
-    report = record.Report("local_steps", {"steps": steps, "sync_every": period, "repeats": repeats})
-    with Runs(total=2 * repeats + 2 + repeats * (len(sides) + 1)) as runs:
-        quality(runs, report, repeats, steps, period, is_small=options.quick)
-        slow_link(runs, report, 2 * period, period, is_small=options.quick)
-        imbalance(runs, report, repeats, 16 if options.quick else 390, sides)
+    settings = {"steps": steps, "sync_every": period, "late_steps": late, "repeats": repeats, "parts": list(parts)}
+    report = record.Report("local_steps", settings)
+    with Runs(repeats * (2 * ("quality" in parts) + (len(sides) + 1) * ("imbalance" in parts))) as runs:
+        if "quality" in parts:
+            quality(runs, report, repeats, steps, period, is_small=options.quick)
+        if "imbalance" in parts:
+            imbalance(runs, report, repeats, late, sides)
     return report.show(options)
 
 

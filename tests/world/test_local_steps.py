@@ -22,6 +22,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("post-local-sgd", {"sync_every": 3, "after": 5}),
     ("slowmo", {"sync_every": 2, "slow_every": 2}),
     ("diloco", {"sync_every": 4, "outer_device": "cpu"}),
+    ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
+    ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
     ("eager-averaging", {"sync_every": 2, "wait_for": "all"}),
 ]
@@ -72,10 +74,35 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
     [
         ("local-sgd", {"sync_every": "50ms"}),
         ("eager-averaging", {"sync_every": 2, "wait_for": 1}),
-        ("diloco", {"sync_every": 5}),
+        ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
+        ("group-averaging", {"sync_every": 4}),
+        ("hierarchical-local-sgd", {"sync_every": "20ms", "across_every": 3}),
     ],
 )
 def test_unequal_workers_end_equal(strategy: str, settings: dict[str, Any]) -> None:
     ends = run_real_world(SIZE, functools.partial(task, strategy, settings, pause=0.01, uneven=4))
     assert all(end == ends[0] for end in ends)
     assert torch.tensor(ends[0]).isfinite().all()
+
+
+def behind(world: World) -> float:
+    """Rank 2 computes its first gradient until the others have made five steps; the sixth is a mean of all."""
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(300, 300)
+    plain = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer: Any = quorate.distribute(plain, model, "group-averaging", sync_every=6, group_size=4)
+    for step in range(6):
+        if world.rank == 2 and step == 0:
+            world.wire.board.wait(["five steps of 0", "five steps of 1"], timeout=20.0)
+        if world.rank != 2 and step == 5:
+            world.wire.board.set(f"five steps of {world.rank}", b"")
+        model(torch.randn(2, 300)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.finish()
+    return float(sum(p.double().sum() for p in model.parameters()))
+
+
+def test_in_a_group_nobody_waits_for_one_that_computes() -> None:
+    found = run_real_world(SIZE, behind)
+    assert found[0] == found[1] == found[2]

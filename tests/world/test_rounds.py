@@ -94,6 +94,7 @@ def task(strategy: str, settings: dict[str, Any], stops: int, steps: int, world:
         ("eager-majority", {}),
         ("backup-workers", {"wait_for": 2}),
         ("bounded-staleness", {"max_staleness": 1}),
+        ("adaptive", {"window": 2}),
     ],
 )
 def test_replicas_end_equal_and_nothing_is_lost(strategy: str, settings: dict[str, Any]) -> None:

@@ -36,7 +36,8 @@ class Piece(Dataset[Any]):
         epochs = range(begin // examples, (begin + length - 1) // examples + 1)
         self._orders = {epoch: epoch_order(examples, seed=seed, epoch=epoch) for epoch in epochs}
 
-    def _place(self, index: int) -> int:
+    def place(self, index: int) -> int:
+        """Where an example of the piece is in the data."""
         epoch, place = divmod(self.begin + index, self._examples)
         return int(self._orders[epoch][place])
 
@@ -44,11 +45,11 @@ class Piece(Dataset[Any]):
         return self.length
 
     def __getitem__(self, index: int) -> Any:
-        return self.data[self._place(index)]
+        return self.data[self.place(index)]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Several at once, where the data can do that."""
-        places = [self._place(index) for index in indices]
+        places = [self.place(index) for index in indices]
         together = getattr(self.data, "__getitems__", None)
         found: list[Any] = [self.data[place] for place in places] if together is None else together(places)
         return found

@@ -32,27 +32,31 @@ class OwnReplica(Protocol):
         """The learning rate of every parameter group, as it stands."""
         ...
 
-    def read(self, *, moments: bool = False, numbers: Sequence[float] = ()) -> Flat:
+    def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
         """A copy of the parameters; with `moments` of the optimizer's as well, and with `numbers` behind them.
 
-        Equal settings give equal layouts on all workers, whatever an optimizer has come to keep.
+        With `only` these of the tensors, counted in the order of the parameters' layout. Equal settings give equal
+        layouts on all workers, whatever an optimizer has come to keep.
         """
         ...
 
-    def write(self, mean: Flat, *, moments: bool = False) -> None:
-        """Let the model, and with `moments` the optimizer, have the numbers of such a vector."""
+    def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
+        """Let the model, and with `moments` the optimizer, have the numbers of such a vector, a mean of all workers'.
+
+        How far the model was from it goes into the records.
+        """
         ...
 
-    def parameters_of(self, mean: Flat) -> Flat:
-        """The parameters in such a vector, as a vector of their own: a copy."""
+    def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
+        """The parameters in such a vector, as a vector over all of them (0 where they are not in it): a copy."""
         ...
 
     def numbers_of(self, mean: Flat) -> tuple[float, ...]:
         """The numbers that were behind them."""
         ...
 
-    def forget_moments(self) -> None:
-        """Let the optimizer begin anew: what it keeps of every parameter that is trained is gone."""
+    def forget_moments(self, *, only: Sequence[int] | None = None) -> None:
+        """Let the optimizer begin anew: what it keeps of every parameter that is trained (or of these) is gone."""
         ...
 
     def step_alone(self, is_alone: bool) -> None:

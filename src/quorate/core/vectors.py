@@ -54,6 +54,14 @@ class Layout:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
+    def bare(self) -> Layout:
+        """The same without a header."""
+        if not self.header:
+            return self
+        *parts, last = self.parts
+        return Layout(self.segments, (*parts, Part(last.numel - self.header, last.dtype, last.device)), 0)
+
+    @cached_property
     def by_part(self) -> tuple[tuple[int, ...], ...]:
         """For each part, the indices of its segments."""
         found: list[list[int]] = [[] for _ in self.parts]
@@ -121,9 +129,18 @@ class Flat:
     def clone(self) -> Flat:
         return self.map(Tensor.clone)
 
+    def bare(self) -> Flat:
+        """The same numbers (views) without the header."""
+        if not self.layout.header:
+            return self
+        *parts, last = self.parts
+        return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout.bare)
+
     def copy_(self, other: Flat) -> Flat:
-        for mine, theirs in zip(self.parts, other.parts, strict=True):
-            mine.copy_(theirs)
+        """Take the numbers of `other`, whose header may be longer or shorter: then both stay without it."""
+        mine, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
+        for there, numbers in zip(mine.parts, theirs.parts, strict=True):
+            there.copy_(numbers)
         return self
 
     def add_(self, other: Flat, alpha: float = 1.0) -> Flat:

@@ -13,6 +13,7 @@ strategies: Registry[type[Strategy]] = Registry(
     "strategy",
     {
         "ad-psgd": "quorate.strategies.ad_psgd:ADPSGD",
+        "adaptive": "quorate.strategies.adaptive:Adaptive",
         "adaptive-local-sgd": "quorate.strategies.adaptive_local_sgd:AdaptiveLocalSGD",
         "all-reduce": "quorate.strategies.all_reduce:AllReduce",
         "backup-workers": "quorate.strategies.backup_workers:BackupWorkers",
@@ -23,6 +24,8 @@ strategies: Registry[type[Strategy]] = Registry(
         "eager-averaging": "quorate.strategies.eager_averaging:EagerAveraging",
         "eager-majority": "quorate.strategies.eager_majority:EagerMajority",
         "eager-solo": "quorate.strategies.eager_solo:EagerSolo",
+        "group-averaging": "quorate.strategies.group_averaging:GroupAveraging",
+        "hierarchical-local-sgd": "quorate.strategies.hierarchical_local_sgd:HierarchicalLocalSGD",
         "local-sgd": "quorate.strategies.local_sgd:LocalSGD",
         "osgp": "quorate.strategies.osgp:OSGP",
         "post-local-sgd": "quorate.strategies.post_local_sgd:PostLocalSGD",

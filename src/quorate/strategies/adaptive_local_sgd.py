@@ -12,8 +12,8 @@ When it loses: With few workers and small batches the drift is mostly noise of t
 is then near (P - 1) / P from the first step on, and H stays at `least` unless `drift` is set higher.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
-  worker
+- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
+  `on_death="stop"` makes all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean
 - corrupt gradient: untested; it spoils one replica, and with it the next mean

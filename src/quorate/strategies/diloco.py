@@ -5,61 +5,53 @@ The way that the replicas went in the mean, from the point where all began, is t
 with Nesterov momentum), whose step is where all go on. `after` steps may be synchronous first, as under `all-reduce`.
 With an outer rate of 1 and no momentum it is `local-sgd`.
 
+Streaming: the parameters may be cut into `fragments` of about equal bytes, each with an outer optimizer and a point of
+its own, which come to their means in turn, H / K steps apart: the same numbers in K smaller messages. And the mean may
+be under way while the next `overlap` steps are made: then each worker goes on from `merge` times where it is by then
+and 1 - `merge` times the outer step's point. The way is always that from the point all have in common.
+
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two copies of
 the parameters in memory (where all began, and the outer momentum), in float32, off the device with
-`outer_device="cpu"`. All wait for the slowest, every H steps. At an evaluation and at the end there is one outer step
-more.
+`outer_device="cpu"`. All wait for the slowest, every H steps; with fragments K times as often, with `overlap` only as
+far as it is more than that many steps behind. At an evaluation and at the end there is one outer step more.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps: the outer
 rate and momentum are made for hundreds. Where evaluations are more frequent than means, these set the period.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
-  worker
+- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
+  `on_death="stop"` makes all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
 - corrupt gradient: untested; it spoils one replica, and with it the next outer step
 - resize: goes on; from the mean of the old replicas, with the outer optimizer's state
-- resume: goes on; every worker with its own replica, and the outer optimizer's state
+- resume: goes on; every worker with its own replica, and the outer optimizer's state; a mean that was under way is
+  left out, and what it held counts in the fragment's next one
 
 Paper: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023, Algorithm 1 (H =
-500, outer rate 0.7, outer momentum 0.9). Outer Adam and Adagrad are those of Reddi et al., "Adaptive federated
-optimization", ICLR 2021, with bias correction.
-"""
+500, outer rate 0.7, outer momentum 0.9). Fragments, overlap and merging: Douillard et al., "Streaming DiLoCo with
+overlapping communication", 2025, Algorithm 2. Outer Adam and Adagrad are those of Reddi et al., "Adaptive federated
+optimization", ICLR 2021, with bias correction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from quorate.core.errors import ConfigurationError
-from quorate.core.resize import kept
-from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat
+from quorate.core.local_steps import every
+from quorate.core.outer_steps import OuterSteps
 from quorate.strategies import register
-from quorate.strategies.post_local_sgd import PostLocalSGD
-from quorate.strategies.post_local_sgd import State as PostLocalState
-
-
-@dataclass(kw_only=True)
-class State(PostLocalState):
-    """What local steps keep, and the outer optimizer."""
-
-    before: Flat | None = kept("same")
-    """Where all began; None while steps are synchronous."""
-    memory: dict[str, Any] = kept("same")
-    """Of the outer optimizer."""
+from quorate.strategies.streaming import Streaming
 
 
 @register("diloco")
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(PostLocalSGD):
+class DiLoCo(Streaming):
     """Hundreds of local steps, then one step of an outer optimizer on how far they went."""
 
     sync_every: int | str = 500
-    """H: as of `local-sgd`."""
+    """H: as of `local-sgd`; of each fragment."""
     after: int | Literal["decay"] = 0
     """Synchronous steps before the first local one."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
@@ -78,31 +70,23 @@ class DiLoCo(PostLocalSGD):
         if not self.outer_rate > 0 or not 0 <= self.outer_momentum < 1:
             found = f"outer_rate={self.outer_rate}, outer_momentum={self.outer_momentum}"
             raise ConfigurationError(f"{found}: the rate is above 0, and the momentum from 0 to below 1")
+        if self.fragments < 1 or self.overlap < 0 or not 0 <= self.merge < 1:
+            found = f"fragments={self.fragments}, overlap={self.overlap}, merge={self.merge}"
+            raise ConfigurationError(f"{found}: fragments is from 1 on, overlap from 0 on, and merge from 0 to below 1")
+        period = every(self.sync_every)
+        if period.unit == "steps" and (period.count % self.fragments or self.overlap >= period.count / self.fragments):
+            found = f"sync_every={self.sync_every}, fragments={self.fragments}, overlap={self.overlap}"
+            raise ConfigurationError(f"{found}: sync_every is a multiple of fragments, and overlap below their ratio")
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Of the outer optimizer, as torch has them."""
+    def outer_steps(self) -> OuterSteps:
+        options: dict[str, Any] = {"lr": self.outer_rate, "eps": 1e-3}
         if self.outer == "sgd":
             is_nesterov = self.nesterov and self.outer_momentum > 0
-            return {"lr": self.outer_rate, "momentum": self.outer_momentum, "nesterov": is_nesterov}
-        if self.outer == "adam":
-            return {"lr": self.outer_rate, "betas": (self.outer_momentum, 0.99), "eps": 1e-3}
-        return {"lr": self.outer_rate, "eps": 1e-3}
-
-    def start(self, worker: Worker) -> State:
-        is_local = super().start(worker).is_local
-        return State(is_local=is_local, before=self._kept(worker.parameters) if is_local else None, memory={})
-
-    def _kept(self, x: Flat) -> Flat:
-        return x.map(torch.Tensor.cpu) if self.outer_device == "cpu" else x
-
-    def follow(self, worker: Worker, mean: Flat) -> None:
-        state: State = worker.state
-        super().follow(worker, mean)
-        reached = self._kept(worker.replica.parameters_of(mean))
-        if state.before is None:  # the last synchronous step
-            state.before = reached
-            return
-        way = state.before - reached
-        worker.updater(state.before, state.memory, kind=self.outer, **self.options)(way)  # line 14
-        worker.parameters = state.before
+            options = {"lr": self.outer_rate, "momentum": self.outer_momentum, "nesterov": is_nesterov}
+        elif self.outer == "adam":
+            options["betas"] = (self.outer_momentum, 0.99)
+        is_on_cpu = self.outer_device == "cpu"
+        return OuterSteps(
+            kind=self.outer, options=options, is_on_cpu=is_on_cpu, momentum=self.momentum, merge=self.merge
+        )

@@ -18,8 +18,8 @@ The mean of P workers after H steps is behind P H synchronous steps at the same 
 training above all. Weight decay and clipping act H times, on each replica by itself.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
-  worker
+- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
+  `on_death="stop"` makes all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
 - corrupt gradient: untested; it spoils one replica, and with it the next mean
@@ -57,6 +57,9 @@ class LocalSGD(Strategy):
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
 
+    on_death: Literal["continue", "stop"] = "continue"
+    """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
+
     def __post_init__(self) -> None:
         every(self.sync_every)
 
@@ -67,6 +70,9 @@ class LocalSGD(Strategy):
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         return self.buffers
 
+    def outlives(self) -> bool:
+        return self.on_death == "continue"
+
     def start(self, worker: Worker) -> LocalSteps:
         return LocalSteps()
 
@@ -75,8 +81,12 @@ class LocalSGD(Strategy):
         worker.update(worker.gradient)  # line 4
         local.count(worker.replica, self.period_of(worker))
         if local.is_due(worker.replica, self.period_of(worker)):  # line 5
-            mine, weight = self.leftover(worker)
-            self.follow(worker, worker.peers.mean(mine, weight=weight).wait())  # line 6
+            self.meet(worker)
+
+    def meet(self, worker: Worker) -> None:
+        """It is time for a mean."""
+        mine, weight = self.leftover(worker)
+        self.follow(worker, worker.peers.mean(mine, weight=weight).wait())  # line 6
 
     def leftover(self, worker: Worker) -> tuple[Flat, float]:
         mine = worker.replica.read(moments=self.momentum == "average", numbers=self.numbers(worker))

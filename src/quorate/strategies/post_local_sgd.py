@@ -10,8 +10,8 @@ When it loses: Where the learning rate never falls and no number of steps is giv
 most of the time is spent before the first decay, it saves little.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second of their next exchange, with an error that names the
-  dead worker
+- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
+  `on_death="stop"` makes all stop
 - pause: goes on; all wait at the next exchange until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it, in every step first, at every mean then

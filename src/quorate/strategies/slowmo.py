@@ -15,8 +15,8 @@ When it loses: With few workers, where means have little noise that momentum cou
 for WMT16 En-De is 0 below 4 workers, 0.2 at 4, 0.5 at 8, 0.6 at 16. beta wants tuning.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
-  worker
+- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
+  `on_death="stop"` makes all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
 - corrupt gradient: untested; it spoils one replica, and with it the next mean

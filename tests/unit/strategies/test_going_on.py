@@ -23,7 +23,10 @@ STEPS = 13
         ("post-local-sgd", {"sync_every": 3, "after": 4}),
         ("slowmo", {"sync_every": 2, "slow_every": 2}),
         ("diloco", {"sync_every": 3, "outer_device": "cpu"}),
+        ("diloco", {"sync_every": 4, "fragments": 2, "outer": "adam"}),
         ("adaptive-local-sgd", {"sync_every": 2}),
+        ("group-averaging", {"sync_every": 3}),
+        ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ],
 )
 def test_it_goes_on_bit_for_bit(strategy: str, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ def steps_of(world: World, steps: int, strategy: str, *, saves: int = -1) -> tup
     return began, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-@pytest.mark.parametrize("strategy", ["local-sgd", "slowmo", "diloco", "eager-averaging"])
+@pytest.mark.parametrize("strategy", ["local-sgd", "slowmo", "diloco", "eager-averaging", "group-averaging"])
 def test_it_goes_on_with_more_workers_and_fewer(strategy: str, tmp_path: Path) -> None:
     in_world(3, tmp_path, lambda world: steps_of(world, 7, strategy, saves=5))
     for size in (2, 4):
@@ -65,3 +68,11 @@ def test_it_goes_on_with_more_workers_and_fewer(strategy: str, tmp_path: Path) -
         assert all((began or 0) >= 4 for began, _ in ends)
         assert all(torch.equal(end, ends[0][1]) for _, end in ends)
         assert ends[0][1].isfinite().all()
+
+
+def test_fragments_may_be_others_after_a_checkpoint(tmp_path: Path) -> None:
+    choice = {"strategy": "diloco", "optimizer": "sgd", "sync_every": 4}
+    in_world(2, tmp_path, lambda world: train(world, 9, saves=lambda rank, step: step in (5, 7), **choice))
+    rest = in_world(2, tmp_path, lambda world: train(world, STEPS, fragments=2, **choice))
+    assert all(one.began in (5, 7) for one in rest)
+    assert all(torch.equal(x, y) for x, y in zip(rest[0].state, rest[1].state, strict=True))

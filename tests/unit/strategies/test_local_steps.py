@@ -2,160 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_steps import every
+from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.world import World
 from quorate.train.outer import updater
+from quorate.train.step_times import RECORDER
 from quorate.wire import current
-from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.world import VirtualWorld
-
-SIZES = [1, 2, 3, 5, 8]
-STEPS = 12
-RATE, MOMENTUM = 0.05, 0.9
-
-
-def net() -> nn.Module:
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
-    draw = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=draw))
-    return model
-
-
-def loss(model: nn.Module, rank: int, step: int) -> Tensor:
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1000 * step + rank))
-    return (model(x) - rank).square().mean()  # workers want different things
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
-@dataclass
-class Told:
-    """Of one worker's training."""
-
-    end: Tensor
-    evaluated: list[Tensor] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    means: int = 0
-
-
-def train(
-    world: World,
-    strategy: str,
-    *,
-    steps: int = STEPS,
-    heavy: float = MOMENTUM,
-    schedule: Callable[[int], float] = lambda step: 1.0,
-    evaluates: tuple[int, ...] = (),
-    pause: Callable[[int], float] = lambda rank: 0.0,
-    make: Callable[[Any], torch.optim.Optimizer] | None = None,
-    **settings: Any,
-) -> Told:
-    model = net()
-    plain = make or (lambda p: torch.optim.SGD(p, lr=RATE, momentum=heavy))
-    optimizer: Any = quorate.distribute(plain(model.parameters()), model, strategy, alone="algorithm", **settings)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    worker = optimizer.__dict__["_quorate_worker"]
-    told, clock, mean = Told(flat(model)), world.wire.clock, worker.peers.mean
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        told.means += 1
-        return mean(*args, **kwargs)
-
-    worker.peers.mean = counted
-    for step in range(steps):
-        if step in evaluates:
-            with world.evaluate():
-                told.evaluated.append(flat(model))
-        optimizer.zero_grad()
-        clock.sleep(pause(world.rank))
-        loss(model, world.rank, step).backward()
-        begin = clock.now()
-        optimizer.step()
-        told.waited.append(clock.now() - begin)
-        scheduler.step()
-    optimizer.finish()
-    told.end = flat(model)
-    return told
-
-
-def run(size: int, task: Callable[[World], Told], *, seed: int = 0, compute: float = 0.01) -> list[Told]:
-    def live(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, compute=Constant(compute), timeout=60.0).run(live)
-
-
-def trained(size: int, strategy: str, **choice: Any) -> Tensor:
-    """The end of a training, which is the same on all workers."""
-    told = run(size, lambda world: train(world, strategy, **choice))
-    assert all(torch.equal(one.end, told[0].end) for one in told)
-    return told[0].end
-
-
-Models = list[tuple[nn.Module, torch.optim.Optimizer]]
-
-
-def in_turn(
-    size: int, period: int, agree: Callable[[Models], None], *, heavy: float = MOMENTUM, steps: int = STEPS
-) -> Tensor:
-    """P models, each trained by itself, and `agree` called with all of them after every `period` steps."""
-    models = [net() for _ in range(size)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=RATE, momentum=heavy) for model in models]
-    for step in range(steps):
-        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            optimizer.zero_grad()
-            loss(model, rank, step).backward()
-            optimizer.step()
-        if (step + 1) % period == 0:
-            agree(list(zip(models, optimizers, strict=True)))
-    return flat(models[0])
-
-
-def put(model: nn.Module, numbers: Tensor) -> None:
-    with torch.no_grad():
-        for p, part in zip(model.parameters(), numbers.split([p.numel() for p in model.parameters()]), strict=True):
-            p.copy_(part.view(p.shape))
-
-
-def average(models: Models) -> Tensor:
-    mean = torch.stack([flat(model) for model, _ in models]).mean(0)
-    for model, _ in models:
-        put(model, mean)
-    return mean
-
-
-def average_momenta(models: Models) -> None:
-    for rows in zip(*(model.parameters() for model, _ in models), strict=True):
-        momenta = [optimizer.state[p]["momentum_buffer"] for p, (_, optimizer) in zip(rows, models, strict=True)]
-        mean = torch.stack(momenta).mean(0)
-        for x in momenta:
-            x.copy_(mean)
-
-
-def close(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+from tests.support.local_trainings import (
+    MOMENTUM,
+    RATE,
+    SIZES,
+    STEPS,
+    Models,
+    Told,
+    average,
+    average_momenta,
+    close,
+    flat,
+    in_turn,
+    loss,
+    net,
+    put,
+    run,
+    train,
+    trained,
+)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -249,6 +132,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("adaptive-local-sgd", {"sync_every": 2}),
     ("diloco", {"sync_every": 3}),
     ("eager-averaging", {"sync_every": 3, "wait_for": 1}),
+    ("group-averaging", {"sync_every": 4}),
+    ("hierarchical-local-sgd", {"sync_every": 2, "across_every": 3, "group_size": 2}),
+    ("hierarchical-local-sgd", {"sync_every": "30ms", "across_every": 3, "group_size": 2}),
+    ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
+    ("diloco", {"sync_every": 3, "overlap": 2, "after": 2}),
     ("diloco", {"sync_every": 3, "after": 3, "outer": "adam", "outer_rate": 0.05, "outer_device": "cpu"}),
 ]
 
@@ -425,3 +313,32 @@ def test_more_local_steps_are_taken_where_replicas_go_the_same_way(is_apart: boo
         return Told(torch.tensor(float(period)))
 
     assert [one.end.item() for one in run(2, task)] == [2.0 if is_apart else 16.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "means"),
+    [
+        ("local-sgd", {"sync_every": 3}, 4),
+        ("slowmo", {"sync_every": 6, "slow_every": 1}, 2),
+        ("group-averaging", {"sync_every": 4, "group_size": 2}, 3),
+        ("hierarchical-local-sgd", {"sync_every": 2, "across_every": 3, "group_size": 1}, 2),
+        ("diloco", {"sync_every": 4, "fragments": 2}, 6 + 1),  # at the end, that of the fragment that is behind
+    ],
+)
+def test_at_every_mean_the_distance_of_each_replica_is_recorded(
+    strategy: str, settings: dict[str, Any], means: int, tmp_path: Path
+) -> None:
+    def task(world: World) -> Told:
+        recorder = current.here().kept[RECORDER] = Recorder(records_of(tmp_path, world.rank))
+        told = train(world, strategy, **settings)
+        recorder.close()
+        return told
+
+    told = run(2, task)
+    first, second = ([row for row in rows(records_of(tmp_path, rank)) if row["kind"] == "distance"] for rank in (0, 1))
+    assert len(first) == len(second) == means
+    for one, other in zip(first, second, strict=True):
+        assert one["distance"] == pytest.approx(other["distance"], rel=1e-3)  # two are equally far from their mean
+        assert 0 < one["distance"] < one["norm"] == pytest.approx(other["norm"])
+    if strategy == "local-sgd":
+        assert first[-1]["norm"] == pytest.approx(float(told[0].end.norm()), rel=1e-5)

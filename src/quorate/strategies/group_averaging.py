@@ -1,0 +1,118 @@
+"""Group averaging (WAGMA): every step a mean of models inside a group, which nobody waits for; now and then one of all.
+
+Idea: After each local step a worker's model w goes into the mean of a group of S workers. Groups change from step to
+step as the stages of a butterfly, so that after log P / log S steps what one has learnt is everywhere. Whoever comes
+first forms the mean from what the others have: their models of this step, or, of those that are late, the newest they
+had; a task beside each worker's training answers for it. Sums are the same in the whole group: a worker that comes late
+to its step counts in it with the model that was taken for it. Who was on time goes on from sum / S, who was late from
+(sum + w) / (S + 1). Every tau steps (`sync_every`) all take a mean together, so nobody is further behind than that.
+Momenta stay each worker's own, but for `momentum` at means of all.
+
+Cost: Per step, d numbers from each of S - 1 workers, and d to each (the published butterfly sends d log2 S); on one
+host they lie in shared memory and are not copied. Not overlapped; the wait is that of one message there and back, and
+every tau steps for the slowest. Memory: a copy of the parameters for every step that another worker of a group is
+behind, tau at most.
+
+When it loses: Where workers are equally fast: with a group of all on time it is an all-reduce of models in every step.
+Where one is always slow: all wait for it every tau steps, and old models pull back those of its groups.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
+- slow worker: goes on; its old models count; everyone waits for it at every mean of all
+- corrupt gradient: untested; it spoils its own replica, and within some steps all
+- resize: goes on; from the mean of the old replicas
+- resume: goes on; every worker with its own replica
+
+Paper: Li, Ben-Nun, Nadiradze, Di Girolamo, Dryden, Alistarh, Hoefler, "Breaking (global) barriers in parallel
+stochastic optimization with wait-avoiding group averaging", IEEE TPDS 2021, Algorithm 2 (S the square root of P; the
+authors' code has tau = 10 and always divides by S + 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import Request
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.topology import Topology
+from quorate.core.turns import Turns, mean_of
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.local_sgd import LocalSGD
+from quorate.topology.butterfly import Butterfly
+
+
+@dataclass(kw_only=True)
+class State(Turns):
+    """What this worker gives to its groups, and which these are."""
+
+    groups: Topology = kept("drop")
+
+
+@register("group-averaging")
+@dataclass(frozen=True, kw_only=True)
+class GroupAveraging(LocalSGD):
+    """Every step a mean of models inside a changing group that nobody waits for, and now and then one of all."""
+
+    sync_every: int | str = 10
+    """tau: from one mean of all to the next; as of `local-sgd`."""
+    group_size: int | Literal["root"] = "root"
+    """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.group_size != "root" and self.group_size < 2:
+            raise ConfigurationError(f'group_size is {self.group_size}; it is a number from 2 on, or "root"')
+
+    def start(self, worker: Worker) -> State:
+        size = self.group_size if self.group_size != "root" else max(2, 2 ** round(math.log2(worker.size) / 2))
+        state = State(groups=Butterfly(group_size=size), newest=_copy(worker))
+        worker.neighbours.serve("model", lambda request: self._answer(worker, state, request))
+        return state
+
+    def _answer(self, worker: Worker, state: State, request: Request) -> None:
+        with worker.neighbours.lock:
+            if request.header["means"] > state.means:
+                state.early.append(request)
+                return
+            model = state.asks(request.header["turn"])
+        request.reply(model)
+
+    def step(self, worker: Worker) -> None:
+        super().step(worker)
+        if worker.state.steps:  # no mean of all has just been made
+            self._agree_in_group(worker)
+
+    def _agree_in_group(self, worker: Worker) -> None:
+        state, near, turn = worker.state, worker.neighbours, int(worker.state.steps)
+        mine = _copy(worker)
+        others = [edge.peer for edge in state.groups.out_edges(worker.rank, worker.size, state.means + turn)[1:]]
+        with near.lock:
+            instead = state.come(turn, mine, len(others))
+        asked = {peer: near.ask(peer, "model", turn=turn, means=state.means) for peer in others}
+        models = {peer: model for peer, work in asked.items() if (model := work.wait()[0]) is not None}
+        models[worker.rank] = mine if instead is None else instead
+        worker.parameters = mean_of([models[rank] for rank in sorted(models)] + ([] if instead is None else [mine]))
+
+    def follow(self, worker: Worker, mean: Flat) -> None:
+        super().follow(worker, mean)
+        model = _copy(worker)
+        with worker.neighbours.lock:
+            early = worker.state.all_agreed(model)
+        for request in early:
+            self._answer(worker, worker.state, request)
+
+    def resumed(self, worker: Worker) -> None:
+        worker.state.newest = _copy(worker)
+
+    def finish(self, worker: Worker) -> None:
+        worker.state.has_ended = True
+        super().finish(worker)
+
+
+def _copy(worker: Worker) -> Flat:
+    return worker.neighbours.blank().copy_(worker.parameters)

@@ -1,0 +1,118 @@
+"""Hierarchical local SGD: means inside groups of near workers every H steps, of all workers every H times H_b.
+
+Idea: Links inside a machine are fast, those between machines slow. So workers take H local steps (`sync_every`), and
+the workers of one group replace their parameters by the mean of the group; every H_b-th time (`across_every`) it is
+the mean of all workers instead. With H_b = 1 it is `local-sgd` with H, with groups of one worker `local-sgd` with H
+times H_b, and with one group of all, as far as parameters go, `local-sgd` with H.
+
+A group is the workers of one host, or `group_size` ranks that follow each other.
+
+Cost: With G workers in a group and d parameters, (G - 1) d numbers are sent inside the group every H steps (on one
+host they lie in shared memory, and are not copied for each receiver), and 2 (P - 1) / P d among all every H H_b steps,
+both after the step; a copy of the parameters from each of the group while that lasts. Each waits for the slowest of
+its group every H steps, for the slowest of all every H H_b steps.
+
+When it loses: Where links between groups are as fast as those inside: then `local-sgd` with H agrees more often at the
+same price. Where groups drift apart: data that differs between hosts, many steps at a high learning rate.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
+  worker
+- pause: goes on; its group waits at the next mean until the worker wakes up, the other groups at the next mean of all
+- slow worker: goes on; everyone waits for it, unless `sync_every` is a time
+- corrupt gradient: untested; it spoils one replica, its group with the next mean, all with the next mean of all
+- resize: goes on; from the mean of the old replicas, in new groups
+- resume: goes on; every worker with its own replica
+
+Paper: Lin, Stich, Patel, Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020, hierarchical local SGD in the
+appendix (H and H_b).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_steps import Every, LocalSteps, every
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.topology import Edge
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.local_sgd import LocalSGD
+
+
+@dataclass(kw_only=True)
+class State(LocalSteps):
+    """What was done since the last mean of all, and the means of the group since then."""
+
+    group: tuple[int, ...] = kept("drop")
+    """Ranks, this worker's own among them."""
+    meetings: float = kept("average", default=0)
+
+
+@register("hierarchical-local-sgd")
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalLocalSGD(LocalSGD):
+    """Means inside groups of near workers every `sync_every` steps, of all workers less often."""
+
+    across_every: int = 4
+    """H_b: every so many means are of all workers, the others of a group."""
+    group_size: int | Literal["host"] = "host"
+    """Who is near: the workers of one host, or so many ranks that follow each other."""
+    momentum: Literal["keep", "average", "reset"] = "keep"
+    """As of `local-sgd`, at means of all workers; at those of a group each keeps its own."""
+
+    on_death: Literal["stop"] = "stop"
+    """Means of a group need all of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.across_every < 1 or (self.group_size != "host" and self.group_size < 1):
+            found = f"across_every={self.across_every}, group_size={self.group_size}"
+            raise ConfigurationError(f'{found}: both are numbers from 1 on, and group_size may be "host"')
+
+    def period_of(self, worker: Worker) -> Every:
+        """From one mean of all to the next."""
+        return self._after(self.across_every)
+
+    def _after(self, means: float) -> Every:
+        one = every(self.sync_every)
+        return Every(one.count * means, one.unit)
+
+    def start(self, worker: Worker) -> State:
+        worker.neighbours.blank()  # from now on who rests or ends tells all others
+        if self.group_size == "host":
+            hosts = worker.neighbours.hosts()
+            return State(group=tuple(rank for rank, host in enumerate(hosts) if host == hosts[worker.rank]))
+        first = worker.rank - worker.rank % self.group_size
+        return State(group=tuple(range(first, min(first + self.group_size, worker.size))))
+
+    def step(self, worker: Worker) -> None:
+        state: State = worker.state
+        worker.update(worker.gradient)
+        state.count(worker.replica, self.period_of(worker))
+        if not state.is_due(worker.replica, self._after(state.meetings + 1)):
+            return
+        if state.meetings + 1 < self.across_every:
+            state.meetings += 1
+            self._agree_in_group(worker)
+        else:
+            self.meet(worker)
+
+    def _agree_in_group(self, worker: Worker) -> None:
+        state: State = worker.state
+        edges = [Edge(peer, 1.0) for peer in state.group]
+        mine = worker.neighbours.blank().copy_(worker.parameters)
+        under_way = worker.neighbours.exchange(mine, edges, edges, scalars=(state.weight(self.period_of(worker)),))
+        found = [given for _, given in sorted(under_way.wait().items())]
+        total = sum(given.scalars[0] for given in found)
+        mean = found[0].x * (found[0].scalars[0] / total)
+        for given in found[1:]:
+            mean.add_(given.x, given.scalars[0] / total)
+        worker.parameters = mean
+
+    def follow(self, worker: Worker, mean: Flat) -> None:
+        super().follow(worker, mean)
+        worker.state.meetings = 0

@@ -1,0 +1,88 @@
+"""What strategies with outer steps have in common: local steps, and fragments that come to their means in turn."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.core.fragments import fragments_of
+from quorate.core.local_steps import Every, every
+from quorate.core.outer_steps import Outer, OuterSteps
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies.post_local_sgd import PostLocalSGD
+from quorate.strategies.post_local_sgd import State as PostLocalState
+
+
+@dataclass(kw_only=True)
+class State(Outer, PostLocalState):
+    """What local steps keep, and the outer optimizers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(PostLocalSGD):
+    """Local steps, after which an outer optimizer makes a step of what all went."""
+
+    fragments: int = 1
+    """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
+    overlap: int = 0
+    """Local steps that are made while a mean is under way."""
+    merge: float = 0.5
+    """What the own parameters count beside the outer step's, where steps were made meanwhile."""
+
+    @property
+    @abstractmethod
+    def outer_steps(self) -> OuterSteps:
+        """How they are made."""
+
+    def period_of(self, worker: Worker) -> Every:
+        whole = every(self.sync_every)
+        return Every(whole.count / self.fragments, whole.unit)
+
+    def start(self, worker: Worker) -> State:
+        is_local, x = super().start(worker).is_local, worker.parameters
+        before = self.outer_steps.place(x) if is_local else None
+        memory: list[dict[str, Any]] = [{} for _ in range(self.fragments)]
+        cut, since = fragments_of(x.layout, self.fragments), [0.0] * self.fragments
+        return State(is_local=is_local, before=before, memory=memory, fragments=cut, since=since)
+
+    def resumed(self, worker: Worker) -> None:
+        super().resumed(worker)
+        self.outer_steps.resume(worker.state)
+
+    def step(self, worker: Worker) -> None:
+        if worker.state.is_local:
+            worker.state.gone(worker.replica.examples if every(self.sync_every).unit == "examples" else 1.0)
+        super().step(worker)
+        self.outer_steps.take_in(worker, worker.state, age=self.overlap)
+
+    def meet(self, worker: Worker) -> None:
+        mine, weight = self.leftover(worker)
+        worker.state.restart()
+        self.outer_steps.begin(worker, mine, weight, worker.state)
+
+    def leftover(self, worker: Worker) -> tuple[Flat, float]:
+        state: State = worker.state
+        if not state.is_local:
+            return super().leftover(worker)
+        return self.outer_steps.give(worker, state, every(self.sync_every).count)
+
+    def follow(self, worker: Worker, mean: Flat) -> None:
+        state: State = worker.state
+        if state.is_local:
+            state.restart()
+            self.outer_steps.take(worker, state.given, mean, state)
+            return
+        super().follow(worker, mean)  # the last synchronous step
+        state.before = self.outer_steps.place(worker.replica.parameters_of(mean))
+
+    def rested(self, worker: Worker) -> None:
+        if worker.state.is_local and (self.fragments > 1 or self.overlap):
+            for _ in range(self.fragments):
+                self.meet(worker)
+            self.outer_steps.take_in(worker, worker.state)
+
+    def finish(self, worker: Worker) -> None:
+        super().finish(worker)
+        self.rested(worker)

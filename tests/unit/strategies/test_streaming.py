@@ -1,0 +1,134 @@
+"""The laws of DiLoCo in fragments, and with means under way: against P models that are trained in turn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quorate.buckets.flat import layout_of
+from quorate.core.errors import ConfigurationError
+from quorate.core.fragments import among, fragments_of
+from quorate.core.vectors import Flat
+from tests.support.local_trainings import SIZES, STEPS, Models, close, in_turn, net, run, train, trained
+
+
+def streamed(size: int, period: int, count: int, overlap: int, merge: float) -> Tensor:
+    """The published algorithm, with one common point for all."""
+    parts = fragments_of(layout_of([(str(i), p) for i, p in enumerate(net().parameters())]), count)
+    points = [nn.Parameter(p.detach().clone()) for p in net().parameters()]
+    outers = [torch.optim.SGD([points[i] for i in part], lr=0.7, momentum=0.9, nesterov=True) for part in parts]
+    since = [0] * count
+    under_way: list[tuple[int, int, list[Tensor]]] = []
+    step = 0
+
+    def begin(number: int, models: Models) -> None:
+        rows = [[p.detach() for p in model.parameters()] for model, _ in models]
+        means = [torch.stack([row[i] for row in rows]).mean(0) for i in parts[number]]
+        since[number] = 0
+        under_way.append((number, step, means))
+
+    def land(models: Models) -> None:
+        number, _, means = under_way.pop(0)
+        for i, mean in zip(parts[number], means, strict=True):
+            points[i].grad = points[i].detach() - mean
+        outers[number].step()
+        share = merge if since[number] else 0.0
+        with torch.no_grad():
+            for model, _ in models:
+                own = list(model.parameters())
+                for i in parts[number]:
+                    own[i].copy_(own[i] * share + points[i] * (1 - share))
+
+    def agree(models: Models) -> None:
+        nonlocal step
+        step += 1
+        for number in range(count):
+            since[number] += 1
+        if step % (period // count) == 0:
+            begin(step // (period // count) % count - 1, models)
+        if under_way and step - under_way[0][1] >= overlap:
+            land(models)
+        if step == STEPS:
+            while under_way:
+                land(models)
+            for number in [number for number in range(count) if since[number]]:
+                begin(number, models)
+                land(models)
+
+    return in_turn(size, 1, agree)
+
+
+@pytest.mark.parametrize("size", SIZES)
+class TestLaws:
+    @pytest.mark.parametrize(
+        ("period", "count", "overlap", "merge"), [(4, 4, 0, 0.5), (6, 2, 2, 0.5), (5, 1, 2, 0.25), (6, 3, 1, 0.0)]
+    )
+    def test_fragments_and_overlap_are_the_published_ones(
+        self, size: int, period: int, count: int, overlap: int, merge: float
+    ) -> None:
+        choice = {"sync_every": period, "fragments": count, "overlap": overlap, "merge": merge}
+        close(trained(size, "diloco", **choice), streamed(size, period, count, overlap, merge))
+
+    def test_where_the_periods_of_fragments_coincide_it_is_the_plain_form(self, size: int) -> None:
+        def evaluating(count: int) -> list[Tensor]:
+            told = run(
+                size,
+                lambda world: train(
+                    world, "diloco", sync_every=60, fragments=count, evaluates=(3, 6, 10), overlap=3 * (count > 1)
+                ),
+            )
+            assert all(torch.equal(one.end, told[0].end) for one in told)
+            return [*told[0].evaluated, told[0].end]
+
+        plain = evaluating(1)
+        for count in (2, 4):
+            assert all(torch.equal(x, y) for x, y in zip(evaluating(count), plain, strict=True))
+
+    def test_without_overlap_nothing_is_merged(self, size: int) -> None:
+        plain = trained(size, "diloco", sync_every=3)
+        assert torch.equal(trained(size, "diloco", sync_every=3, overlap=0, merge=0.9), plain)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fragments_are_of_about_equal_size_and_hold_every_tensor_once(count: int) -> None:
+    layout = layout_of([(str(i), torch.empty(n)) for i, n in enumerate((70, 10, 20, 30, 40, 0))])
+    parts = fragments_of(layout, count)
+    assert sorted(i for part in parts for i in part) == list(range(6))
+    sizes = [sum(layout.segments[i].numel for i in part) for part in parts]
+    assert max(sizes) <= max(70, -(-170 // count) + 10)
+    assert all(parts)
+    x = Flat.zeros(layout)
+    for number, part in enumerate(parts):
+        among(x, part).add_(among(x, part).map(torch.ones_like), number + 1.0)
+    for number, part in enumerate(parts):
+        assert all(bool((x.segment(i) == number + 1).all()) for i in part)
+
+
+def test_while_a_mean_is_under_way_nobody_waits() -> None:
+    """One worker is late by far more than a step, once: with overlap the others go on meanwhile."""
+
+    def longest(overlap: int) -> float:
+        late = [0]
+
+        def pause(rank: int) -> float:
+            late[0] += rank == 0
+            return 0.025 if rank == 0 and late[0] == 4 else 0.0
+
+        told = run(3, lambda world: train(world, "diloco", steps=10, sync_every=4, overlap=overlap, pause=pause))
+        return max(max(one.waited[:9]) for one in told[1:])
+
+    assert longest(0) > 0.02
+    assert longest(3) < 0.005
+
+
+def test_what_are_no_fragments_is_refused() -> None:
+    for choice, words in (
+        ({"fragments": 3, "sync_every": 4}, "a multiple of fragments"),
+        ({"fragments": 2, "overlap": 2, "sync_every": 4}, "overlap below their ratio"),
+        ({"fragments": 0}, "fragments=0"),
+        ({"merge": 1.0}, "merge=1.0"),
+        ({"fragments": 5, "sync_every": 5}, "4 tensors are trained"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            run(1, lambda world, choice=choice: train(world, "diloco", **choice))  # type: ignore[misc]
