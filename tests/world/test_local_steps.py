@@ -100,7 +100,7 @@ def behind(world: World) -> float:
         optimizer.step()
         optimizer.zero_grad()
     optimizer.finish()
-    return float(sum(p.double().sum() for p in model.parameters()))
+    return float(sum(p.detach().double().sum() for p in model.parameters()))
 
 
 def test_in_a_group_nobody_waits_for_one_that_computes() -> None:

@@ -19,8 +19,7 @@ fast and the model is large: its exchange goes through one worker and does not o
 `all-reduce` is faster.
 
 Honesty:
-- worker death: goes on without it (`on_death`), and with a quorum of those that are left; or stops cleanly, with an
-  error that names the dead worker
+- worker death: goes on; with a quorum of those that are left; `on_death="stop"` makes all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; it is not waited for where that costs more than it brings
 - corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any

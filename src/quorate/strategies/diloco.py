@@ -12,8 +12,9 @@ and 1 - `merge` times the outer step's point. The way is always that from the po
 
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two copies of
 the parameters in memory (where all began, and the outer momentum), in float32, off the device with
-`outer_device="cpu"`. All wait for the slowest, every H steps; with fragments K times as often, with `overlap` only as
-far as it is more than that many steps behind. At an evaluation and at the end there is one outer step more.
+`outer_device="cpu"`. All wait for the slowest, every H steps; with fragments K times as often; with `overlap` when they
+take a mean in, and under `on_death="stop"` only for who is more than `overlap` steps behind. At an evaluation and at
+the end there is one outer step more.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps: the outer
 rate and momentum are made for hundreds. Where evaluations are more frequent than means, these set the period.

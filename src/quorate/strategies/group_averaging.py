@@ -62,6 +62,8 @@ class GroupAveraging(LocalSGD):
     """tau: from one mean of all to the next; as of `local-sgd`."""
     group_size: int | Literal["root"] = "root"
     """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
+    on_death: Literal["stop"] = "stop"
+    """All stop: a group needs all of its workers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,9 +102,8 @@ class GroupAveraging(LocalSGD):
 
     def follow(self, worker: Worker, mean: Flat) -> None:
         super().follow(worker, mean)
-        model = _copy(worker)
         with worker.neighbours.lock:
-            early = worker.state.all_agreed(model)
+            early = worker.state.all_agreed(_copy(worker))
         for request in early:
             self._answer(worker, worker.state, request)
 

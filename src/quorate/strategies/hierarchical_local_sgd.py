@@ -63,9 +63,8 @@ class HierarchicalLocalSGD(LocalSGD):
     """Who is near: the workers of one host, or so many ranks that follow each other."""
     momentum: Literal["keep", "average", "reset"] = "keep"
     """As of `local-sgd`, at means of all workers; at those of a group each keeps its own."""
-
     on_death: Literal["stop"] = "stop"
-    """Means of a group need all of it."""
+    """All stop: a group needs all of its workers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

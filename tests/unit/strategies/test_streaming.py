@@ -115,7 +115,10 @@ def test_while_a_mean_is_under_way_nobody_waits() -> None:
             late[0] += rank == 0
             return 0.025 if rank == 0 and late[0] == 4 else 0.0
 
-        told = run(3, lambda world: train(world, "diloco", steps=10, sync_every=4, overlap=overlap, pause=pause))
+        told = run(
+            3,
+            lambda world: train(world, "diloco", steps=10, sync_every=4, overlap=overlap, pause=pause, on_death="stop"),
+        )
         return max(max(one.waited[:9]) for one in told[1:])
 
     assert longest(0) > 0.02
