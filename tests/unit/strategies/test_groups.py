@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 
 import quorate
 from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import Request
 from quorate.launch.world import World
 from quorate.topology.mixing import matrix, mixing_of
 from quorate.topology.reading import topology_of
+from tests.support.kept_trainings import in_world
 from tests.support.local_trainings import (
     RATE,
     SIZES,
@@ -182,3 +185,30 @@ def test_what_is_no_group_is_refused() -> None:
         run(2, lambda world: train(world, "hierarchical-local-sgd", group_size=0))
     with pytest.raises(ConfigurationError, match="group_size is 1"):
         topology_of("butterfly:group_size=1", 4)
+
+
+def test_a_question_from_beyond_a_mean_of_all_waits_until_this_worker_has_taken_it_in(tmp_path: Path) -> None:
+    """And what a worker gives to those that ask before its first step after a checkpoint is where it goes on from."""
+
+    def task(world: World) -> bool:
+        model = nn.Linear(2, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer: Any = quorate.distribute(plain, model, "group-averaging", sync_every=3)
+        worker = optimizer.__dict__["_quorate_worker"]
+        begun = quorate.load()
+        assert all(
+            torch.equal(x, y) for x, y in zip(worker.state.newest.segments(), worker.parameters.segments(), strict=True)
+        )
+        told: list[Any] = []
+        request = Request(1 - world.rank, "model", 1, None, {"means": worker.state.means + 1, "turn": 1}, told.append)
+        worker.strategy._answer(worker, worker.state, request)
+        for _ in range(5):
+            assert bool(told) == (worker.state.means > (0 if begun is None else 1))
+            model(torch.ones(1, 2) * (world.rank + 1)).sum().backward()
+            optimizer.step()
+        quorate.save()
+        optimizer.finish()
+        return begun is not None
+
+    assert in_world(2, tmp_path, task) == [False, False]
+    assert in_world(2, tmp_path, task) == [True, True]

@@ -184,6 +184,7 @@ class Endpoint:
                     self.when_stuck()
                     ended_ones = self._ended_among(needed)
                     if ended_ones and not ready(0.0):  # what they sent before may be here meanwhile
+                        self.look()  # and they may have ended of what is on the board by now
                         raise PeerFailed(
                             f"{ranks_in_words(ended_ones)} ended while rank {self.rank} waited for "
                             f"{'it' if len(ended_ones) == 1 else 'them'} in {waits_for}",
