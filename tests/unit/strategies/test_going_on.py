@@ -76,3 +76,22 @@ def test_fragments_may_be_others_after_a_checkpoint(tmp_path: Path) -> None:
     rest = in_world(2, tmp_path, lambda world: train(world, STEPS, fragments=2, **choice))
     assert all(one.began in (5, 7) for one in rest)
     assert all(bool(x.isfinite().all()) for one in rest for x in one.state)
+
+
+def test_each_save_between_two_means_is_one(tmp_path: Path) -> None:
+    def run(world: World) -> int | None:
+        model = nn.Linear(3, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer: Any = quorate.distribute(plain, model, "local-sgd", sync_every=50)
+        began = quorate.load()
+        for step in range((began or 0) + 1, 12):
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+            if step in (2, 5, 8):
+                quorate.save()
+        optimizer.finish()
+        return began
+
+    assert in_world(2, tmp_path, run) == [None, None]
+    assert in_world(2, tmp_path, run) == [8, 8]

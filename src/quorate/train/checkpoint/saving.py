@@ -53,6 +53,8 @@ class Saving:
         """Whether workers have said in the newest exchange that they save."""
         self._exchanges = self._calls = 0
         self._taken: tuple[int, int] | None = None
+        self._since = (0, 0)
+        """The moment of the newest save, and how many there were before at the same one."""
         self._session: str | None = None
         self._drawn: dict[str, Any] | None = None
         self.offset = 0
@@ -89,7 +91,10 @@ class Saving:
             return
         self._is_said = False
         self._meet()
-        self._take(self._moment(), 0, writes_shared=True)
+        moment = self._moment()
+        self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
+        apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
+        self._take(moment, self._since[1] if apart else 0, writes_shared=True)
 
     def _meet(self) -> None:
         """Where no step brings all workers together: wait until all have come here, with nothing in flight.
