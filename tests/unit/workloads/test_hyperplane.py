@@ -162,6 +162,25 @@ def test_many_want_it_and_one_writes(folder: Path, monkeypatch: pytest.MonkeyPat
     assert len(found) == 8 and all(np.array_equal(each, found[0]) for each in found)
 
 
+def test_threads_that_share_a_plane_draw_the_same_rows() -> None:
+    plane = Plane(features=20, noise=0.5, seed=2**64 - 1)
+    expected = plane.rows(list(range(400)))
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    threads = [threading.Thread(target=lambda: found.append(plane.rows(list(range(400))))) for _ in range(6)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(found) == 6
+    for inputs, targets in found:
+        assert np.array_equal(inputs, expected[0]) and np.array_equal(targets, expected[1])
+
+
 def test_what_a_killed_writer_leaves_is_written_over(folder: Path) -> None:
     program = (
         "import os, signal\n"
