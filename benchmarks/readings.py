@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from quorate.core.records import records_of, rows
@@ -71,6 +71,14 @@ def typical(run: RunRecords) -> Typical:
         scatter=(hundredths[83] - hundredths[15]) / 2,
         exchange=statistics.median(waits) if waits else 0.0,
     )
+
+
+def typical_together(run: RunRecords) -> Typical:
+    """The same, of a run in which all wait for all: an exchange lasts as long as who comes last waits in it."""
+    by_step: dict[int, list[float]] = {}
+    for step in (step for one in run.ranks for step in one.steps if step.step > run.usual_warm_up):
+        by_step.setdefault(step.step, []).append(step.wait)
+    return replace(typical(run), exchange=statistics.median(min(waits) for waits in by_step.values()))
 
 
 def span(run: RunRecords) -> tuple[float, float]:

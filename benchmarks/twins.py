@@ -1,9 +1,10 @@
 """Does a virtual run behave like the real run it stands for, and what does the virtual world say of larger ones?
 
 The runs of `light_imbalance` and `persistent_straggler`, in real processes and in the virtual world, with the same
-seeds and so the same delays. Of the real world the twin is told three numbers, all from a real run without imbalance:
-how long a worker's own part of a step is, how much that scatters, and how long an exchange takes. Held against each
-other are rounds per second (of either clock), workers with something in a round, and bytes per round.
+seeds and so the same delays. Of the real world a twin is told three numbers, all from a real run without imbalance
+(with all-reduce for the twin of that, whose exchange is another one): how long a worker's own part of a step is, how
+much that scatters, and how long an exchange takes. Held against each other are rounds per second (of either clock),
+workers with something in a round, and bytes per round.
 
 Then the same light imbalance, one worker late in every eight, with 64 and 512 virtual workers: figures only, and
 virtual seconds, but for the last one, which says what the simulation takes.
@@ -45,18 +46,25 @@ class Case:
         """Without imbalance, to measure a step."""
         return replace(self.setting, imbalance=None, steps=min(self.setting.steps, 40))
 
-    def twin(self, typical: readings.Typical) -> Setting:
+    def typical(self, runs: Runs, side: Side, seed: int) -> readings.Typical:
+        """What the twin of `side` is told: of a run without imbalance, with the same kind of exchange."""
+        if side is ALL_REDUCE:
+            return readings.typical_together(runs.train(ALL_REDUCE, self.plain, seed))
+        return readings.typical(runs.train(SOLO, self.plain, seed))
+
+    def twin(self, typical: readings.Typical, side: Side) -> Setting:
         """In the virtual world.
 
         The pace holds a worker until its forward pass has ended; the rest of what it computes comes on top. An exchange
-        that the leader calls for is two messages long: it asks, and is answered.
+        that the leader calls for is two messages long: it asks, and is answered; a sum goes twice around a ring.
         """
+        hops = 2 * (self.setting.workers - 1) if side is ALL_REDUCE else 2
         rest = max(0.0, typical.own - self.pace) / (1 - FORWARD_SHARE)
         return replace(
             self.setting,
             is_virtual=True,
             compute=f"normal:{rest * 1e3:.3f}ms:{typical.scatter / (1 - FORWARD_SHARE) * 1e3:.3f}ms",
-            latency=typical.exchange / 2,
+            latency=typical.exchange / hops,
         )
 
 
@@ -85,25 +93,30 @@ def large(workers: int) -> Setting:
 
 def main() -> int:
     parser = record.arguments(__doc__ or "")
+    parser.add_argument("--small", action="store_true", help="leave out the large virtual worlds")
     parser.add_argument("--repeats", type=int, default=3, help="of every run, each with a seed of its own (3)")
     options = parser.parse_args()
     repeats = 1 if options.quick else options.repeats
-    sizes = (64,) if options.quick else (64, 512)
+    sizes = (64,) if options.quick else () if options.small else (64, 512)
     chosen = cases(is_quick=options.quick)
     sides = (SOLO,) if options.quick else (SOLO, ALL_REDUCE)
 
     report = record.Report("twins", {"repeats": repeats, "sizes": list(sizes)})
-    with Runs(sum(repeats * (1 + 2 * len(case.sides)) for case in chosen) + len(sizes) * len(sides)) as runs:
+    plain = {case.name: [kind for kind in (ALL_REDUCE, SOLO) if kind is SOLO or kind in case.sides] for case in chosen}
+    count = sum(repeats * (len(plain[case.name]) + 2 * len(case.sides)) for case in chosen)
+    with Runs(count + len(sizes) * len(sides)) as runs:
         for case in chosen:
             found: dict[tuple[str, str], list[tuple[float, float]]] = {}
             told: dict[str, list[float]] = {}
             for seed in range(repeats):
-                typical = readings.typical(runs.train(SOLO, case.plain, seed))
-                for field in fields(typical):
-                    told.setdefault(field.name, []).append(getattr(typical, field.name))
+                typical = {kind.name: case.typical(runs, kind, seed) for kind in plain[case.name]}
+                for kind, one in typical.items():
+                    for field in fields(one):
+                        told.setdefault(f"{field.name} ({kind})", []).append(getattr(one, field.name))
                 for side in case.sides:
                     real = readings.rounds_of(runs.train(side, case.setting, seed))
-                    twin = readings.rounds_of(runs.train(side, case.twin(typical), seed))
+                    same = typical.get(side.name, typical[SOLO.name])
+                    twin = readings.rounds_of(runs.train(side, case.twin(same, side), seed))
                     for what in ("per_second", "contributors", "bytes"):
                         found.setdefault((side.name, what), []).append((getattr(real, what), getattr(twin, what)))
             report.rows += [record.figure(f"{case.name}, told the twin: seconds, {n}", v) for n, v in told.items()]
