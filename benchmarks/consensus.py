@@ -4,18 +4,19 @@
 parameters only mix; it goes on until they are within a hundredth of their mean (the root of the mean square distance,
 of what it was). Counted: rounds, virtual seconds, bytes. Every two workers have a link of their own, in which a vector
 takes 80 ms (100 MB at 10 Gbit/s); what it would take if a worker had one connection for all stands beside it. Next to
-them: the same by arithmetic on the mixing matrices (the rounds must be equal), and what closed forms of the spectral
-gap allow at most. Where the virtual world would take minutes, there is arithmetic alone. Without rounds, `ad-psgd`:
-steps of a worker, which average with one drawn neighbour each.
+them: the same by arithmetic on the mixing matrices (the rounds must be equal; where W is symmetric and stays, by its
+eigenvalues), and what closed forms of the spectral gap allow at most. Where the virtual world would take minutes, there
+is arithmetic alone. Without rounds, `ad-psgd`: steps of a worker, which average with one drawn neighbour each.
 
 `--picture FILE` draws it as SVG.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from rich.progress import Progress
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.topology.mixing import matrix
+from quorate.topology.mixing import Matrix, matrix
 from quorate.topology.reading import topology_of
 from quorate.wire import current
 from quorate.wire.metered import Meter, Metered
@@ -38,14 +39,16 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 
 SIZES = (64, 256, 1024)
-WIDTH = 16
-"""Numbers of each worker."""
+WIDTH = 2_048
+"""Numbers in a vector, so many that the words which go with it hardly count."""
+DIFFERENT = 16
+"""Of these, those in which workers differ; the rest is 0."""
 SHARE = 0.01
 VECTOR_SECONDS = 0.08
 LATENCY = 50e-6
-MOST_ROUNDS = 2_000
-MOST_DRAWN = 256
-"""Workers under `ad-psgd`."""
+MOST_ROUNDS = 1 << 24
+KEPT_ROUNDS = 60
+"""Rounds of which the distance is kept for the picture, where it follows from eigenvalues."""
 COMPUTE = 0.28
 """Seconds of a step under `ad-psgd`."""
 TOPOLOGIES = (
@@ -59,7 +62,7 @@ TOPOLOGIES = (
     "ring",
     "star",
 )
-AFFORDABLE = 52_000
+AFFORDABLE = 30_000
 """Steps and messages of all workers, of what is run in the virtual world; some minutes in all."""
 
 
@@ -94,35 +97,53 @@ class Spread:
 
     distances: list[float]
     """After 0, 1, 2 ... rounds: of what it was."""
+    rounds: int | None
+    """Until it was `SHARE`; None where it was not."""
     seconds: float = 0.0
     nbytes: float = 0.0
 
-    @property
-    def rounds(self) -> int | None:
-        """Until it was `SHARE`; None where it was not."""
-        return next((number for number, x in enumerate(self.distances) if x <= SHARE), None)
+
+def first_within(distances: Sequence[float]) -> int | None:
+    """The round after which it is `SHARE`."""
+    return next((number for number, x in enumerate(distances) if x <= SHARE), None)
 
 
 def numbers_of(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What each worker has, (size, WIDTH)."""
-    return np.random.default_rng(size).standard_normal((size, WIDTH)).astype(np.float32)
+    """What each worker has, (size, DIFFERENT)."""
+    return np.random.default_rng(size).standard_normal((size, DIFFERENT)).astype(np.float32)
 
 
 def by_arithmetic(name: str, size: int) -> Spread:
-    """Multiplied out, in double precision."""
+    """In double precision: multiplied out, or by eigenvalues."""
     topology = topology_of(name, size)
-    if name == "complete":
-        matrices = [np.full((size, size), 1.0 / size)]
-    else:
-        matrices = [matrix(topology, size, round) for round in range(topology.cycle(size))]
     x = numbers_of(size).astype(float)
     x -= x.mean(axis=0)
+    if name == "complete":
+        return Spread([1.0, 0.0], 1)
+    if not topology.directed and topology.cycle(size) == 1:
+        return by_eigenvalues(matrix(topology, size, 0), x)
+    matrices: dict[int, Matrix] = {}
     first = float(np.linalg.norm(x))
     found = [1.0]
-    while found[-1] > SHARE and len(found) <= MOST_ROUNDS:
-        x = matrices[(len(found) - 1) % len(matrices)] @ x
+    while found[-1] > SHARE:
+        number = (len(found) - 1) % topology.cycle(size)
+        if number not in matrices:
+            matrices[number] = matrix(topology, size, number)
+        x = matrices[number] @ x
         found.append(float(np.linalg.norm(x)) / first)
-    return Spread(found)
+    return Spread(found, len(found) - 1)
+
+
+def by_eigenvalues(w: Matrix, x: Matrix) -> Spread:
+    """The distances of W^t x from 0, for a symmetric W: they never grow, so the round is found by halving."""
+    values, vectors = np.linalg.eigh(w)
+    squares = np.square(vectors.T @ x).sum(axis=1)
+
+    def distance(rounds: int) -> float:
+        return float(np.sqrt((np.abs(values) ** (2 * rounds) * squares).sum() / squares.sum()))
+
+    rounds = bisect.bisect_left(range(MOST_ROUNDS), True, key=lambda number: distance(number) <= SHARE)
+    return Spread([distance(number) for number in range(min(rounds, KEPT_ROUNDS) + 1)], rounds)
 
 
 def messages_of(name: str, size: int) -> tuple[float, int]:
@@ -138,7 +159,7 @@ def messages_of(name: str, size: int) -> tuple[float, int]:
 
 def in_the_virtual_world(size: int, rounds: int, compute: float, **settings: Any) -> Spread:
     """Real workers, one thread each: what `distribute` makes of an optimizer whose gradients are zero."""
-    numbers = torch.from_numpy(numbers_of(size))
+    numbers = torch.nn.functional.pad(torch.from_numpy(numbers_of(size)), (0, WIDTH - DIFFERENT))
     mean = numbers.double().mean(dim=0)
 
     def live(wire: Wire) -> tuple[list[float], list[float], list[int]]:
@@ -162,7 +183,7 @@ def in_the_virtual_world(size: int, rounds: int, compute: float, **settings: Any
                 squares.append(float((model.weight.detach()[0] - mean).square().sum()))
                 times.append(wire.clock.now())
                 sent.append(meter.bytes_out["send"] - begun)
-            optimizer.finish()
+            wire.channel("end").barrier().wait()  # nobody needs anybody after it; finish() would be P messages of each
             return [before, *squares], times, sent
         finally:
             current.forget(thread_only=True)
@@ -170,7 +191,8 @@ def in_the_virtual_world(size: int, rounds: int, compute: float, **settings: Any
     network = Network(latency=LATENCY, bandwidth=WIDTH * 4 / VECTOR_SECONDS)
     found = VirtualWorld(size, network=network, timeout=1e9).run(live)
     squares = np.array([one for one, _, _ in found]).sum(axis=0)
-    spread = Spread([float(x) for x in np.sqrt(squares / squares[0])])
+    distances = [float(x) for x in np.sqrt(squares / squares[0])]
+    spread = Spread(distances, first_within(distances))
     at = rounds if spread.rounds is None else spread.rounds
     times, sent = np.array([one for _, one, _ in found]), np.array([one for _, _, one in found])
     spread.seconds = float(times[:, at].max() - times[:, 0].max())
@@ -229,20 +251,15 @@ def main() -> int:
                         size, one.rounds or 0, 0.0, strategy="sgp", topology=name
                     )
                 tell(report, name, size, one, measured.get((name, size)))
-            if size <= MOST_DRAWN:
-                drawn = in_the_virtual_world(
-                    size, 2 * size.bit_length() + 6, COMPUTE, strategy="ad-psgd", topology="complete"
-                )
-                if drawn.rounds is not None:
-                    report.rows.append(record.figure(f"ad-psgd, {size} workers: steps", [float(drawn.rounds)]))
-                    sent = drawn.nbytes / size / WIDTH / 4
-                    report.rows.append(
-                        record.figure(f"ad-psgd, {size} workers: vectors sent by a worker in all", [sent])
-                    )
+            drawn = in_the_virtual_world(
+                size, 2 * size.bit_length() + 6, COMPUTE, strategy="ad-psgd", topology="complete"
+            )
+            if drawn.rounds is not None:
+                report.rows.append(record.figure(f"ad-psgd, {size} workers: steps", [float(drawn.rounds)]))
+                sent = drawn.nbytes / size / WIDTH / 4
+                report.rows.append(record.figure(f"ad-psgd, {size} workers: vectors sent by a worker in all", [sent]))
     if options.picture is not None:
-        spreads = {key: one.distances for key, one in reckoned.items()}
-        points = {key: one.distances for key, one in measured.items()}
-        options.picture.write_text(consensus_picture.drawn(spreads, points, SHARE) + "\n", encoding="utf-8")
+        options.picture.write_text(consensus_picture.drawn(reckoned, measured, SHARE) + "\n", encoding="utf-8")
     return report.show(options)
 
 

@@ -8,9 +8,9 @@ step (SGP), nobody (AD-PSGD, solo). Each of ours is held against what its rule a
 that is measured without a delay, and from the times for which its own workers computed. (Eight processes that come to
 a step at the same moment share few cores, late ones have them for themselves: so more than the first can be reached.)
 
-The time to the same training loss stands beside it, at 300 ms, of a smaller problem (an eighth of the features and of
-the batch): for virtual workers over some rates, and with --loss, alone, in real processes at a rate at which all sides
-come to it.
+The time to the same training loss stands beside it, of a smaller problem (an eighth of the features and of the batch):
+for virtual workers over some rates, and with --loss, alone, in real processes, all sides at the one rate at which all
+come to it, each with the same seeds, with half the pace and half the delay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ WORKERS = 8
 PACE = 0.28
 DELAYS = (0.2, 0.3, 0.4)
 TRAINED_AT = 0.3
-"""The delay at which sides are trained to the loss."""
+"""The delay at which virtual sides are trained to the loss."""
+SHORTER = 2
+"""By what pace and delay are divided where real processes are trained to the loss."""
 D_PSGD = Side(name="d-psgd", strategy="d-psgd")
 SGP = Side(name="sgp", strategy="sgp")
 AD_PSGD = Side(name="ad-psgd", strategy="ad-psgd")
@@ -54,13 +56,15 @@ STEPS_TO_LOSS = 280
 """At the workload's own learning rate; at twice as much, half of them."""
 
 
-def setting(delay: float, steps: int, rate: float = RATE, *, is_small: bool, is_virtual: bool = False) -> Setting:
+def setting(
+    delay: float, steps: int, rate: float = RATE, *, is_small: bool, is_virtual: bool = False, pace: float = PACE
+) -> Setting:
     return Setting(
         workers=WORKERS,
         steps=steps,
         batch=32 if is_small else 256,
         workload={"points": 4096, "features": 1024} if is_small else {},
-        pace=in_milliseconds(PACE),
+        pace=in_milliseconds(pace),
         imbalance=f"one-of:{in_milliseconds(delay)}" if delay else None,
         learning_rate_factor=rate,
         is_virtual=is_virtual,
@@ -128,20 +132,46 @@ def tell(report: record.Report, found: Found, delay: float) -> None:
         report.bar(f"{name} (published: {published:g} on 64 workers)", record.median_of(ratios), at_least=1.0)
 
 
-def to_the_loss(
-    runs: Runs, report: record.Report, rates: Sequence[float], sides: Sequence[Side], *, is_virtual: bool
-) -> None:
-    """Seconds to the loss by learning rate. In the virtual twin all-reduce stands for DDP, which cannot be virtual."""
+def to_the_loss(runs: Runs, report: record.Report, rates: Sequence[float], sides: Sequence[Side]) -> None:
+    """Virtual seconds to the loss, by learning rate; all-reduce stands for DDP, which cannot be virtual."""
     for rate in rates:
         for side in sides:
-            late = setting(TRAINED_AT, max(60, round(STEPS_TO_LOSS / rate)), rate, is_small=True, is_virtual=is_virtual)
-            run = runs.train(side, late, 1)
+            steps = max(60, round(STEPS_TO_LOSS / rate))
+            run = runs.train(side, setting(TRAINED_AT, steps, rate, is_small=True, is_virtual=True), 1)
             seconds = readings.seconds_to(LOSS, run)
-            world = "virtual" if is_virtual else "real"
-            where = f"{world}, {in_milliseconds(TRAINED_AT)}, rate x{rate:g}"
+            where = f"virtual, {in_milliseconds(TRAINED_AT)}, rate x{rate:g}"
             if seconds is not None:
                 report.rows.append(record.figure(f"{where}: seconds to a loss of {LOSS:g}, {side.name}", [seconds]))
             report.rows.append(record.figure(f"{where}: final loss, {side.name}", [readings.final_loss(run)]))
+
+
+def really_to_the_loss(
+    runs: Runs, report: record.Report, sides: Sequence[Side], repeats: int, *, shorter: float
+) -> None:
+    """Seconds to the loss in real processes: all sides at one rate, each with every seed, in turn."""
+    late = setting(TRAINED_AT / shorter, round(STEPS_TO_LOSS / RATE), is_small=True, pace=PACE / shorter)
+    seconds: dict[str, list[float | None]] = {side.name: [] for side in sides}
+    finals: dict[str, list[float]] = {side.name: [] for side in sides}
+    for seed in range(1, repeats + 1):
+        for side in (*sides[seed % len(sides) :], *sides[: seed % len(sides)]):
+            run = runs.train(side, late, seed)
+            seconds[side.name].append(readings.seconds_to(LOSS, run))
+            finals[side.name].append(readings.final_loss(run))
+    where = f"real, pace {late.pace}, {late.imbalance}, rate x{RATE:g}"
+    for name, found in seconds.items():
+        there = [one for one in found if one is not None]
+        report.rows.append(record.figure(f"{where}: final loss, {name}", finals[name]))
+        report.rows.append(
+            record.figure(f"{where}: share of runs that came to {LOSS:g}, {name}", [len(there) / repeats])
+        )
+        if len(there) == repeats:
+            report.rows.append(record.figure(f"{where}: seconds to a loss of {LOSS:g}, {name}", there))
+    for name, found in seconds.items():
+        pairs = [(a, b) for a, b in zip(found, seconds[DDP.name], strict=True) if a is not None and b is not None]
+        if name != DDP.name and len(pairs) == repeats:
+            report.rows.append(
+                record.figure(f"{where}: seconds to a loss of {LOSS:g}, ddp / {name}", [b / a for a, b in pairs])
+            )
 
 
 def main() -> int:
@@ -151,14 +181,17 @@ def main() -> int:
     options: argparse.Namespace = parser.parse_args()
     repeats = 1 if options.quick else options.repeats
     rates, virtual = ((2.0,), (D_PSGD,)) if options.quick else (RATES, (ALL_REDUCE, *SIDES[1:]))
+    real = (DDP, AD_PSGD) if options.quick else SIDES
     total = repeats * (1 + (3 if options.quick else len(DELAYS) * len(SIDES))) + len(rates) * len(virtual)
-    total = len(SIDES) if options.loss else total
-    report = record.Report("gossip", {"workers": WORKERS, "pace": PACE, "repeats": repeats, "loss": LOSS, "rate": RATE})
+    total = repeats * len(real) if options.loss else total
+    shorter = (SHORTER * (3 if options.quick else 1)) if options.loss else 1
+    settings = {"workers": WORKERS, "pace": PACE / shorter, "repeats": repeats, "loss": LOSS, "rate": RATE}
+    report = record.Report("gossip", settings)
     with Runs(total) as runs:
         if options.loss:
-            to_the_loss(runs, report, (RATE,), SIDES, is_virtual=False)
+            really_to_the_loss(runs, report, real, repeats, shorter=shorter)
         else:
-            to_the_loss(runs, report, rates, virtual, is_virtual=True)
+            to_the_loss(runs, report, rates, virtual)
             trained(runs, report, repeats, is_quick=options.quick)
     return report.show(options)
 

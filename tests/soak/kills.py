@@ -25,8 +25,9 @@ from quorate.launch.processes import Conclusion
 from quorate.wire.socket_folder import clear_abandoned
 
 TRAINING = str(Path(__file__).with_name("training.py"))
-STRATEGIES = ("all-reduce", "all-reduce+", "quorum", "eager-solo", "bounded-staleness")
-"""With a "+" the others go on when a worker dies; under rounds they do anyway."""
+GOSSIP = ("d-psgd", "sgp", "ad-psgd")
+STRATEGIES = ("all-reduce", "all-reduce+", "quorum", "eager-solo", "bounded-staleness", *GOSSIP)
+"""With a "+" the others go on when a worker dies; under rounds and gossip they do anyway."""
 SECONDS_AT_MOST = 30.0
 BEGIN_SECONDS = 60.0
 

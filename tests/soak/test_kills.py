@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quorate.launch.forked import CAN_FORK, RunServer
-from tests.soak.kills import FAULTS, Soak, Trial, own_place
+from tests.soak.kills import FAULTS, GOSSIP, Soak, Trial, own_place
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
 
@@ -27,7 +27,7 @@ def test_whatever_happens_a_run_ends_as_it_should(soak: Soak, fault: str) -> Non
     assert soak.carry_out(Trial.drawn(seed, fault), fault.replace(" ", "-")) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(16))
 def test_the_others_go_on(soak: Soak, seed: int) -> None:
     fault = ("kill worker", "kill worker", "kill two workers", "kill stopped worker", "raises")[seed % 5]
     trial = Trial.drawn(1000 + seed, fault)
@@ -35,6 +35,12 @@ def test_the_others_go_on(soak: Soak, seed: int) -> None:
         trial = replace(trial, strategy="all-reduce+")
     assert trial.is_outlived
     assert soak.carry_out(trial, f"goes-on-{seed}") == []
+
+
+@pytest.mark.parametrize("strategy", GOSSIP)
+def test_gossip_goes_on(soak: Soak, strategy: str) -> None:
+    trial = Trial(fault="kill worker", strategy=strategy, size=3, rank=GOSSIP.index(strategy), delay=0.1)
+    assert soak.carry_out(trial, f"gossip-{strategy}") == []
 
 
 def test_the_draw_has_every_fault() -> None:

@@ -38,6 +38,10 @@ class Books:
     lost: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Given to this worker, and never to come."""
 
+    def balances(self) -> dict[int, float]:
+        """What was given to each of the others, less what was got from it."""
+        return {rank: self.given[rank] - self.got[rank] for rank in sorted({*self.given, *self.got})}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -71,6 +75,7 @@ class UnderWay(Work[dict[int, Given]], Protocol):
 
 
 Answer = tuple[Flat | None, Mapping[str, Any]]
+"""None and an empty header where the one that was asked has died."""
 
 
 class Neighbours(Protocol):
@@ -89,6 +94,19 @@ class Neighbours(Protocol):
         """Guards vectors that are kept, between the training thread and handlers; not held across a wait."""
         ...
 
+    @property
+    def gone(self) -> frozenset[int]:
+        """Those that have died and are done without, as far as this worker knows; others may know of more, or fewer."""
+        ...
+
+    def members(self) -> tuple[int, ...]:
+        """Among whom the graph of exchange `round` + 1 lies, by rank: the same on every worker that begins it.
+
+        All, less those that have died, once the others have agreed on it. Until then the dead are like those that have
+        ended. Asked before every exchange along a graph.
+        """
+        ...
+
     def blank(self) -> Flat:
         """A vector to be filled, and then given without being copied."""
         ...
@@ -103,9 +121,9 @@ class Neighbours(Protocol):
         """Round `round` + 1: give `x` (or to each its own) along `to`, get what comes along `source`.
 
         The result holds, by rank, what has come, and under this worker's own rank what it keeps: of its own `x`, its
-        own edge and the edges to those that it knows to be away. Who has ended, or rests, takes no part and is not
-        waited for: its entry is missing. Edges are those of one topology for round `round` + 1. Several exchanges may
-        be under way; they are waited for in order.
+        own edge and the edges to those that it knows to be away. Who has ended, died, or rests, takes no part and is
+        not waited for: its entry is missing. Edges are those of one topology for round `round` + 1. Several exchanges
+        may be under way; they are waited for in order.
         """
         ...
 
@@ -146,11 +164,13 @@ def added_up(found: Iterable[Given], total: Flat) -> tuple[Flat, float]:
     return total, weight
 
 
-def mass_of_the_dead(dead: Collection[int], began: Mapping[int, float], books: Mapping[int, Books]) -> float:
+def mass_of_the_dead(
+    dead: Collection[int], began: Mapping[int, float], balances: Iterable[Mapping[int, float]]
+) -> float:
     """What was lost with the `dead`: what they held, and what was under way from them and to them.
 
-    `began` holds the masses when all rested last (1 each, at the beginning), `books` those of the survivors. All masses
-    together: this, what survivors hold, and what is under way or lost among them.
+    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of the survivors' books.
+    All masses together: this, what survivors hold, and what is under way or lost among them.
     """
     held = sum(began[rank] for rank in dead)
-    return held + sum(book.given[rank] - book.got[rank] for book in books.values() for rank in dead)
+    return held + sum(balance.get(rank, 0.0) for balance in balances for rank in dead)

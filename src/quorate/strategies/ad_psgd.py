@@ -14,7 +14,8 @@ When it loses: Where workers are equally fast: gradients are computed on paramet
 replicas differ more than under an all-reduce. Where one worker is much slower: its gradients are old when they count.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; a wait for its answer ends within a second, and it is drawn no more, from a graph among those
+  that are left; `on_death="stop"` makes all stop
 - pause: goes on; who has drawn the sleeping worker waits until it wakes up, the others go on
 - slow worker: goes on; nobody waits for it, and it makes fewer steps
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
@@ -40,8 +41,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.gossip import Gossip, OnGraph, own_copy
-
-_STREAM = 0xAD
+from quorate.topology.living import among
 
 
 @dataclass(kw_only=True)
@@ -89,12 +89,13 @@ class ADPSGD(Gossip):
 
     def _ask(self, worker: Worker) -> tuple[Flat, Work[Answer]] | None:
         s, rank, step = worker.state, worker.rank, worker.step
-        near = [edge.peer for edge in s.graph.out_edges(rank, worker.size, step)[1:]]
+        living = [other for other in range(worker.size) if other not in worker.neighbours.gone]
+        near = [edge.peer for edge in among(s.graph, worker.size, living).out_edges(rank, worker.size, step)[1:]]
         if not near:
             return None
         with worker.neighbours.lock:
             sent = worker.neighbours.blank().copy_(s.x)
-        return sent, worker.neighbours.ask(near[mixed(worker.seed, _STREAM, rank, step) % len(near)], "average", sent)
+        return sent, worker.neighbours.ask(near[mixed(worker.seed, 0xAD, rank, step) % len(near)], "average", sent)
 
     def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
         self.resumed(worker)
@@ -112,6 +113,6 @@ class ADPSGD(Gossip):
         if s.asked is not None:
             sent, answer = s.asked
             theirs, s.asked = answer.wait()[0], None
-            with worker.neighbours.lock:
-                assert theirs is not None
-                s.x.add_(theirs - sent, 0.5)
+            if theirs is not None:  # it lives
+                with worker.neighbours.lock:
+                    s.x.add_(theirs - sent, 0.5)

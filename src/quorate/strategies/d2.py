@@ -15,7 +15,8 @@ added twice. Where workers end at different steps: corrections cancel out over a
 are missing.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; once all that are left know of it, they begin anew on a graph among them, without the old
+  corrections, whose sum lacks those of the dead; `on_death="stop"` makes all stop
 - pause: goes on; its neighbours wait until it wakes up, and everyone else after them
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
@@ -45,6 +46,8 @@ class State(OnGraph):
 
     before: Flat | None = kept("average", default=None)
     """v_{t-1}: the parameters after this worker's own update in the step before."""
+    members: tuple[int, ...] | None = kept("drop", default=None)
+    """Among whom the last step mixed."""
 
 
 @register("d2")
@@ -60,6 +63,10 @@ class D2(Gossip):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
+        members = worker.neighbours.members()
+        if s.members not in (None, members):
+            s.before = None  # the corrections of the dead are missing in the sum of all: it begins anew
+        s.members = members
         x = own_copy(worker)
         worker.update(worker.gradient)
         v = own_copy(worker)

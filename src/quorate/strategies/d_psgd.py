@@ -15,7 +15,8 @@ badly mixing graph: on a ring of 64 it takes some 300 rounds until news is every
 accuracy falls. On fast networks, where an all-reduce costs nothing.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; who would have got its share keeps as much of its own, and once all that are left know of it,
+  the graph is laid out among them; `on_death="stop"` makes all stop
 - pause: goes on; its neighbours wait until it wakes up, and everyone else after them
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

@@ -12,6 +12,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
+from quorate.topology.living import among
 from quorate.topology.reading import topology_of
 
 
@@ -37,6 +38,11 @@ class Gossip(Strategy):
     """Who is whose neighbour: a name of `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    on_death: Literal["continue", "stop"] = "continue"
+    """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""
+
+    def outlives(self) -> bool:
+        return self.on_death == "continue"
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         return self.buffers
@@ -65,8 +71,9 @@ class Gossip(Strategy):
         """Give `x`, which is not written to any more, to this worker's neighbours of the next round."""
         near = worker.neighbours
         number = near.round + 1
-        to = graph.out_edges(worker.rank, worker.size, number)
-        source = graph.in_edges(worker.rank, worker.size, number)
+        laid = among(graph, worker.size, near.members())
+        to = laid.out_edges(worker.rank, worker.size, number)
+        source = laid.in_edges(worker.rank, worker.size, number)
         return near.exchange(x, to, source, scalars=scalars)
 
 

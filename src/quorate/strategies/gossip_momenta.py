@@ -12,6 +12,7 @@ from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
 from quorate.strategies.gossip import Gossip, own_copy
+from quorate.topology.living import among
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +39,11 @@ class GossipWithMomenta(Gossip):
 
     def forget(self, worker: Worker, graph: Topology) -> None:
         """An exchange was taken in: with it a cycle may have ended."""
-        if (
-            self.momentum == "reset"
-            and worker.size > 1
-            and (worker.neighbours.round + 1) % graph.cycle(worker.size) == 0
-        ):
-            worker.replica.forget_moments()
+        if self.momentum == "reset":
+            near, members = worker.neighbours, worker.neighbours.members()
+            cycle = among(graph, worker.size, members).cycle(worker.size)
+            if len(members) > 1 and cycle > 1 and (near.round + 1) % cycle == 0:
+                worker.replica.forget_moments()
 
     def shares(self, worker: Worker, x: Flat, u: float) -> Flat:
         """What a numerator x, of weight u, gives to others: the momenta's numerators with it, where they travel."""

@@ -12,7 +12,8 @@ When it loses: Where nobody is late and the network is fast: shares are a step o
 worker is always slow: at the bound everyone waits for it after all.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; the weight that it held, or that was on its way to it or from it, is lost, and is told; the
+  mean is that of what is left, on a graph among those that are left; `on_death="stop"` makes all stop
 - pause: goes on; who gets something from it goes on for `bound` steps, then waits until it wakes up, or for `patience`
 - slow worker: goes on; all wait for it, as far as it is more than `bound` steps behind
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

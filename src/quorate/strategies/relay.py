@@ -12,7 +12,8 @@ When it loses: Where the way through the tree is long (a path of many workers): 
 steps old, and learning rates must be smaller. Where data are alike: `d-psgd` does as well, on any graph.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; its old sums count until all that are left know of it, and on a tree among them nothing has
+  been relayed yet; a tree from a file falls apart; `on_death="stop"` makes all stop
 - pause: goes on; its neighbours wait until it wakes up, and everyone else after them
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
@@ -34,6 +35,7 @@ from quorate.core.topology import Edge
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.topology.living import among
 
 
 @dataclass(kw_only=True)
@@ -42,6 +44,8 @@ class State(OnGraph):
 
     sums: dict[int, Flat] = kept("drop", default_factory=dict)
     counts: dict[int, float] = kept("drop", default_factory=dict)
+    members: tuple[int, ...] | None = kept("drop", default=None)
+    """Among whom they were relayed."""
 
 
 @register("relay")
@@ -66,6 +70,10 @@ class Relay(Gossip):
         s: State = worker.state
         worker.update(worker.gradient)  # line 3
         own, near = own_copy(worker), worker.neighbours
+        members = near.members()
+        if s.members not in (None, members):
+            s.sums, s.counts = {}, {}  # what is under way on the old tree counts for nobody any more
+        s.members = members
         edges = self._edges(s, worker.rank, worker.size)
         given = {peer: near.blank().copy_(own) for peer, _ in edges}
         counts = dict.fromkeys(given, 1.0)
@@ -84,4 +92,5 @@ class Relay(Gossip):
         worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
 
     def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:
-        return s.graph.out_edges(rank, size, 0)[1:]
+        assert s.members is not None
+        return among(s.graph, size, s.members).out_edges(rank, size, 0)[1:]

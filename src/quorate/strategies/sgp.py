@@ -14,7 +14,8 @@ When it loses: Where one worker is late in most steps: who gets something from i
 do (`osgp` waits less). With few examples per worker, where replicas differ much.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; the weight that it held, or that was on its way to it or from it, is lost, and is told; the
+  mean is that of what is left, on a graph among those that are left; `on_death="stop"` makes all stop
 - pause: goes on; who gets something from it waits until it wakes up, and everyone else after them; with `patience`, no
   longer than that
 - slow worker: goes on; all wait for it, a few steps later

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import WireTimeout
+from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.neighbours import Answer, Request
 from quorate.core.vectors import Flat, Layout
 from quorate.wire.work import Together
@@ -46,7 +46,7 @@ class Answers:
         self._asks += 1
         says = {"name": name, "sequence": self._asks, "header": dict(header), "rests": rests}
         self._questions.send(_message(x, says), peer, _TAG)
-        answer = self._wire.receive(peer, f"answer/{self._asks}")
+        answer = OfTheLiving(self._wire, peer, self._wire.receive(peer, f"answer/{self._asks}"))
 
         def opened(results: list[tuple[int, Message]]) -> Answer:
             message = results[0][1]
@@ -131,6 +131,24 @@ class Answers:
         layout = self._layout()
         parts = [x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=False)]
         return Flat(parts, layout) if parts else None
+
+
+class OfTheLiving:
+    """A message of `peer` under way; an empty one where it has died, and is outlived."""
+
+    def __init__(self, wire: Wire, peer: int, work: Work[tuple[int, Message]]) -> None:
+        self._wire, self._peer, self._work = wire, peer, work
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> tuple[int, Message]:
+        try:
+            return self._work.wait(timeout)
+        except PeerFailed:
+            if self._peer not in self._wire.gone:
+                raise
+            return self._peer, Message()
 
 
 def _message(x: Flat | None, says: Mapping[str, Any]) -> Message:

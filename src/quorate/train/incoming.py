@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import WireTimeout
+from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.neighbours import Books, Given
 from quorate.core.vectors import Flat, Layout
 
@@ -26,7 +26,7 @@ class Incoming:
         self._is_silent = False
         self._told = 0.0
         """The masses that it says it has given, up to its newest message."""
-        self.is_away = self.has_ended = False
+        self.is_away = self.has_ended = self.is_dead = False
         self.reached = -1
         """The newest exchange it had begun when it went away."""
 
@@ -41,8 +41,7 @@ class Incoming:
     def given(self, round: int, timeout: float | None = None) -> Given | None:
         """What it gives in `round`; None where it takes no part in that. Raises as `Work.wait`."""
         while not self._is_settled(round):
-            self._ask().wait(timeout)
-            self._take()
+            self._take(timeout)
         return self._held.pop(round, None)
 
     def within(self, round: int, seconds: float) -> Given | None:
@@ -65,7 +64,7 @@ class Incoming:
         return found
 
     def look(self) -> bool:
-        """Whether it is known to be away by now."""
+        """Whether it is known to be away by now, or dead."""
         while not self.is_away and self._ask().done():
             self._take()
         return self.is_away
@@ -74,7 +73,6 @@ class Incoming:
         """Wait until it is away (or has ended); what it gave in rounds that this worker has not taken in."""
         while not (self.has_ended or (self.is_away and not ended)):
             self.is_away = False
-            self._ask().wait()
             self._take()
         late = [self._held[round] for round in sorted(self._held)]
         self._held.clear()
@@ -100,8 +98,14 @@ class Incoming:
             self._asked = self._wire.receive(self._source, TAG)
         return self._asked
 
-    def _take(self) -> None:
-        _, message = self._ask().wait()
+    def _take(self, timeout: float | None = None) -> None:
+        try:
+            _, message = self._ask().wait(timeout)
+        except PeerFailed:
+            if self._source not in self._wire.gone:
+                raise
+            self.is_away = self.has_ended = self.is_dead = True
+            return
         self._asked, says = None, message.header
         self._is_silent = False
         if says["before"] != self._told:  # what was between did not come

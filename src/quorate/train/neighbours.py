@@ -14,16 +14,21 @@ import torch
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request
+from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request, mass_of_the_dead
+from quorate.core.strategy import Strategy
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.train.answers import Answers
 from quorate.train.incoming import TAG, Incoming
+from quorate.train.members import Members
+from quorate.train.outliving import survivors
 from quorate.train.step_times import StepTimer, Timed
 
 if TYPE_CHECKING:
     from quorate.train.agreement import Agreement
     from quorate.train.worker import OptimizerWorker
+    from quorate.wire.current import Place
+    from quorate.wire.survivors import Survivors
 
 
 class NeighboursOf:
@@ -31,23 +36,28 @@ class NeighboursOf:
 
     Cost of an exchange: one message of all parameters along each edge; on one host they lie in shared memory, and are
     not copied for each receiver. Going away costs a small message to every other worker, and coming together one from
-    each, so that nothing is in flight then.
+    each, so that nothing is in flight then; where the others go on when a worker dies, as much again to agree on where
+    they are.
     """
 
-    def __init__(self, worker: OptimizerWorker) -> None:
+    def __init__(self, worker: OptimizerWorker, place: Place) -> None:
         self.rank, self.size = worker.rank, worker.size
         self.round = -1
         self.has_moments = False
         self.lock = threading.Lock()
-        self._worker, self._timer = worker, worker.timer
+        self._worker, self._timer, self._place = worker, worker.timer, place
         self._incoming: dict[int, Incoming] = {}
         self._answers: Answers | None = None
-        self._has_ended = self._is_away = self._is_used = False
+        self._has_ended = self._is_away = False
+        self._is_used = not worker.strategy.has_means
         self._rests = 0
         self._with_moments: dict[str, Layout] = {}
         self.books = Books()
         self.lost = 0.0
         """Of what was given to this worker, what was lost on the way before all rested last."""
+        self.lost_with: dict[int, float] = {}
+        """With each of the dead, when all have rested: what it held, and what was under way to it or from it."""
+        self._began = dict.fromkeys(range(worker.size), 1.0)
 
     @cached_property
     def _wire(self) -> Wire:
@@ -64,6 +74,19 @@ class NeighboursOf:
         return self._with_moments[own.digest]
 
     # -- core.neighbours.Neighbours
+
+    @cached_property
+    def _members(self) -> Members:
+        return Members(self._wire)
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """See `core.neighbours.Neighbours`."""
+        return self._wire.gone.union(self.lost_with) if self.lost_with else self._wire.gone
+
+    def members(self) -> tuple[int, ...]:
+        """See `core.neighbours.Neighbours`."""
+        return self._members.of(self.round + 1)
 
     def blank(self) -> Flat:
         """See `core.neighbours.Neighbours`."""
@@ -82,10 +105,10 @@ class NeighboursOf:
             raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
         self._timer.arrived()
         self.round += 1
-        kept = 0.0
+        kept, gone = 0.0, self.gone
         says: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
         for peer, weight in to:
-            if peer == self.rank or self._from(peer).look():
+            if peer == self.rank or peer in gone or self._from(peer).look():
                 kept += weight
             else:
                 given = Given(x if isinstance(x, Flat) else x[peer], weight, tuple(scalars), self.round)
@@ -118,7 +141,7 @@ class NeighboursOf:
         everyone = self._worker.everyone()
         for one in everyone:
             one.neighbours._go_away(ended)
-        wait([one.peers for one in everyone])
+        wait([one.peers for one in everyone if not one.has_rounds])
         if self._is_used:
             self._worker.strategy.absorb(self._worker, self._come_together())
 
@@ -150,14 +173,47 @@ class NeighboursOf:
     def _come_together(self) -> list[Given]:
         """All are away: what was given to this worker in rounds that it took no part in. It may exchange again."""
         late: list[Given] = []
-        for other in [self._from(peer) for peer in range(self.size) if peer != self.rank]:
+        others = {peer: self._from(peer) for peer in range(self.size) if peer != self.rank}
+        for other in others.values():
             late += other.rest_of_it(ended=self._has_ended)
-            self.round = max(self.round, other.reached)
+        there = survivors(self._place)
+        if there is None:
+            self.round = max(self.round, *(other.reached for other in others.values()), -1)
+        else:
+            self._agree_with(there, others, late)
+        for other in others.values():
             other.comes_back()
         self._tell_of_losses()
         self._is_away = self._has_ended
         self._rests += 1
         return late
+
+    def _agree_with(self, there: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
+        """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
+        says = {
+            "round": self.round,
+            "mass": self._worker.strategy.mass(self._worker) + sum(given.mass for given in late),
+            "balances": list(self.books.balances().items()),
+            "dead": [peer for peer, other in others.items() if other.is_dead],
+        }
+        found = {rank: one.header for rank, one in there.gather(Message(header=says), "rest").wait().items()}
+        self.round = max(int(one["round"]) for one in found.values())
+        dead = set(range(self.size)).difference(found).union(*(one["dead"] for one in found.values()))
+        balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
+        for rank in sorted(dead.difference(self.lost_with)):
+            self.lost_with[rank] = mass_of_the_dead([rank], self._began, balances)
+            self.books.lost.pop(rank, None)
+            if self._travels and self._worker.losses.is_first:
+                sys.stderr.write(
+                    f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
+                    "mean is that of what is left\n"
+                )
+        self._began = {rank: float(one["mass"]) for rank, one in found.items()}
+
+    @property
+    def _travels(self) -> bool:
+        """Whether replicas count differently, by weights that travel."""
+        return type(self._worker.strategy).mass is not Strategy.mass
 
     def _from(self, peer: int) -> Incoming:
         if peer not in self._incoming:

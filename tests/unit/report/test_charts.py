@@ -158,6 +158,8 @@ def test_words_are_cut_to_fit() -> None:
 def test_lines_are_told_apart_without_colour() -> None:
     looks = [(drawing.dashes_of(look), drawing.marker(0, 0, look)) for look in range(24)]
     assert len(set(looks)) == len(looks)
+    lines = [(drawing.colour_of(look), drawing.dashes_of(look)) for look in range(24)]
+    assert len(set(lines)) == len(lines)
 
 
 def test_every_activity_has_a_colour_and_a_pattern_of_its_own() -> None:

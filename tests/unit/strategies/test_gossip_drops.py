@@ -118,7 +118,7 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
         try:
             model = torch.nn.Linear(2, 1)
             plain = torch.optim.SGD(model.parameters(), lr=RATE)
-            optimizer: Any = quorate.distribute(plain, model, strategy="sgp", topology="star")
+            optimizer: Any = quorate.distribute(plain, model, strategy="sgp", topology="star", on_death="stop")
             worker = optimizer.__dict__["_quorate_worker"]
             for step in range(30):
                 if step == 7 and wire.rank == 2:
@@ -137,7 +137,7 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
     survivors = {rank: books[rank] for rank in (0, 1)}
     under_way = sum(book.given[2] - got[0].get(rank, 0.0) for rank, book in survivors.items())
     assert under_way > 0.1
-    lost = mass_of_the_dead([2], dict.fromkeys(range(size), 1.0), survivors)
+    lost = mass_of_the_dead([2], dict.fromkeys(range(size), 1.0), [book.balances() for book in survivors.values()])
     assert lost == pytest.approx(held[0] + under_way, abs=1e-12)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed, WireTimeout
+from quorate.wire.failure import let_outlive
 from quorate.wire.virtual import Constant, Link, Network, Sampled, VirtualWorld
 from quorate.wire.virtual.scheduler import Scheduler
 
@@ -131,6 +132,25 @@ def test_a_crash_says_who() -> None:
     with pytest.raises(PeerFailed, match="rank 1 crashed") as caught:
         VirtualWorld(3).run(task)
     assert caught.value.ranks == (1,)
+
+
+def test_a_sum_that_the_dead_had_come_to_ends_for_those_that_wait() -> None:
+    """Rank 0 comes and dies; rank 2, which knows it by then, does not come: rank 1 is not to wait for it."""
+
+    def task(wire: Wire) -> tuple[int, ...]:
+        wire.outlives("gone")
+        let_outlive(wire.board, wire.size, name="x")
+        if wire.rank == 2:
+            wire.clock.sleep(30.0)
+            return tuple(wire.gone)
+        work = wire.all_reduce(torch.ones(3))
+        if wire.rank == 0:
+            wire.crash()
+        with pytest.raises(PeerFailed) as caught:
+            work.wait()
+        return tuple(caught.value.ranks)
+
+    assert [one.result for one in VirtualWorld(3, timeout=20.0).outcomes(task)] == [None, (0,), (0,)]
 
 
 def test_a_crash_unwinds_through_what_a_worker_catches() -> None:

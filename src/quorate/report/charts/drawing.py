@@ -73,7 +73,7 @@ def shortened(words: str, width: float, size: float = 12.0) -> str:
 
 def dashes_of(look: int) -> str:
     """The dashes of a line; none for the first look."""
-    return _DASHES[(look + look // LOOKS) % len(_DASHES)]
+    return _DASHES[look % len(_DASHES)]
 
 
 def colour_of(look: int) -> str:

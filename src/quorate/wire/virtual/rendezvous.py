@@ -47,8 +47,11 @@ class Arrival(Pending[Any]):
         self._meeting: Meeting | None = meeting
 
     def missing(self) -> Sequence[int]:
-        """The workers that have not come."""
-        return () if self._meeting is None else self._meeting.absent()
+        """The workers that have not come; and with them those that have come and died since, as others may know."""
+        absent = [] if self._meeting is None else self._meeting.absent()
+        if absent and self._stage.gone:
+            return sorted({*absent, *self._stage.gone})
+        return absent
 
     def _end(self) -> None:
         self._meeting = None
