@@ -1,10 +1,13 @@
 """What do local steps cost in quality, and what do they spare?
 
-- quality: DiLoCo (H = 500) on `stdlib-bytes`, 4 workers, after 10 % of synchronous steps, against torch DDP at equal
-  data, in real processes: the ratio of the final losses, and how many times fewer exchanges there are after the
-  synchronous part.
+- quality: DiLoCo (H = 500) on `stdlib-bytes`, after 10 % of synchronous steps, against torch DDP at equal data (eight
+  windows a step, however many workers share them), in real processes: the ratio of the final losses with two workers
+  and with four, and how many times fewer exchanges there are after the synchronous part. On all sides the learning rate
+  is the workload's, and falls along a cosine. The outer step is `OUTER`; --published measures that of the paper (rate
+  0.7, momentum 0.9) as well.
 - imbalance: the regression of `light_imbalance.py`, 8 real processes, one random worker late by 300 ms in every step:
-  gradients per second of every strategy of local steps over DDP's, and the time to the same training loss.
+  gradients per second of every strategy of local steps over DDP's, and the time to the same training loss, each side at
+  a learning rate (and with an outer step) that suits it: found among virtual workers and in shorter runs.
 
 `--part` measures one of them only; `slow_link.py` and `wait_avoiding.py` go on with links and with many workers.
 """
@@ -26,13 +29,18 @@ from quorate.compare.grid import SCRIPT
 from quorate.report.quality import final_quality
 from quorate.report.reading import RunRecords
 
-WORKERS = 4
-BATCH = 2
+WORKERS = (2, 4)
+OF_A_STEP = 8
+"""Windows of a step, of all workers."""
 LENGTH = 64
+OUTER = {"outer_rate": 1.0, "outer_momentum": 0.6}
+"""Of DiLoCo, where there are so few outer steps."""
 WINDOWS = 169_859
 """Of the workload at that length, in Python 3.11.7; another count only changes how many steps are made."""
-LATE, PACE, RATE = 0.3, 0.28, 3.0
+LATE, PACE = 0.3, 0.28
 """As in `light_imbalance.py`."""
+DDP_RATE = 6.0
+"""Times the workload's learning rate, at which synchronous SGD is fastest in `light_imbalance.py`'s grid."""
 LOSSES = (8.0, 4.7)
 """Of training, to which times are told; the second is the published final one."""
 PARTS = ("quality", "imbalance")
@@ -41,12 +49,12 @@ SMALL = {"width": 64, "layers": 1, "heads": 4, "length": 32, "test_windows": 64}
 """Settings of the workload with --quick."""
 
 
-def text(steps: int, *, is_small: bool) -> list[str]:
+def text(steps: int, workers: int, *, is_small: bool) -> list[str]:
     """Arguments of the script for so many steps of every worker."""
     windows = WINDOWS * (2 if is_small else 1)
-    epochs = steps * BATCH * WORKERS / windows
+    epochs = steps * OF_A_STEP / windows
     settings = json.dumps(SMALL if is_small else {"length": LENGTH})
-    work = ["--batch", str(BATCH), "--epochs", repr(epochs), "--evaluations", "1"]
+    work = ["--batch", str(OF_A_STEP // workers), "--epochs", repr(epochs), "--evaluations", "1", "--falls"]
     return ["stdlib-bytes", "--settings", settings, *work]
 
 
@@ -55,52 +63,71 @@ def exchanges(run: RunRecords, after: int) -> int:
     return sum(step.bytes_out > 0 for step in run.ranks[0].steps if step.step > after)
 
 
-def quality(runs: Runs, report: record.Report, repeats: int, steps: int, period: int, *, is_small: bool) -> None:
+def sides_of_text(period: int, warm_up: int, *, is_small: bool, has_published: bool) -> list[tuple[Side, int]]:
+    """And how many workers each has."""
+    few, many = WORKERS
+    common = {"sync_every": period, "after": warm_up}
+    sides = [(DDP, few)]
+    for workers in (few,) if is_small else (few, many):
+        sides.append(
+            (Side(name=f"diloco, {workers} workers", strategy="diloco", settings={**common, **OUTER}), workers)
+        )
+    if has_published:
+        sides.append((Side(name="diloco, outer step as published", strategy="diloco", settings=common), few))
+    return sides
+
+
+def quality(
+    runs: Runs, report: record.Report, repeats: int, steps: int, period: int, sides: list[tuple[Side, int]]
+) -> None:
     """Final loss and number of exchanges, real processes."""
-    arguments = text(steps, is_small=is_small)
-    warm_up = steps // 10
-    outer = Side(name="diloco", strategy="diloco", settings={"sync_every": period, "after": warm_up})
-    setting = Setting(workers=WORKERS, steps=steps, batch=BATCH)
+    warm_up, is_published = steps // 10, period == 500
     losses: dict[str, list[float]] = {}
-    fewer: list[float] = []
+    counts: dict[str, list[int]] = {}
     for seed in range(repeats):
-        found = {}
-        for side in (DDP, outer) if seed % 2 == 0 else (outer, DDP):
-            run = found[side.name] = runs.script(str(SCRIPT), arguments, side, setting, seed)
+        for side, workers in sides:
+            setting = Setting(workers=workers, steps=steps, batch=OF_A_STEP // workers)
+            run = runs.script(str(SCRIPT), text(steps, workers, is_small=not is_published), side, setting, seed)
             loss = final_quality(run, "bits_per_byte")
             losses.setdefault(side.name, []).append(float("inf") if loss is None else loss)
-        fewer.append(exchanges(found["ddp"], warm_up) / max(1, exchanges(found["diloco"], warm_up)))
+            counts.setdefault(side.name, []).append(exchanges(run, warm_up))
+            sys.stderr.write(f"  {side.name}: {losses[side.name][-1]:.4f} bits per byte\n")
     report.rows += [record.figure(f"final bits per byte, {name}", values) for name, values in losses.items()]
-    ratios = [ours / theirs for ours, theirs in zip(losses["diloco"], losses["ddp"], strict=True)]
-    report.rows.append(record.figure(f"final loss, diloco / ddp, H={period}, {steps} steps", ratios))
+    for side, workers in sides[1:]:
+        ratios = [ours / theirs for ours, theirs in zip(losses[side.name], losses["ddp"], strict=True)]
+        report.rows.append(record.figure(f"final loss, {side.name} / ddp, H={period}, {steps} steps", ratios))
+        if side.settings.items() >= OUTER.items():
+            name = f"final loss, diloco / ddp, H=500, {workers} workers"
+            report.bar(name, record.median_of(ratios) if is_published else None, at_most=1.02)
+    ours = counts[sides[1][0].name]
+    fewer = [ddp / max(1, outer) for ddp, outer in zip(counts["ddp"], ours, strict=True)]
     report.rows.append(record.figure(f"exchanges after the warm-up, ddp / diloco, H={period}", fewer))
-    is_published = period == 500
-    report.bar("final loss, diloco / ddp, H=500", record.median_of(ratios) if is_published else None, at_most=1.02)
     # The turn and the end are exchanges as well, so the ratio comes to 500 in long trainings only.
     per_period = [ratio / period for ratio in fewer]
     report.bar("exchanges, ddp / diloco / H", record.median_of(per_period), at_least=0.5)
 
 
-def late_sides() -> list[Side]:
-    """Every strategy of local steps, at periods that fit the regression's few hundred steps."""
+def late_sides() -> list[tuple[Side, float]]:
+    """Every strategy of local steps, at periods that fit the regression's few hundred steps, and its learning rate."""
+    slow = {"sync_every": 8, "slow_every": 1, "beta": 0.5}
+    outer = {"sync_every": 8, "outer_rate": 1.0, "outer_momentum": 0.5}
     return [
-        Side(name="local-sgd", strategy="local-sgd", settings={"sync_every": 8}),
-        Side(name="local-sgd, by time", strategy="local-sgd", settings={"sync_every": "3s"}),
-        Side(name="slowmo", strategy="slowmo", settings={"sync_every": 8, "slow_every": 1, "beta": 0.2}),
-        Side(name="diloco", strategy="diloco", settings={"sync_every": 8}),
-        Side(name="eager-averaging", strategy="eager-averaging", settings={"sync_every": 4}),
-        Side(name="group-averaging", strategy="group-averaging"),
+        (Side(name="local-sgd", strategy="local-sgd", settings={"sync_every": 8}), 3.0),
+        (Side(name="local-sgd, by time", strategy="local-sgd", settings={"sync_every": "3s"}), 3.0),
+        (Side(name="slowmo", strategy="slowmo", settings=slow), 2.0),
+        (Side(name="diloco", strategy="diloco", settings=outer), 2.0),
+        (Side(name="eager-averaging", strategy="eager-averaging", settings={"sync_every": 4}), 3.0),
+        (Side(name="group-averaging", strategy="group-averaging"), 5.0),
     ]
 
 
-def imbalance(runs: Runs, report: record.Report, repeats: int, steps: int, sides: list[Side]) -> None:
+def imbalance(runs: Runs, report: record.Report, repeats: int, steps: int, sides: list[tuple[Side, float]]) -> None:
     """Gradients per second and time to the loss, 8 real processes."""
     late = Setting(
         workers=8,
         steps=steps,
         pace=in_milliseconds(PACE),
         imbalance=f"one-of:{in_milliseconds(LATE)}",
-        learning_rate_factor=RATE,
     )
     if steps < 100:
         late = replace(late, batch=32, workload={"points": 4096, "features": 1024})
@@ -108,14 +135,14 @@ def imbalance(runs: Runs, report: record.Report, repeats: int, steps: int, sides
     times: dict[tuple[str, float], list[float | None]] = {}
     losses: dict[str, list[float]] = {}
     for seed in range(repeats):
-        order = [DDP, *sides]
-        for side in order[seed % len(order) :] + order[: seed % len(order)]:
-            run = runs.train(side, late, seed)
+        order = [(DDP, DDP_RATE), *sides]
+        for side, factor in order[seed % len(order) :] + order[: seed % len(order)]:
+            run = runs.train(side, replace(late, learning_rate_factor=factor), seed)
             rates.setdefault(side.name, []).append(readings.gradients_per_second(run, late.batch))
             for loss in LOSSES:
                 times.setdefault((side.name, loss), []).append(readings.seconds_to(loss, run))
             losses.setdefault(side.name, []).append(readings.final_loss(run))
-    for side in [DDP, *sides]:
+    for side, _ in [(DDP, DDP_RATE), *sides]:
         name = f"late by 300 ms: final loss, {side.name}"
         report.rows.append(record.figure(name, losses[side.name]))
         if side is not DDP:
@@ -131,9 +158,10 @@ def imbalance(runs: Runs, report: record.Report, repeats: int, steps: int, sides
 def main() -> int:
     parser = record.arguments(__doc__.partition("\n")[0])
     parser.add_argument("--part", choices=PARTS, help="measure this only")
-    parser.add_argument("--steps", type=int, default=5000, help="of the text, every worker (5000)")
+    parser.add_argument("--steps", type=int, default=4444, help="of the text, every worker (4444)")
+    parser.add_argument("--published", action="store_true", help="measure DiLoCo's published outer step as well")
     parser.add_argument("--sync-every", type=int, default=500, help="H of DiLoCo (500)")
-    parser.add_argument("--late-steps", type=int, default=250, help="of the regression (250)")
+    parser.add_argument("--late-steps", type=int, default=150, help="of the regression (150)")
     parser.add_argument("--repeats", type=int, default=1, help="seeds (1)")
     options = parser.parse_args()
     steps, period, late, repeats = options.steps, options.sync_every, options.late_steps, options.repeats
@@ -143,9 +171,11 @@ def main() -> int:
     sides = [late_sides()[0], late_sides()[-1]] if options.quick else late_sides()
     settings = {"steps": steps, "sync_every": period, "late_steps": late, "repeats": repeats, "parts": list(parts)}
     report = record.Report("local_steps", settings)
-    with Runs(repeats * (2 * ("quality" in parts) + (len(sides) + 1) * ("imbalance" in parts))) as runs:
+    of_text = sides_of_text(period, steps // 10, is_small=options.quick, has_published=options.published)
+    counts = {"quality": len(of_text), "imbalance": len(sides) + 1}
+    with Runs(repeats * sum(counts[part] for part in parts)) as runs:
         if "quality" in parts:
-            quality(runs, report, repeats, steps, period, is_small=options.quick)
+            quality(runs, report, repeats, steps, period, of_text)
         if "imbalance" in parts:
             imbalance(runs, report, repeats, late, sides)
     return report.show(options)

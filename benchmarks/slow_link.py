@@ -3,7 +3,7 @@
 Four network namespaces (for root on Linux), one worker in each, joined by a bridge over cables of 100 Mbit/s both ways
 (token bucket filters), and a transformer of 1.4 million parameters on `stdlib-bytes`. Side by side, from the same
 start and over the same data: torch DDP, `local-sgd` and `diloco`. Told are the seconds of a step, and the time until
-the training loss of all workers is what DDP's is at the end of its run.
+the training loss of all workers is what DDP's is at the end of its run (of local steps: each on its own replica).
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ LENGTH, BATCH = 64, 2
 LAST = 20
 """Steps over which a loss is averaged, of all workers."""
 PORT = 29377
+MORE = 3
+"""So many steps for each of DDP's are made under strategies of local steps, lest they end before they are as far."""
+OUTER = {"outer_rate": 1.0, "outer_momentum": 0.5}
+"""The published outer step is for hundreds of local steps, and thousands of outer ones."""
 SIDES: dict[str, tuple[str, dict[str, object]]] = {
     "ddp": ("ddp", {}),
     "local-sgd": ("local-sgd", {"sync_every": 16}),
-    "diloco": ("diloco", {"sync_every": 50}),
-    "diloco, overlap": ("diloco", {"sync_every": 48, "fragments": 4, "overlap": 6}),
+    "diloco": ("diloco", {"sync_every": 50, **OUTER}),
+    "diloco, overlap": ("diloco", {"sync_every": 48, "fragments": 4, "overlap": 6, **OUTER}),
 }
 """Strategy and settings, by name."""
 
@@ -161,7 +165,9 @@ def main() -> int:
 
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--work", nargs=3, metavar=("STRATEGY", "SETTINGS", "STEPS"), help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=int, default=200, help="of every worker (200); 1.5 times as many of the others")
+    parser.add_argument(
+        "--steps", type=int, default=160, help=f"of every worker (160); {MORE} times as many of the others"
+    )
     options = parser.parse_args()
     if options.work is not None:
         work(options.work[0], json.loads(options.work[1]), int(options.work[2]))
@@ -173,7 +179,7 @@ def main() -> int:
     with hosts(WORKERS, LINK) as entries:
         for number, name in enumerate(names):
             sys.stderr.write(f"{number + 1}/{len(names)}  {name}\n")
-            found[name] = train(entries, name, steps if name == "ddp" else steps * 3 // 2, PORT + number)
+            found[name] = train(entries, name, steps if name == "ddp" else steps * MORE, PORT + number)
     for name, told in found.items():
         report.rows.append(figure(f"seconds of a step, {name}", [told[-1][0] / len(told)]))
     if steps >= LAST:

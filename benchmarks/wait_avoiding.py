@@ -100,9 +100,9 @@ def seconds_of_a_step(run: RunRecords) -> float:
 
 def main() -> int:
     parser = record.arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=64, help="virtual ones, of the strategies themselves (64)")
-    parser.add_argument("--periods", type=int, default=4, help="of 8 steps, of virtual workers (4)")
-    parser.add_argument("--repeats", type=int, default=3, help="seeds (3)")
+    parser.add_argument("--workers", type=int, default=32, help="virtual ones, of the strategies themselves (32)")
+    parser.add_argument("--periods", type=int, default=3, help="of 8 steps, of virtual workers (3)")
+    parser.add_argument("--repeats", type=int, default=2, help="seeds (2)")
     options = parser.parse_args()
     workers, steps, repeats = options.workers, PERIOD * options.periods, options.repeats
     if options.quick:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,10 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
+from quorate.core.records import records_of, rows
+from quorate.launch.forked import CAN_FORK, RunServer
+from quorate.launch.forked_request import RunRequest
+from quorate.launch.overrides import Overrides
 from quorate.launch.world import World
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
@@ -106,3 +112,57 @@ def behind(world: World) -> float:
 def test_in_a_group_nobody_waits_for_one_that_computes() -> None:
     found = run_real_world(SIZE, behind)
     assert found[0] == found[1] == found[2]
+
+
+KILLED = """
+import hashlib, os, signal, sys
+from pathlib import Path
+import torch, quorate
+
+torch.set_num_threads(1)
+world = quorate.join()
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+for step in range(14):
+    (model(torch.randn(4, 6)) - world.rank).square().mean().backward()
+    if (world.rank, step) == (1, 7):
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+    optimizer.zero_grad()
+with world.evaluate():
+    ranks = world.gather(world.rank)
+optimizer.finish()
+bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+Path(sys.argv[1], f"end-{world.rank}").write_text(f"{ranks} {hashlib.sha256(bits).hexdigest()}")
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunServer]:
+    with RunServer() as found:
+        yield found
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("eager-averaging", {"sync_every": 3, "wait_for": "all"}),
+        ("group-averaging", {"sync_every": 3, "group_size": 2}),
+        ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3}),
+    ],
+)
+def test_the_others_go_on_when_one_is_killed(
+    strategy: str, settings: dict[str, Any], tmp_path: Path, server: RunServer
+) -> None:
+    script, folder = tmp_path / "script.py", tmp_path / "run"
+    script.write_text(KILLED)
+    folder.mkdir()
+    overrides = Overrides(strategy=strategy, settings=settings)
+    request = RunRequest(script=str(script), size=SIZE, folder=folder, arguments=[str(tmp_path)], overrides=overrides)
+    ended = server.start(request).wait(30.0)
+    assert ended is not None and ended.status == 0, ended
+    ends = [path.read_text() for path in sorted(tmp_path.glob("end-*"))]
+    assert len(ends) == 2 and ends[0] == ends[1] and ends[0].startswith("[0, 2] ")
+    gone = [row for rank in (0, 2) for row in rows(records_of(folder, rank)) if row["kind"] == "gone"]
+    assert [(row["rank"], row["left"]) for row in gone] == [(1, 2)]

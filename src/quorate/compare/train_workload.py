@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import quorate
@@ -73,6 +75,17 @@ def quality(workload: Workload[Any], model: torch.nn.Module, world: World, batch
     return per_example(total(each for each in world.gather(total(counts)) if each))
 
 
+RISES = 0.02
+"""Share of the work in which a learning rate that falls rises first."""
+
+
+def rate_at(share: float) -> float:
+    """Of its highest value, a learning rate that rises from 0, and falls along a cosine to 0 when all work is done."""
+    if share < RISES:
+        return share / RISES
+    return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - RISES) / (1.0 - RISES)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train one workload.")
     parser.add_argument("workload")
@@ -80,6 +93,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, help="how often the training set is gone through (the workload's)")
     parser.add_argument("--evaluations", type=int, default=5, help="evenly over the work")
     parser.add_argument("--batch", type=int, help="examples per worker and step (the workload's)")
+    parser.add_argument("--falls", action="store_true", help="a learning rate that falls along a cosine (constant)")
     parser.add_argument("--endless", action="store_true", help="go on until the time is up (quorate run --seconds)")
     parser.add_argument("--target", type=float, help="end when the quality is at least as good as this")
     options = parser.parse_args()
@@ -92,6 +106,8 @@ def main() -> None:
     optimizer: Any = quorate.distribute(workload.optimizer(model), model)
     train: Any = workload.dataset(train=True)
     work = max(1, round((workload.epochs if options.epochs is None else options.epochs) * len(train)))
+    of_a_step = batch_size * world.size / work
+    falls = LambdaLR(optimizer, lambda steps: rate_at((steps + 1) * of_a_step)) if options.falls else None
     lengths = pieces_of(work, max(1, options.evaluations), batch_size * world.size)
     seen = 0
     if world.is_first:
@@ -104,6 +120,8 @@ def main() -> None:
             workload.loss(model, batch.to(world.device)).backward()
             optimizer.step()
             optimizer.zero_grad()
+            if falls is not None:
+                falls.step()
             batches += 1
         with world.evaluate():
             of_all = sum(world.gather(batches))

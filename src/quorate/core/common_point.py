@@ -18,6 +18,8 @@ class CommonPoint(LocalSteps):
     """Where the newest local steps began."""
     pending: list[Flat] = kept("drop")
     """What was handed in and is not in `common`, in order."""
+    has_moved: bool = kept("drop", default=False)
+    """Whether the common point is another one than when all rested last; equal on all workers while they rest."""
 
     def hand_in(self, reached: Flat) -> Flat:
         """What the newest local steps did, up to `reached`; it is pending from now on."""
@@ -29,7 +31,14 @@ class CommonPoint(LocalSteps):
     def take(self, mean: Flat, mine: int) -> None:
         """All went on by `mean`, in which the first `mine` of what is pending have come."""
         self.common.add_(mean)
+        self.has_moved = True
         del self.pending[:mine]
+
+    def rest(self) -> bool:
+        """All rest: what is still pending was too old. Whether the common point has moved since they did last."""
+        self.pending.clear()
+        has_moved, self.has_moved = self.has_moved, False
+        return has_moved
 
     def go_on(self) -> Flat:
         """Where the next local steps begin."""

@@ -175,6 +175,9 @@ class Strategy(ABC):
     has_means: ClassVar[bool] = True
     """Whether its steps bring all workers together in means, with which word travels. Where not, who is asked to leave
     settles with all others, and no step waits for a worker that rests or has ended."""
+    lets_join: ClassVar[bool] = False
+    """Whether workers may join a training under way, where others are outlived: one that agrees in rounds of all, or in
+    sums of all of which each worker has begun as many at the end of each step."""
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         """What becomes of buffers at an evaluation and at the end: each worker's own, their mean, or rank 0's."""

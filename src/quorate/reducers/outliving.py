@@ -9,12 +9,13 @@ contribution. After a death every worker sends its vector to every other: (P - 1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
 from quorate.wire.exchange import sum_in_order
@@ -25,10 +26,18 @@ _ALL, _LEFT = b"of all", b"of those that are left"
 
 
 class Outliving:
-    """See above; the wire outlives (`Wire.outlives`). Sums are launched when the whole vector is there."""
+    """See above; the wire outlives (`Wire.outlives`). Sums are launched when the whole vector is there.
 
-    def __init__(self, layout: Layout, wire: Wire) -> None:
+    A worker has one for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those of the
+    others that are under way move on as well: another worker may be waiting for them before it comes to this one.
+    """
+
+    def __init__(self, layout: Layout, wire: Wire, beside: list[Outliving] | None = None) -> None:
         self.wire, self._dense = wire, Dense(layout, wire)
+        self.under_way: list[_Sum] = []
+        """The oldest first; each moves on when those before it are over, so that all workers form them in one order."""
+        self.beside = [] if beside is None else beside
+        self.beside.append(self)
         self.survivors = Survivors(wire.channel("sums"))
         self.counted = wire.size
         """Workers whose contributions are in the newest sum."""
@@ -38,8 +47,24 @@ class Outliving:
 
     def follows(self, before: Outliving) -> None:
         """Take over from the one on the same wire that sums no more; every worker does so at the same place."""
+        self.beside.remove(before)
         self.survivors, self._calls = before.survivors, before._calls
         self.counted, self.is_whole = before.counted, before.is_whole
+
+    @property
+    def calls(self) -> int:
+        """Sums so far."""
+        return self._calls
+
+    def take_in(self, members: Iterable[int], calls: int | None = None) -> int:
+        """From the next sum on these form it; every one of them says so after the same sum. How many there were.
+
+        One that joins gives their number of `calls`.
+        """
+        self._calls = self._calls if calls is None else calls
+        self.survivors.among(members, self._calls)
+        self.is_whole = False
+        return self._calls
 
     def part_ready(self, part: int, x: Tensor) -> None:
         """Nothing: see `start`."""
@@ -47,7 +72,21 @@ class Outliving:
     def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
         """Launch the sum, which is written into `x`; `kept` gives this worker's contribution once more, if need be."""
         self._calls += 1
-        return _Sum(self, self._calls, x, kept, self._launched(x))
+        self.under_way.append(_Sum(self, self._calls, x, kept, self._launched(x)))
+        return self.under_way[-1]
+
+    def look(self) -> None:
+        """Let what is under way move on as far as it goes without waiting; only who waits for it raises."""
+        with suppress(WireTimeout, PeerFailed, Mismatch):
+            while self.under_way:
+                self.under_way[0].look()
+
+    def look_beside(self) -> bool:
+        """The same for the sums of other optimizers; whether any is under way."""
+        others = [other for other in self.beside if other is not self and other.under_way]
+        for other in others:
+            other.look()
+        return bool(others)
 
     def _launched(self, x: Flat) -> Work[Flat] | None:
         if not self.is_whole or self.wire.gone:
@@ -67,7 +106,7 @@ class Outliving:
 
 
 class _Sum:
-    """One sum under way; it moves on in `wait` only."""
+    """One sum under way; it moves on while it is waited for, or asked about, or another one is."""
 
     def __init__(
         self, reducer: Outliving, number: int, x: Flat, kept: Callable[[], Flat], dense: Work[Flat] | None
@@ -76,11 +115,27 @@ class _Sum:
         self._key = f"{reducer.wire.name}/sum/{number}"
         self._before = f"{reducer.wire.name}/sum/{number - 2}/"
         self._has = dense is not None
+        self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
         self._anew: Gathering | None = None
 
     def done(self) -> bool:
-        return self._is_over or (self._dense is not None and self._dense.done())
+        try:
+            while not self._is_over:
+                self._reducer.under_way[0].look()
+        except WireTimeout:
+            return False
+        except (PeerFailed, Mismatch):
+            return True
+        return True
+
+    def look(self) -> None:
+        """Move on without waiting; raises `WireTimeout` where it is not over then, and as `wait`."""
+        if self._dense is not None and not self._dense.done():
+            raise WireTimeout("a sum is under way", ())
+        self._move_on(0.0, 0.0)
+        if not self._is_over:
+            raise WireTimeout("a sum is not agreed on yet", ())
 
     def wait(self, timeout: float | None = None) -> Flat:
         clock = self._wire.clock
@@ -88,14 +143,17 @@ class _Sum:
         deadline = clock.now() + limit
         while not self._is_over:
             left = deadline - clock.now()
+            slice_ = max(0.0, min(_SLICE, left))
+            is_alone = not self._reducer.look_beside()
             try:
-                self._move_on(max(0.0, left), max(0.0, min(_SLICE, left)))
+                self._reducer.under_way[0]._move_on(max(0.0, left) if is_alone else slice_, slice_)
             except WireTimeout as error:
                 if left <= _SLICE:
                     late = error.ranks or self._silent()
                     raise WireTimeout(
                         f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum", late
                     ) from None
+        self._reducer.counted = self._counted
         return self._x
 
     def _move_on(self, left: float, slice_: float) -> None:
@@ -113,7 +171,7 @@ class _Sum:
             return
         how = self._how(slice_)
         if how == _ALL:
-            self._reducer.counted, self._is_over = self._wire.size, True
+            self._over()
         elif how is not None:
             self._reducer.is_whole = False
             self._anew = self._reducer.survivors.gather(Message(self._kept().parts), "sum")
@@ -125,7 +183,7 @@ class _Sum:
             self._has_counted = True
             if board.add(f"{self._key}/have") == self._wire.size and board.swap(key, None, _ALL):
                 board.delete(self._before)
-        if self._wire.gone and not self._has_said:
+        if (self._wire.gone or not self._reducer.is_whole) and not self._has_said:
             self._has_said = True
             board.set(f"{self._key}/says/{self._wire.rank}", _ALL if self._has else _LEFT)
         if self._has_said:
@@ -133,13 +191,13 @@ class _Sum:
             if all(one is not None for one in said):
                 board.swap(key, None, _ALL if all(one == _ALL for one in said) else _LEFT)
         written = board.get(key)
-        if written is None:
+        if written is None and seconds > 0.0:
             board.wait([key], seconds)
             written = board.get(key)
         return written
 
     def _living(self) -> list[int]:
-        return [rank for rank in range(self._wire.size) if rank not in self._wire.gone]
+        return sorted(self._reducer.survivors.members - self._wire.gone)
 
     def _silent(self) -> list[int]:
         board = self._wire.board
@@ -148,4 +206,9 @@ class _Sum:
     def _add_up(self, found: dict[int, Message]) -> None:
         for place, into in enumerate(self._x.parts):
             into.copy_(sum_in_order([one.tensors[place] for one in found.values()]))
-        self._reducer.counted, self._is_over = len(found), True
+        self._counted = len(found)
+        self._over()
+
+    def _over(self) -> None:
+        self._is_over = True
+        self._reducer.under_way.remove(self)

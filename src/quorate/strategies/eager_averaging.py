@@ -12,7 +12,8 @@ When it loses: As `quorum`: where workers are equally fast, or late ones are ver
 point that it did not begin from. Where replicas drift apart in H steps.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; within a second the others form rounds without it; what is lost are its steps since the last
+  way that it has handed in; `on_death="stop"` makes all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; what it did counts late, within `max_staleness`
 - corrupt gradient: untested; it spoils one replica, and with it the next round
@@ -44,6 +45,7 @@ class EagerAveraging(Strategy):
     agrees_on = "parameters"
     is_apart: ClassVar[bool] = True
     waits: ClassVar[bool] = False
+    lets_join: ClassVar[bool] = True
 
     sync_every: int | str = 8
     """H: as of `local-sgd`."""
@@ -58,11 +60,17 @@ class EagerAveraging(Strategy):
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """As of `quorum`."""
 
+    on_death: Literal["continue", "stop"] = "continue"
+    """As of `quorum`."""
+
     def __post_init__(self) -> None:
         every(self.sync_every)
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         return self.buffers
+
+    def outlives(self) -> bool:
+        return self.on_death == "continue"
 
     def start(self, worker: Worker) -> CommonPoint:
         bounds: dict[str, Any] = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
@@ -86,7 +94,7 @@ class EagerAveraging(Strategy):
         return worker.state.common  # type: ignore[no-any-return]
 
     def adopted(self, worker: Worker, common: Flat) -> None:
-        worker.state.common = common
+        worker.state.common, worker.state.has_moved = common, True
 
     def resumed(self, worker: Worker) -> None:
         worker.parameters = worker.state.go_on()
@@ -101,5 +109,7 @@ class EagerAveraging(Strategy):
         if worker.state.steps:
             worker.rounds.contribute(worker.state.hand_in(worker.parameters), waits=False)
         worker.rounds.settle(ended=ended)
-        worker.state.pending.clear()  # what is left was too old
-        worker.parameters = worker.state.go_on()
+        if worker.state.rest():
+            worker.replica.write(worker.state.go_on())
+        else:
+            worker.parameters = worker.state.go_on()

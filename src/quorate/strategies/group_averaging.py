@@ -17,7 +17,8 @@ When it loses: Where workers are equally fast: with a group of all on time it is
 Where one is always slow: all wait for it every tau steps, and old models pull back those of its groups.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names the dead worker
+- worker death: goes on; groups are smaller by it, the next mean of all is of those that are left, and what is lost is
+  what it did since it last answered; `on_death="stop"` makes all stop
 - pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
 - slow worker: goes on; its old models count; everyone waits for it at every mean of all
 - corrupt gradient: untested; it spoils its own replica, and within some steps all
@@ -58,12 +59,12 @@ class State(Turns):
 class GroupAveraging(LocalSGD):
     """Every step a mean of models inside a changing group that nobody waits for, and now and then one of all."""
 
+    lets_join = False
+
     sync_every: int | str = 10
     """tau: from one mean of all to the next; as of `local-sgd`."""
     group_size: int | Literal["root"] = "root"
     """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
-    on_death: Literal["stop"] = "stop"
-    """All stop: a group needs all of its workers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

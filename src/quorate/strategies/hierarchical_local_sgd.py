@@ -16,8 +16,8 @@ When it loses: Where links between groups are as fast as those inside: then `loc
 same price. Where groups drift apart: data that differs between hosts, many steps at a high learning rate.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second of their next mean, with an error that names the dead
-  worker
+- worker death: goes on; its group is smaller from then on, and what is lost are its steps since the last mean of the
+  group, or of all; `on_death="stop"` makes all stop
 - pause: goes on; its group waits at the next mean until the worker wakes up, the other groups at the next mean of all
 - slow worker: goes on; everyone waits for it, unless `sync_every` is a time
 - corrupt gradient: untested; it spoils one replica, its group with the next mean, all with the next mean of all
@@ -57,14 +57,14 @@ class State(LocalSteps):
 class HierarchicalLocalSGD(LocalSGD):
     """Means inside groups of near workers every `sync_every` steps, of all workers less often."""
 
+    lets_join = False
+
     across_every: int = 4
     """H_b: every so many means are of all workers, the others of a group."""
     group_size: int | Literal["host"] = "host"
     """Who is near: the workers of one host, or so many ranks that follow each other."""
     momentum: Literal["keep", "average", "reset"] = "keep"
     """As of `local-sgd`, at means of all workers; at those of a group each keeps its own."""
-    on_death: Literal["stop"] = "stop"
-    """All stop: a group needs all of its workers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

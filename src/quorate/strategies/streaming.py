@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 from quorate.core.fragments import fragments_of
 from quorate.core.local_steps import Every, every
@@ -36,6 +35,10 @@ class Streaming(PostLocalSGD):
     def outer_steps(self) -> OuterSteps:
         """How they are made."""
 
+    @property
+    def lets_join(self) -> bool:  # type: ignore[override]
+        return self.overlap == 0
+
     def period_of(self, worker: Worker) -> Every:
         whole = every(self.sync_every)
         return Every(whole.count / self.fragments, whole.unit)
@@ -43,9 +46,8 @@ class Streaming(PostLocalSGD):
     def start(self, worker: Worker) -> State:
         is_local, x = super().start(worker).is_local, worker.parameters
         before = self.outer_steps.place(x) if is_local else None
-        memory: list[dict[str, Any]] = [{} for _ in range(self.fragments)]
         cut, since = fragments_of(x.layout, self.fragments), [0.0] * self.fragments
-        return State(is_local=is_local, before=before, memory=memory, fragments=cut, since=since)
+        return State(is_local=is_local, before=before, memory=[{} for _ in cut], fragments=cut, since=since)
 
     def resumed(self, worker: Worker) -> None:
         super().resumed(worker)

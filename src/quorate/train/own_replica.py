@@ -38,6 +38,12 @@ class Own:
 
     @property
     def clock(self) -> Clock:
+        everyone = self._worker.everyone()
+        if len(everyone) > 1:
+            raise ConfigurationError(
+                f"sync_every is a time, and {len(everyone)} optimizers are distributed: workers would come to their "
+                "means in different orders; it is a number of steps here"
+            )
         return self._worker.clock
 
     @property

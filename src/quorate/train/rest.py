@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from quorate.data.loader import RESTS
 from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
+from quorate.train.mean_model import keep_own
 from quorate.train.worker import OptimizerWorker
 from quorate.wire.current import Place
 
@@ -21,6 +22,7 @@ def rest(place: Place) -> None:
     saving(place).boundary()
     for worker in workers[:1]:
         worker.safeguards.step_begins()
+    keep_own(place)
     comes_again = True
     while comes_again:
         for worker in workers:

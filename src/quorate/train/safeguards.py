@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
 from quorate.data.loader import BOUNDARIES
+from quorate.reducers.outliving import Outliving
 from quorate.train.checkpoint.saving import TELL, saving
 from quorate.train.digests import Digests
 from quorate.train.finite import Finite, OnNonfinite, check_policy
@@ -58,6 +59,8 @@ class Safeguards:
         self.digests = Digests(worker.wire, watched.strategy, watched.compare_every, self._named)
         self.outlives = worker.strategy.outlives()
         """Whether the others go on when a worker dies."""
+        self.sums: list[Outliving] = place.kept.setdefault("sums", [])
+        """What forms them in that case, of all of this worker's optimizers."""
         self._worker, self._place = worker, place
         prepare_to_leave(place, self.step_begins)
 

@@ -1,0 +1,76 @@
+"""Workers that die at any point of a training in local steps: it costs at most what they did since the last mean."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.unit.rounds.test_deaths import check, planned
+
+STRATEGIES: dict[str, list[dict[str, Any]]] = {
+    "eager-averaging": [{"wait_for": 1}, {"wait_for": "majority"}, {"wait_for": "all"}],
+    "group-averaging": [{"group_size": 2}, {"group_size": 4}],
+    "hierarchical-local-sgd": [{"group_size": 2, "across_every": 3}, {"group_size": 8, "across_every": 2}],
+    "diloco": [{"overlap": 1}],
+}
+
+
+def outlived(strategy: str, seed: int) -> int:
+    """How many died in one training; those that are left are equal."""
+    plan, draw = planned(seed), random.Random(seed)
+    period = draw.choice([2, 4])
+    plan.strategy, plan.settings = strategy, {"sync_every": period, **draw.choice(STRATEGIES[strategy])}
+    if strategy != "eager-averaging":
+        plan.deaths = {rank: max(1, count // 4) for rank, count in plan.deaths.items()}
+    outcomes, _ = plan.run()
+    check(plan, outcomes)
+    return sum(fault.fired for fault in plan.faults)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_random_deaths(strategy: str) -> None:
+    assert sum(outlived(strategy, seed) for seed in range(6)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("eager-averaging", {"wait_for": "all", "sync_every": 2}),
+        ("group-averaging", {"sync_every": 2, "group_size": 2}),
+        ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 2, "group_size": 3}),
+    ],
+)
+def test_the_mean_is_that_of_those_that_are_left(strategy: str, settings: dict[str, Any]) -> None:
+    """Rank r brings r + 1 in each of four steps; rank 2 dies before its third, when all have been at a mean."""
+
+    def live(wire: Wire) -> float:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world = quorate.join()
+            model = torch.nn.Linear(1, 1, bias=False)
+            torch.nn.init.zeros_(model.weight)
+            plain = torch.optim.SGD(model.parameters(), lr=1.0)
+            optimizer: Any = quorate.distribute(plain, model, strategy, **settings)
+            world.barrier()
+            for step in range(4):
+                if world.rank == 2 and step == 2:
+                    wire.crash()
+                wire.clock.sleep(0.01)
+                (model(torch.ones(1, 1)).sum() * (world.rank + 1)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            optimizer.finish()
+            place.leave()
+            return float(model.weight.detach())
+        finally:
+            current.forget(thread_only=True)
+
+    outcomes = VirtualWorld(3, timeout=30.0).outcomes(live)
+    assert outcomes[0].result == outcomes[1].result == pytest.approx(-(2 + 2 + 1.5 + 1.5), rel=1e-6)

@@ -1,0 +1,98 @@
+"""Two optimizers of one worker, each with local steps of its own: neither keeps the other's means from being formed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.launch.world import World
+from quorate.wire import current
+from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.local_trainings import flat, loss, net
+
+STEPS = 12
+Both = tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]
+WITH_OVERLAP: dict[str, Any] = {"sync_every": 6, "fragments": 2, "overlap": 2}
+PAIRS: list[Both] = [
+    (("diloco", WITH_OVERLAP), ("diloco", WITH_OVERLAP)),
+    (("diloco", WITH_OVERLAP), ("local-sgd", {"sync_every": 2})),
+    (("all-reduce", {"on_death": "continue"}), ("diloco", WITH_OVERLAP)),
+    (("local-sgd", {"sync_every": 4, "on_death": "stop"}), ("eager-averaging", {"sync_every": 3, "on_death": "stop"})),
+]
+
+
+def train(world: World, both: Both, seed: int) -> list[torch.Tensor]:
+    """Unequally many steps of unequal lengths, with an evaluation; what each model was there and is at the end."""
+    draw, seen = random.Random(seed + world.rank), []
+    models = [net(), net()]
+    made: list[Any] = [
+        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, strategy, name=f"of {i}", **settings)
+        for i, (model, (strategy, settings)) in enumerate(zip(models, both, strict=True))
+    ]
+    world.barrier()
+    for step in range(STEPS + world.rank % 2):
+        if step == STEPS // 2:
+            with world.evaluate():
+                seen += [flat(model) for model in models]
+        for model, optimizer in zip(models, made, strict=True):
+            world.wire.clock.sleep(draw.uniform(0.0, 0.01))
+            loss(model, world.rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for optimizer in made:
+        optimizer.finish()
+    return seen + [flat(model) for model in models]
+
+
+def run(size: int, both: Both, seed: int, deaths: dict[int, int] | None = None) -> list[list[torch.Tensor]]:
+    faults = [Fault(kind="stop", rank=rank, at=at) for rank, at in (deaths or {}).items()]
+
+    def live(wire: Wire) -> list[torch.Tensor]:
+        place = current.enter(Faulty(wire, faults) if faults else wire, thread_only=True)
+        try:
+            told = train(quorate.join(), both, seed)
+            place.leave()
+            return told
+        finally:
+            current.forget(thread_only=True)
+
+    outcomes = VirtualWorld(size, seed=seed, timeout=20.0).outcomes(live)
+    dead = {fault.rank for fault in faults if fault.fired}
+    for one in outcomes:
+        if one.error is not None and one.rank not in dead:
+            raise one.error
+    return [one.result for one in outcomes if one.result is not None]
+
+
+def test_means_by_time_are_refused_where_there_are_two() -> None:
+    both: Both = ("local-sgd", {"sync_every": 2}), ("local-sgd", {"sync_every": "40ms"})
+    with pytest.raises(ConfigurationError, match="sync_every is a time, and 2 optimizers are distributed"):
+        run(2, both, 0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("both", PAIRS, ids=lambda both: "-".join(name for name, _ in both))
+def test_two_optimizers_end_equal(both: Both, seed: int) -> None:
+    told = run(3, both, seed)
+    assert len(told) == 3
+    for one in told:
+        assert all(torch.equal(x, y) for x, y in zip(one, told[0], strict=True))
+    assert all(x.isfinite().all() for x in told[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_optimizers_outlive_a_worker(seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.choice([3, 4])
+    told = run(size, PAIRS[seed % len(PAIRS[:3])], seed, {draw.randrange(size): draw.randint(60, 400)})
+    assert len(told) >= size - 1
+    for one in told:
+        assert torch.equal(one[-1], told[0][-1])
+        assert torch.equal(one[-2], told[0][-2])
