@@ -230,6 +230,7 @@ def made_rounds(ranks: int, seeds: Sequence[int], chance: random.Random) -> Roun
         contributors=contributors,
         contributors_mean=sum(number * count for number, count in enumerate(contributors)) / sum(contributors),
         fresh_share=estimate([0.73 + chance.gauss(0.0, 0.01) for _ in seeds]),
+        live=(ranks, ranks),
         staleness=staleness,
         staleness_mean=sum(number * count for number, count in enumerate(staleness)) / sum(staleness),
         effective_batch=estimate([25.0 + chance.gauss(0.0, 0.2) for _ in seeds]),

@@ -29,6 +29,7 @@ RUN: tuple[tuple[str, ...], ...] = (
     ("run", "--config", "run.toml", "train.py"),
     ("run", "--resume", "done", "--seed", "2"),
     ("run", "-n", "2", "--print-config", "train.py"),
+    ("run", "-n", "2", "--restart", "1", "--room", "2", "train.py"),
 )
 """Right command lines of `quorate run`."""
 
@@ -49,6 +50,7 @@ OTHERS: tuple[tuple[str, ...], ...] = (
     ("explain", "quorum", "--json"),
     ("report", "done", "--json"),
     ("trace", "done", "--output", "t.json"),
+    ("join", "done", "-n", "2", "--timeout", "5"),
 )
 """Right command lines of verbs that start nothing."""
 

@@ -18,6 +18,7 @@ from quorate.cli.compare import CompareCommand, compare
 from quorate.cli.config import ConfiguredCommand
 from quorate.cli.doctor.verb import doctor
 from quorate.cli.explain import explain
+from quorate.cli.join import join
 from quorate.cli.listing import list_names
 from quorate.cli.report import report
 from quorate.cli.run import run
@@ -33,6 +34,7 @@ _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("run", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False})(run)
+app.command("join")(join)
 app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
 app.command("simulate", cls=ConfiguredCommand)(simulate)
 app.command("report")(report)

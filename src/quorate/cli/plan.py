@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quorate.launch.newcomers import Room
 from quorate.launch.overrides import Overrides
 
 
@@ -21,6 +22,8 @@ class Plan:
     is_virtual: bool
     overrides: Overrides
     folder: Path
+    room: Room = field(default_factory=Room)
+    """For workers that come later."""
     compute: str | None = None
     latency: float | None = None
     """Seconds."""
@@ -37,6 +40,8 @@ class Plan:
         strategy = chosen.strategy or "the script's own"
         beside = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share, "seed": chosen.seed}
         told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
+        if self.room.all:
+            told += f", room for {self.room.all} more"
         threads = "" if self.is_virtual else f", OMP_NUM_THREADS={self.omp_threads}"
         return (
             f"{self.workers} {kind}{'s' if self.workers > 1 else ''} of {self.script}, strategy: {strategy}"
@@ -55,5 +60,7 @@ class Plan:
             "world": "virtual" if self.is_virtual else "real",
             **self.overrides.as_json(),
             "records": str(self.folder),
+            "restart": self.room.restarts,
+            "room": self.room.more,
             **(virtual if self.is_virtual else {"omp_threads": self.omp_threads}),
         }

@@ -33,12 +33,12 @@ def read_resumed(context: typer.Context, run: str | None) -> str | None:
     return str(folder)
 
 
-def folder_of(run: str) -> Path:
-    """A folder, or the name of one below `runs`."""
+def folder_of(run: str, to: str = "resume") -> Path:
+    """A folder, or the name of one below `runs`; `to` do what with it, for the error."""
     for folder in (Path(run), RUNS / run):
         if run and is_file(str(folder / "run.json")):
             return folder
-    raise ConfigurationError(f'there is no run "{run}" to resume (looked for {run}/run.json and {RUNS / run}/run.json)')
+    raise ConfigurationError(f'there is no run "{run}" to {to} (looked for {run}/run.json and {RUNS / run}/run.json)')
 
 
 def _about(folder: Path) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
 from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
 from quorate.core.errors import ConfigurationError
+from quorate.launch.newcomers import Room
 from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run_lock import held
@@ -61,6 +62,10 @@ def run(
         str | None, typer.Option(help="How data is cut, instead of the script's: static, dynamic.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="End the training after so many seconds.")] = None,
+    restart: Annotated[
+        int | None, typer.Option(help="Start another worker in place of one that died, at most so many times.")
+    ] = None,
+    room: Annotated[int | None, typer.Option(help="How many more workers may come by `quorate join`.")] = None,
     compute: Annotated[
         str | None, typer.Option(help="Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     ] = None,
@@ -96,6 +101,8 @@ def run(
         strategy=strategy, settings=raw, seed=seed, imbalance=imbalance, pace=pace, share=share, seconds=seconds
     )
     check_overrides(overrides, virtual or workers or 1, is_virtual=virtual is not None)
+    if virtual is not None and (restart or room):
+        raise ConfigurationError("--restart and --room start processes; virtual workers are as many as at the start")
     plan = Plan(
         script=script,
         arguments=arguments or [],
@@ -104,6 +111,7 @@ def run(
         is_virtual=virtual is not None,
         overrides=overrides,
         folder=run_folder(name or usual_name(script)) if resume is None else Path(resume),
+        room=Room(restart or 0, room or 0),
         compute=compute,
         latency=None if latency is None else seconds_from(latency),
         bandwidth=None if bandwidth is None else bytes_per_second_from(bandwidth),
@@ -170,7 +178,7 @@ def _processes(plan: Plan) -> Callable[[], Conclusion]:
         is_module=plan.is_module,
         overrides=plan.overrides,
     )
-    return partial(run_shown, command, plan.workers, plan.folder)
+    return partial(run_shown, command, plan.workers, plan.folder, room=plan.room)
 
 
 def _virtual(plan: Plan) -> Callable[[], Conclusion]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from quorate.core.errors import ConfigurationError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -125,6 +127,25 @@ class Wire(ABC):
     def gone(self) -> frozenset[int]:
         """The ranks that have died and are done without; empty until `outlives` was called. Raises as `Work.wait`."""
         return frozenset()
+
+    @property
+    def most(self) -> int:
+        """How many workers there may ever be: those that join a run have the ranks from `size` on, each once."""
+        return self.size
+
+    @property
+    def came(self) -> frozenset[int]:
+        """The ranks that have joined since the start; as `gone`."""
+        return frozenset()
+
+    @property
+    def living(self) -> list[int]:
+        """The ranks that there are now, as far as this worker knows, in order."""
+        return sorted({*range(self.size), *self.came} - self.gone)
+
+    def come(self) -> None:
+        """This worker, which has joined, is one of those that train: `came` has it, everywhere, from now on."""
+        raise ConfigurationError("nobody joins the workers of this wire")
 
     @abstractmethod
     def outlives(self, tag: str) -> None:

@@ -4,8 +4,9 @@ Everything that is said of a run afterwards (closing line, report, trace) is rea
 Times are seconds of the run's clock: the monotonic clock of the host, or the virtual one. Rows are told apart by
 "kind":
 
-start     rank, size, host, pid, clock ("monotonic" or "virtual"), now (the clock when the row was written), wall (the
-          time of day then, in seconds since 1970; null in a virtual world), device, seed
+start     rank, size (workers at the start of the run), host, pid, clock ("monotonic" or "virtual"), now (the clock when
+          the row was written), wall (the time of day then, in seconds since 1970; null in a virtual world), device,
+          seed; of a worker that joins (its rank is size or more) also seat (the rank in whose place it was started)
 distribute  optimizer (its channel), algorithm (its class), strategy (or baseline), settings, parameters (how many
           numbers), learning_rates (by parameter group)
 step      one `optimizer.step()`; see `Step`
@@ -14,6 +15,8 @@ round     under strategies with rounds, on rank 0: number, time (when it was app
           settings (what is in force from the next round on) and why (in words)
 gone      on the first rank that is left: time, rank, host, reason (of the worker that has died), round (after which the
           others noticed), generation (how many have died by then), left (how many go on)
+joined    on the first rank that is left: time, rank (of the worker that has joined), round (it steps from that one on),
+          live (how many train from then on)
 log       step, time, values: what the script gave to `quorate.log`
 evaluate  step, begin, end: a `world.evaluate()` block
 distance  step, time, optimizer, distance (of this replica's parameters from the mean of all, Euclidean), norm (of the
@@ -33,7 +36,7 @@ from io import SEEK_END, FileIO
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Kind = Literal["start", "distribute", "step", "round", "gone", "log", "evaluate", "distance", "end"]
+Kind = Literal["start", "distribute", "step", "round", "gone", "joined", "log", "evaluate", "distance", "end"]
 
 
 @dataclass(slots=True)

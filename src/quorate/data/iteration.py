@@ -17,8 +17,8 @@ class Iteration:
     """
 
     def __init__(self, share: Share, examples: int, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
-        self.epoch = epoch
-        self._share, self._batch_size, self._number, self._begun = share, batch_size, number, begun
+        self.epoch, self.number, self.began = epoch, number, begun
+        self._share, self._batch_size = share, batch_size
         order = epoch_order(examples, seed=share.seed, epoch=epoch, shuffle=share.shuffle)
         self._order: Tensor | None = left_of(order, begun.past)
         self._fetched: deque[tuple[int, list[int]]] = deque()
@@ -30,8 +30,8 @@ class Iteration:
         """The examples of every batch that was not consumed before; called once, or again before the first batch."""
         assert self._order is not None, "a pass is made once"
         order, self._order = self._order, None
-        known = set(numbers_in(self._begun.consumed))
-        for number, indices in self._share.batches(order, self._batch_size, self._number):
+        known = set(numbers_in(self.began.consumed))
+        for number, indices in self._share.batches(order, self._batch_size, self.number):
             if number not in known:
                 self._fetched.append((number, indices))
                 yield indices
@@ -56,7 +56,7 @@ class Iteration:
         if steps is not None and steps == self._steps:
             return
         for number in self._in_hand:
-            self._share.computed(self._number, number)
+            self._share.computed(self.number, number)
             if self._done and self._done[-1][1] == number:
                 self._done[-1] = self._done[-1][0], number + 1
             else:
@@ -66,4 +66,4 @@ class Iteration:
     @property
     def begun(self) -> Begun:
         """How far it came, without what is in hand."""
-        return Begun(past=self._begun.past, consumed=union((*self._begun.consumed, *self._done)))
+        return Begun(past=self.began.past, consumed=union((*self.began.consumed, *self._done)))

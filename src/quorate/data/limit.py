@@ -50,7 +50,16 @@ class Limit:
         """Whether this is rank 0, or the first of those that are left."""
         if self._since is None:
             self._since = self._wire.clock.now()
-        return self._wire.rank == 0 or self._wire.rank == min(set(range(self._wire.size)) - self._wire.gone)
+        return self._wire.rank == 0 or (bool(self._wire.gone) and self._wire.rank == self._wire.living[0])
+
+    @property
+    def taken(self) -> int:
+        """Batches so far."""
+        return self._taken
+
+    def enter_at(self, taken: int) -> None:
+        """Count on from another worker's number."""
+        self._taken = taken
 
     def _decide(self) -> int | None:
         now = self._wire.clock.now()

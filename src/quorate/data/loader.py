@@ -16,7 +16,7 @@ from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.iteration import Iteration
 from quorate.data.limit import LIMIT, Limit
-from quorate.data.position import Begun, Position, deal_again
+from quorate.data.position import Begun, Position, begun_from, deal_again, told
 from quorate.data.unordered import Labelled
 from quorate.wire.current import Place
 
@@ -186,6 +186,19 @@ class Loader:
         mine.check(self.share, self._examples)
         left = {epoch: begun for epoch, begun in mine.begun.items() if epoch >= mine.epoch}
         self._go_on_at(mine.epoch, left, trained=mine.trained)
+
+    def whereabouts(self) -> dict[str, Any]:
+        """For one that joins: the pass that is under way here, or else the next one; plain JSON values."""
+        this = self._current
+        epoch, passes, left = self._next_epoch, self._passes, dict(self._left)
+        if this is not None:
+            epoch, passes, left[this.epoch] = this.epoch, this.number, this.began
+        return {"epoch": epoch, "passes": passes, "left": {str(number): told(each) for number, each in left.items()}}
+
+    def enter_at(self, about: dict[str, Any]) -> None:
+        """Begin where `whereabouts` of another worker's loader says."""
+        self._go_on_at(about["epoch"], {int(number): begun_from(each) for number, each in about["left"].items()})
+        self._passes = about["passes"]
 
     def __iter__(self) -> Iterator[Any]:
         self._epoch = epoch = self._next_epoch

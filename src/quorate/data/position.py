@@ -122,14 +122,14 @@ class Position:
 
     def told(self) -> dict[str, Any]:
         """As plain JSON values."""
-        plain: dict[str, Any] = {**vars(self), "begun": {str(epoch): _told(each) for epoch, each in self.begun.items()}}
+        plain: dict[str, Any] = {**vars(self), "begun": {str(epoch): told(each) for epoch, each in self.begun.items()}}
         return plain
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> Position:
         """The inverse of `told`. Raises `ConfigurationError` for anything else."""
         try:
-            begun = {int(epoch): _read(each) for epoch, each in state["begun"].items()}
+            begun = {int(epoch): begun_from(each) for epoch, each in state["begun"].items()}
             plain = {name: _checked(name, state[name]) for name in cls.__dataclass_fields__ if name != "begun"}
             found = cls(**plain, begun=begun)
             found._check_bounds()
@@ -212,7 +212,8 @@ def _dealt(workers: Sequence[Position], epoch: int) -> Dealt:
     return Dealt(share=one.share, size=one.size, batch_size=one.batch_size, drop_last=one.drop_last, consumed=consumed)
 
 
-def _told(begun: Begun) -> dict[str, Any]:
+def told(begun: Begun) -> dict[str, Any]:
+    """As plain JSON values."""
     past = [{**vars(dealt), "consumed": [_pairs(spans) for spans in dealt.consumed]} for dealt in begun.past]
     return {"past": past, "consumed": _pairs(begun.consumed)}
 
@@ -221,7 +222,8 @@ def _pairs(spans: Spans) -> list[list[int]]:
     return [list(span) for span in spans]
 
 
-def _read(state: dict[str, Any]) -> Begun:
+def begun_from(state: dict[str, Any]) -> Begun:
+    """The inverse of `told`."""
     past = []
     for each in state["past"]:
         plain = {name: _checked(name, each[name]) for name in Dealt.__dataclass_fields__ if name != "consumed"}

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from quorate.data.limit import LIMIT, Limit
 from quorate.data.loader import Loader
 from quorate.wire.current import Place
 
 LOADERS = "loaders"
 """The key in `Place.kept` of the worker's `Loader`s by number, from 1."""
 _KEPT = "loader positions"
+_ENTERED = "loaders of another worker"
 
 
 def loaders(place: Place) -> WeakValueDictionary[int, Loader]:
@@ -39,9 +41,30 @@ def go_on(place: Place, workers: Sequence[dict[str, Any]]) -> None:
         _place_at(loader, number, workers)
 
 
+def whereabouts(place: Place) -> dict[str, Any]:
+    """Where one that joins is to begin, as this worker is now; plain JSON values."""
+    limit: Limit | None = place.kept.get(LIMIT)
+    told = {str(number): loader.whereabouts() for number, loader in sorted(loaders(place).items())}
+    return {"loaders": told, "taken": 0 if limit is None else limit.taken}
+
+
+def enter_at(place: Place, about: dict[str, Any]) -> None:
+    """Begin where another worker is; a loader that is made later, when it is made."""
+    place.kept[_ENTERED] = about["loaders"]
+    for number, loader in sorted(loaders(place).items()):
+        if str(number) in about["loaders"]:
+            loader.enter_at(about["loaders"][str(number)])
+    if LIMIT in place.kept:
+        place.kept[LIMIT].enter_at(about["taken"])
+
+
 def add(place: Place, number: int, loader: Loader) -> None:
     """A loader was made, the `number`-th of its worker."""
     loaders(place)[number] = loader
+    entered = place.kept.get(_ENTERED, {})
+    if str(number) in entered:
+        loader.enter_at(entered[str(number)])
+        return
     _place_at(loader, number, place.kept.get(_KEPT, ()))
 
 

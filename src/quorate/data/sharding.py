@@ -24,6 +24,8 @@ SHARE_OVERRIDE = "share override"
 loaders that shuffle: the others serve evaluation."""
 RUN_SEED = "seed"
 """The key in `Place.kept` of the run's seed."""
+SEAT = "seat"
+"""The key in `Place.kept` of the rank whose place a worker has that joined."""
 NOBODY_WAITS = "nobody waits"
 """The key in `Place.kept` of whether an optimizer was distributed by a strategy that does not wait for all workers."""
 NEEDS_EQUAL_SHARES = "needs equal shares"
@@ -94,7 +96,13 @@ def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, dr
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
     wire = place.wire
     if kind == STATIC:
-        return StaticShare(rank=wire.rank, size=wire.size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        return StaticShare(
+            rank=place.kept.get(SEAT, wire.rank) % wire.size,
+            size=wire.size,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+        )
     baseline = place.kept.get(NEEDS_EQUAL_SHARES)
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')

@@ -14,6 +14,7 @@ from typing import Protocol
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
 from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, status_after, told
+from quorate.launch.newcomers import Newcomers
 from quorate.wire.failure import ended, read_gone, report_death, report_failure
 
 LOOK_EVERY = 0.02
@@ -77,6 +78,7 @@ class Crew:
         board: Board,
         *,
         grace: float = GRACE,
+        newcomers: Newcomers | None = None,
         shows: Callable[[int, str], None] = lambda rank, text: None,
     ) -> None:
         self.endings: dict[int, Ending] = {}
@@ -86,6 +88,7 @@ class Crew:
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
+        self._newcomers = newcomers
         self._shows = shows
         self._shown: tuple[int, str] | None = None
         self._asked: list[signal.Signals] = []
@@ -102,7 +105,7 @@ class Crew:
 
     def join(self, child: Child) -> None:
         """Take in the next rank."""
-        self._alive[len(self._alive)] = child
+        self._alive[len(self._alive) + len(self.endings)] = child
 
     @property
     def alive(self) -> list[int]:
@@ -127,6 +130,7 @@ class Crew:
         while self._alive or self._left_behind:
             self._pass_on_what_was_asked()
             self._look()
+            self._let_more_come()
             self._show()
             self._press()
             if deadline is not None and time.monotonic() > deadline:
@@ -176,6 +180,9 @@ class Crew:
         now = time.monotonic()
         if status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None):
             self._board.set(ended(rank), b"%d" % status)
+        elif self._newcomers is not None and not self._newcomers.has_come(rank):
+            self._newcomers.came_to_nothing(rank)
+            self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
         elif self._is_outlived(rank, ending):
             self.outlived.append(ending)
         else:
@@ -197,8 +204,20 @@ class Crew:
             return False
         known = next(one for one in read_gone(self._board) if one.rank == rank)
         left = ranks_in_words(self.alive)
-        self._shows(-1, f"quorate: {known.in_words}; {left} {'goes' if len(self._alive) == 1 else 'go'} on\n")
+        self._say(f"{known.in_words}; {left} {'goes' if len(self._alive) == 1 else 'go'} on")
+        started = None if self._newcomers is None else self._newcomers.died(rank)
+        if started is not None:
+            self._say(f"rank {started} is started in place of rank {rank}")
         return True
+
+    def _let_more_come(self) -> None:
+        """Those that somebody asks for."""
+        if self._newcomers is not None and self._alive and not self._plan:
+            for rank in self._newcomers.look():
+                self._say(f"rank {rank} is started, as was asked for")
+
+    def _say(self, sentence: str) -> None:
+        self._shows(-1, f"quorate: {sentence}\n")
 
     def _pass_on_what_was_asked(self) -> None:
         while self._handled < len(self._asked):

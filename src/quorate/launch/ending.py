@@ -30,7 +30,7 @@ from quorate.train.distributed import STRATEGY
 from quorate.train.step_times import TIMERS, StepTimer
 from quorate.train.stopping import stop_of
 from quorate.wire import current
-from quorate.wire.failure import Kind, note_place, read_gone, report_death, report_failure
+from quorate.wire.failure import GONE, Kind, came_in, note_place, read_gone, report_death, report_failure
 from quorate.wire.real.wire import RealWire
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
@@ -138,10 +138,11 @@ class _Ending:
     def _part(self) -> None:
         """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
         wire = self.place.wire
-        if wire.size > 1:
+        if wire.most > 1:
             wire.board.set(f"left/{wire.rank}", b"1")
             try:
-                others = set(range(wire.size)) - {one.rank for one in read_gone(wire.board)}
+                came = came_in(wire.board.get(GONE))
+                others = {*range(wire.size), *came} - {one.rank for one in read_gone(wire.board)}
                 wire.board.wait([f"left/{peer}" for peer in sorted(others)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.data.sharding import SEAT
 from quorate.launch.between_hosts import address_here, interface_of, token_here
 from quorate.launch.ending import end_well
 from quorate.launch.orphans import watch_launcher
@@ -77,12 +78,17 @@ def _enter(timeout: float) -> current.Place:
     else:
         store, rank, size = _meet(timeout)
         board = StoreBoard(dist.PrefixStore("quorate", store))
+    most = _number("QUORATE_MOST") or size
+    if rank >= max(size, most):
+        raise ConfigurationError(f"RANK={rank} is none of {size} workers; a launcher sets ranks from 0 on")
     endpoint = Endpoint(
-        board, rank, size, timeout=timeout, folder=folder, token=token_here(), find_address=address_here
+        board, rank, size, most=most, timeout=timeout, folder=folder, token=token_here(), find_address=address_here
     )
     wire = RealWire(endpoint)
     place = current.enter(wire)
-    ours = not dist.is_initialized()
+    ours = not dist.is_initialized() and rank < size
+    if rank >= size:
+        place.kept[SEAT] = _number("LOCAL_RANK") or 0
     if ours:
         _start_default_group(wire)
     end_well(place, ours)

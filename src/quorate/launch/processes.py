@@ -18,6 +18,8 @@ from typing import Protocol
 from quorate.launch.asking import ASKS, asked_to_stop, status_after
 from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
 from quorate.launch.crew import GRACE, Child, Crew
+from quorate.launch.door import open_to_all
+from quorate.launch.newcomers import Newcomers, Room
 from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.overrides import Overrides
 from quorate.launch.verdict import cause_of, log_of, verdict
@@ -27,6 +29,7 @@ from quorate.wire.socket_folder import make_socket_folder
 
 WRONG_INPUT = 2
 LACKING = 3
+NO_ROOM = Room()
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
 PASSED_ON = ASKS
 """What asks the launcher to end is passed on to the workers."""
@@ -67,22 +70,23 @@ class Ranks(Protocol):
         ...
 
 
-def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE) -> int:
+def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> int:
     """As `run_shown`; returns the exit status alone."""
-    return run_shown(command, size, folder, grace=grace).status
+    return run_shown(command, size, folder, grace=grace, room=room).status
 
 
-def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE) -> Conclusion:
+def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> Conclusion:
     """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
     stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
-    passed on to the workers, which had `grace` seconds to leave. No worker, and nothing that a worker started in its
+    passed on to the workers, which had `grace` seconds to leave. While it runs, others may join: as many as there is
+    `room` for. No worker, and nothing that a worker started in its
     process group, outlives this call; workers do not outlive this process either.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, _following(shown):
-        ended = run_crew(command, size, folder, ranks, grace=grace, shows=_show)
+        ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show)
     if ended.why is not None:
         _show(-1, f"quorate: {ended.why}\n")
     return ended
@@ -103,16 +107,26 @@ def run_crew(
     ranks: Ranks,
     *,
     grace: float = GRACE,
+    room: Room = NO_ROOM,
     shows: Callable[[int, str], None] = lambda rank, text: None,
 ) -> Conclusion:
     """As `run_processes`, for workers of any kind; says nothing itself (`shows`: see `Crew`)."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_board())
-        crew = stack.enter_context(Crew([], server.board, grace=grace, shows=shows))
-        stack.enter_context(_signals_to(crew))
         shared = environment(size, server.path, folder, command)
+
+        def start(rank: int, seat: int) -> None:
+            crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(seat)}))
+
+        newcomers = None
+        if room.all:
+            shared["QUORATE_MOST"] = str(size + room.all)
+            newcomers = Newcomers(server.board, size, room, start)
+            stack.enter_context(open_to_all(folder, server.path))
+        crew = stack.enter_context(Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows))
+        stack.enter_context(_signals_to(crew))
         for rank in range(size):
-            crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+            start(rank, rank)
         crew.watch()
         ranks.finish()
         return _conclusion(crew, server, folder)
@@ -162,10 +176,11 @@ class StartedRanks:
     """Workers that are started as programs, `folder` keeping what they print; rank 0's is `shown` as well."""
 
     def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
-        self._command = command
+        self._command, self._folder = command, folder
         self._leash = Leash()
         first = QuietConsole(log_of(folder, 0)) if shown is None else shown
-        self._consoles = [first, *(QuietConsole(log_of(folder, rank)) for rank in range(1, size))]
+        others = [QuietConsole(log_of(folder, rank)) for rank in range(1, size)]
+        self._consoles: list[QuietConsole | ShownConsole] = [first, *others]
 
     def __enter__(self) -> StartedRanks:
         return self
@@ -175,6 +190,8 @@ class StartedRanks:
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
         """See `Ranks`."""
+        if rank == len(self._consoles):  # it joins
+            self._consoles.append(QuietConsole(log_of(self._folder, rank)))
         console, leash = self._consoles[rank], self._leash
         out, err = console.streams()
         tie = {} if leash.inherited is None else {LAUNCHER_FD: str(leash.inherited)}

@@ -15,6 +15,7 @@ from typing import Any
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
+from quorate.data.sharding import SEAT
 from quorate.launch.event_files import event_files
 from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_run
@@ -54,6 +55,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         wall=time.time() if is_real else None,
         device=device,
         seed=chosen.seed,
+        **({"seat": place.kept[SEAT]} if SEAT in place.kept else {}),
     )
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 

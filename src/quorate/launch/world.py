@@ -15,7 +15,7 @@ from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.data.consumption import EVALUATING
 from quorate.data.limit import LIMIT
 from quorate.data.sharding import RUN_SEED
-from quorate.train.mean_model import apart, at_the_mean
+from quorate.train.mean_model import at_the_mean, at_the_own, differ
 from quorate.train.outliving import survivors
 from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
@@ -52,7 +52,7 @@ class World:
         self._place = place
         wire = self.wire = place.wire
         self.device = device
-        self.rank, self.size = wire.rank, wire.size
+        self.rank, self.size = wire.rank, max(wire.size, wire.rank + 1)
         self._calls = wire.channel("world")
 
     @property
@@ -68,15 +68,16 @@ class World:
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether the workers' models differ between steps (gossip): then there are two things to evaluate."""
-        return bool(apart(self._place))
+        """Whether the workers' models differ between steps (gossip, local steps): then two things can be evaluated."""
+        return differ(self._place)
 
     @contextmanager
     def evaluate(self, *, alone: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:
         """A pause of training, for all workers together: replicas and buffers are equal inside.
 
-        Under strategies whose replicas differ (gossip) the model is the mean of all inside, and this worker's own again
-        afterwards; with `at="replica"` it is its own inside as well, buffers included.
+        Under gossip the model is the mean of all inside, and this worker's own again afterwards; under local steps all
+        become the mean, and stay it. With `at="replica"` the model is inside what this worker came with: its own
+        replica as its newest step left it; no buffers are agreed on then.
 
         Returns into the block when every worker has come; those that come early take part in the others' means
         without weight. What the block takes is no training time. Gradients are not switched off.
@@ -97,7 +98,7 @@ class World:
         begin = self.wire.clock.now()
         place.kept[EVALUATING] = True
         try:
-            with at_the_mean(place) if is_mean else nullcontext():
+            with at_the_mean(place) if is_mean else nullcontext() if alone else at_the_own(place):
                 yield
         finally:
             place.kept[EVALUATING] = False

@@ -74,6 +74,7 @@ def arm_of(
         rounds=_rounds([run.rounds for run in used if run.rounds is not None], _changes(used)),
         replicas=_replicas(used),
         faults=tuple(fault for run in used for fault in run.faults),
+        joined=tuple(one for run in used for one in run.joined),
     )
 
 
@@ -123,6 +124,7 @@ def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> Rounds
         per_second=_mean(speeds) if speeds else None,
         contributors=_listed(contributors),
         contributors_mean=_centre(contributors),
+        live=(min(run.live[0] for run in runs), max(run.live[1] for run in runs)),
         fresh_share=_mean([run.fresh_share for run in runs], most=1.0),
         staleness=_listed(staleness),
         staleness_mean=_centre(staleness),

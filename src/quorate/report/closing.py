@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from quorate.core.records import ranks_in
+from quorate.report.joinings import joined_in_words
 from quorate.report.lateness import Skew, skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.reading import RunRecords, read_run
@@ -15,12 +16,19 @@ from quorate.report.round_figures import RoundFigures, figures_of_rounds
 from quorate.report.rounds import last_arrivals, wait_for_all
 from quorate.report.throughput import Window, training_seconds, window_of
 from quorate.report.time_use import Spent, spent_in, waiting_share
-from quorate.report.wording import counted, number_in_words, ranks_named, seconds_in_words, share_in_words
+from quorate.report.wording import (
+    counted,
+    number_in_words,
+    range_in_words,
+    ranks_named,
+    seconds_in_words,
+    share_in_words,
+)
 
 MOST_BYTES = 4 << 20
 """Read of all ranks together: a fraction of a second. Of longer runs, the end."""
 _NAMED = 4
-"""Changes of the quorum, and workers that died, at most."""
+"""Changes of the quorum, workers that died, and workers that joined, at most."""
 LEAST_BYTES = 8 << 10
 """Read of each rank however many there are: some 20 steps."""
 
@@ -47,13 +55,13 @@ def closing_line(folder: Path) -> str | None:
     virtual = " of virtual time" if run.is_virtual else ""
     parts = [f"{counted(total, 'step')} in {seconds_in_words(seconds)}{virtual}"]
     if window is not None:
-        parts[0] += f" ({_rates(run, window, is_all=is_all)})"
+        parts[0] += f" ({_rates(window, is_all=is_all)})"
     steps = run.after(warm_up)
     meetings = meetings_of(steps, is_together=wait_for_all(merged) if merged else None)
     warm = run.warm(warm_up)
-    skew = skew_of(meetings, steps, warm)
+    skew = skew_of(meetings, steps, warm, run.newcomers)
     spent = spent_in(meetings, last_arrivals(merged) if merged else None)
-    rounds = figures_of_rounds(merged, run.size, window, warm, spent)
+    rounds = figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers)
     if rounds is not None:
         parts.append(_rounds(rounds))
     if skew is not None:
@@ -61,6 +69,7 @@ def closing_line(folder: Path) -> str | None:
     if rounds is not None and not meetings.is_together:
         parts += _gained(rounds)
     parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
+    parts += [joined_in_words(*one) for one in run.replacements[:_NAMED]]
     return "; ".join([*parts, f"records in {folder}"])
 
 
@@ -78,9 +87,8 @@ def _keep_ends(run: RunRecords) -> bool:
     return True
 
 
-def _rates(run: RunRecords, window: Window, *, is_all: bool) -> str:
-    at_work = sum(bool(one.steps) for one in run.ranks)
-    rates = f"{number_in_words(window.steps / at_work / window.seconds)} steps/s"
+def _rates(window: Window, *, is_all: bool) -> str:
+    rates = f"{number_in_words(window.steps / window.workers / window.seconds)} steps/s"
     if window.examples_per_second is not None:
         rates += f", {number_in_words(window.examples_per_second)} examples/s"
     return rates if is_all else f"lately {rates}"
@@ -88,9 +96,9 @@ def _rates(run: RunRecords, window: Window, *, is_all: bool) -> str:
 
 def _rounds(rounds: RoundFigures) -> str:
     """What the updates were made of."""
-    batch = rounds.effective_batch
+    batch, workers = rounds.effective_batch, range_in_words(*rounds.live)
     said = (
-        f"{counted(rounds.count, 'round')}, {rounds.contributors_mean:.1f} of {rounds.size} workers in each, "
+        f"{counted(rounds.count, 'round')}, {rounds.contributors_mean:.1f} of {workers} workers in each, "
         f"{share_in_words(rounds.fresh_share)} fresh"
     )
     said = said if batch is None else f"{said}, effective batch {number_in_words(batch)}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorate.core.records import Step
 from quorate.report.sound import has_numbers, is_text
+
+if TYPE_CHECKING:
+    from quorate.report.joinings import Joining
+
+T = TypeVar("T", "Death", "Joining")
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,18 @@ def death_of(row: Mapping[str, Any]) -> Death | None:
     return Death(row["rank"], row["host"], row["reason"], row["time"], row["round"], row["left"])
 
 
-def all_deaths(found: Sequence[Sequence[Death]]) -> list[Death]:
+def each_once(found: Iterable[Sequence[T]]) -> list[T]:
     """Of all ranks' rows, each once, in order: two ranks may have told of one where the first died as well."""
-    known: dict[int, Death] = {}
-    for death in (death for one in found for death in one):
-        there = known.get(death.rank)
-        known[death.rank] = death if there is None or death.time < there.time else there
-    return sorted(known.values(), key=lambda death: death.time)
+    known: dict[int, T] = {}
+    for event in (event for one in found for event in one):
+        there = known.get(event.rank)
+        known[event.rank] = event if there is None or event.time < there.time else there
+    return sorted(known.values(), key=lambda event: event.time)
 
 
-def moved(deaths: Sequence[Death], seconds: float) -> list[Death]:
+def moved(events: Sequence[T], seconds: float) -> list[T]:
     """The same on another clock."""
-    return [replace(death, time=death.time + seconds) for death in deaths]
+    return [replace(event, time=event.time + seconds) for event in events]
 
 
 def standstill(death: Death, steps: Mapping[int, Sequence[Step]]) -> float | None:

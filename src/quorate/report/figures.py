@@ -12,6 +12,7 @@ from quorate.core.errors import ranks_in_words
 from quorate.report import throughput
 from quorate.report.arrival import arrival_of
 from quorate.report.deaths import standstill
+from quorate.report.joinings import seconds_to_join
 from quorate.report.lateness import skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.planned import Planned
@@ -19,7 +20,7 @@ from quorate.report.quality import Amounts, curve_of, distance_curve, final_qual
 from quorate.report.reading import RunRecords, read_run
 from quorate.report.round_figures import RoundFigures, figures_of_rounds
 from quorate.report.rounds import last_arrivals, wait_for_all
-from quorate.report.schema import Arrival, Curve, Fault, Lane, Mark, Outcome
+from quorate.report.schema import Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
 from quorate.report.time_use import by_rank, spent_in, totals_of
 from quorate.report.timeline import timeline_of
 
@@ -59,6 +60,8 @@ class RunFigures:
     """Between replicas."""
     faults: tuple[Fault, ...]
     """Workers that died, and the others went on."""
+    joined: tuple[Joined, ...]
+    """Workers that joined."""
     replica_curve: Curve | None
     """The mean quality of single replicas, where it was measured beside that of their mean."""
 
@@ -77,7 +80,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
     merged = run.merged()
     meetings = meetings_of(steps, is_together=wait_for_all(merged) if merged else None)
     warm = run.warm(warm_up)
-    skew = skew_of(meetings, steps, warm)
+    skew = skew_of(meetings, steps, warm, run.newcomers)
     arrival = None if skew is None else arrival_of(skew, seed)
     last = last_arrivals(merged) if merged else None
     spent = spent_in(meetings, last)
@@ -105,9 +108,10 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         arrival=arrival,
         timeline=lanes,
         marks=marks,
-        rounds=figures_of_rounds(merged, run.size, window, warm, spent),
+        rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
+        joined=_joined(run, seed),
         replica_curve=None if metric is None else curve_of(run, f"replica_{metric.name}", seed, amounts),
     )
 
@@ -128,6 +132,24 @@ def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:
             left=death.left,
         )
         for death in run.deaths
+    )
+
+
+def _joined(run: RunRecords, seed: int) -> tuple[Joined, ...]:
+    first = next((one for one in run.ranks if one.steps), None)
+    if first is None:
+        return ()
+    return tuple(
+        Joined(
+            seed=seed,
+            rank=joining.rank,
+            replaced=None if replaced is None else replaced.rank,
+            seconds=first.training_seconds(joining.time, run.begin),
+            round=joining.round,
+            waited=seconds_to_join(joining, replaced, run.starts.get(joining.rank, {})),
+            live=joining.live,
+        )
+        for joining, replaced in run.replacements
     )
 
 

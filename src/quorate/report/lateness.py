@@ -9,7 +9,7 @@ what it would have been late by, had all begun together.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -74,11 +74,15 @@ class Skew:
 
 
 def skew_of(
-    meetings: Meetings, steps: Mapping[int, Sequence[Step]], every: Mapping[int, Sequence[Step]] | None = None
+    meetings: Meetings,
+    steps: Mapping[int, Sequence[Step]],
+    every: Mapping[int, Sequence[Step]] | None = None,
+    newcomers: Collection[int] = (),
 ) -> Skew | None:
     """The skew of the steps (by rank) that made these meetings; None where no two ranks ever met, or could have met.
 
     `every` has the steps that are no measure of waiting as well (next after an evaluation): they count where none is.
+    `newcomers` joined later: they meet the others where all wait for all, and have no step of equal number elsewhere.
 
     A rank is slow if it is last far more often than chance would have it (binomial, at `SURPRISE` over all ranks)
     *and* its median lateness is greater than the others' by an amount that matters. So a delay that hits a rank drawn
@@ -88,24 +92,33 @@ def skew_of(
     if together:
         met = [meetings.steps[key] for key in meetings.complete]
     else:
-        met = _apart({rank: (every or steps)[rank] for rank in meetings.ranks})
+        met = _apart({rank: (every or steps)[rank] for rank in meetings.ranks if rank not in newcomers})
     if not met:
         return None
     late: dict[int, list[float]] = {rank: [] for rank in meetings.ranks}
-    last = dict.fromkeys(meetings.ranks, 0)
+    last, chances = dict.fromkeys(meetings.ranks, 0), dict.fromkeys(meetings.ranks, 0.0)
     seconds = [lateness_of(there) if together else _longer(there) for there in met]
     for one in seconds:
         latest = max(one.values())
         for rank, own in one.items():
             late[rank].append(own)
             last[rank] += own == latest > 0.0
-    size = sum(map(bool, late.values()))
-    found = [_of_rank(rank, late[rank], last[rank], size, steps[rank]) for rank in meetings.ranks if late[rank]]
+            chances[rank] += 1.0 / len(one)
+    found = [
+        _of_rank(rank, late[rank], last[rank], chances[rank] / len(late[rank]), steps[rank])
+        for rank in meetings.ranks
+        if late[rank]
+    ]
     slow = _late(found) if together else _slower(found, steps)
-    firsts = [min(step.step for step in there.values()) for there in met]
+    firsts = [_number(there, newcomers) for there in met]
     columns, heat = _heat(firsts, seconds, [one.rank for one in found])
     last_median = statistics.median(max(one.values()) for one in seconds)
     return Skew(tuple(found), together, tuple(slow), last_median, columns, heat)
+
+
+def _number(there: Mapping[int, Step], newcomers: Collection[int]) -> int:
+    """Which step this is, as those count that were there at the start, if any is left."""
+    return min([s.step for rank, s in there.items() if rank not in newcomers] or [s.step for s in there.values()])
 
 
 def _apart(steps: Mapping[int, Sequence[Step]]) -> list[dict[int, Step]]:
@@ -125,10 +138,9 @@ def _matters(step_seconds: float) -> float:
     return max(LEAST_SECONDS, LEAST_SHARE * step_seconds)
 
 
-def _of_rank(rank: int, late: list[float], last: int, size: int, steps: Sequence[Step]) -> Lateness:
+def _of_rank(rank: int, late: list[float], last: int, chance: float, steps: Sequence[Step]) -> Lateness:
     late.sort()
     lengths = [step.end - step.begin for step in steps]
-    chance = 1.0 / size
     return Lateness(
         rank=rank,
         mean=statistics.fmean(late),

@@ -6,7 +6,14 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from quorate.report.schema import Arm, Estimate, Rounds, Summary
-from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words, share_in_words
+from quorate.report.wording import (
+    bytes_in_words,
+    counted,
+    number_in_words,
+    range_in_words,
+    seconds_in_words,
+    share_in_words,
+)
 
 Words = Callable[[float], str]
 NOTHING = "–"
@@ -26,9 +33,7 @@ def markdown(summary: Summary) -> str:
     parts += [_table(summary), _legend(summary), "## Fairness", _fairness(summary)]
     slow = [f"- {arm.name}: {arm.arrival.sentence}." for arm in summary.arms if arm.arrival is not None]
     parts += ["## Who is slow", "\n".join(slow) or "Nobody can be told apart: no two workers met."]
-    merged = [
-        f"- {arm.name}: {_rounds(arm.rounds, summary.workers)}." for arm in summary.arms if arm.rounds is not None
-    ]
+    merged = [f"- {arm.name}: {_rounds(arm.rounds)}." for arm in summary.arms if arm.rounds is not None]
     if merged:
         parts += ["## Rounds", "\n".join(merged)]
     parts += ["## Reproduce", "\n".join(_reproduce(summary))]
@@ -103,13 +108,13 @@ def _fairness(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _rounds(rounds: Rounds, workers: int) -> str:
+def _rounds(rounds: Rounds) -> str:
     """Of how many workers updates were made, how stale they were, and what waiting that saved."""
     speed = "" if rounds.per_second is None else f" ({number_in_words(rounds.per_second.mean)} per second)"
     least = min(range(len(rounds.rank_shares)), key=lambda rank: rounds.rank_shares[rank])
     said = [
         f"{number_in_words(rounds.count.mean)} rounds{speed}, {number_in_words(rounds.contributors_mean)} of "
-        f"{workers} workers in each",
+        f"{range_in_words(*rounds.live)} workers in each",
         f"{share_in_words(rounds.fresh_share.mean)} of the gradients fresh, staleness "
         f"{number_in_words(rounds.staleness_mean)} in the mean and {len(rounds.staleness) - 1} at most",
         f"rank {least} has the least of the applied gradients, {share_in_words(rounds.rank_shares[least])}",

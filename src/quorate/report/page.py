@@ -11,7 +11,7 @@ from quorate.report.charts.activities import patterns
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page_arrival import arrival
 from quorate.report.page_fairness import fairness
-from quorate.report.page_faults import faults, has_faults
+from quorate.report.page_faults import faults, has_faults, has_joined, joined_later
 from quorate.report.page_parts import View, chip
 from quorate.report.page_quality import quality
 from quorate.report.page_replicas import has_replicas, replicas
@@ -33,6 +33,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("replicas", "Replicas", replicas),
     ("timeline", "Timeline", timeline),
     ("faults", "Faults", faults),
+    ("joined", "Who joined", joined_later),
     ("reproduce", "Reproduce", reproduce),
 )
 """In order: where links lead, what they say, and the section."""
@@ -46,7 +47,12 @@ def page(summary: Summary) -> str:
     """
     view = View(summary)
     script = _asset("page.js")
-    means_something = {"rounds": has_rounds(view), "replicas": has_replicas(view), "faults": has_faults(view)}
+    means_something = {
+        "rounds": has_rounds(view),
+        "replicas": has_replicas(view),
+        "faults": has_faults(view),
+        "joined": has_joined(view),
+    }
     shown = [one for one in SECTIONS if means_something.get(one[0], True)]
     contents = element(
         "nav", *(element("a", words, href=f"#{name}") for name, words, _ in shown), aria_label="Sections"

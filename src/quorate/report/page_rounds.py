@@ -20,7 +20,7 @@ from quorate.report.page_parts import (
     table,
 )
 from quorate.report.schema import Arm, Estimate, Rounds
-from quorate.report.wording import number_in_words, share_in_words
+from quorate.report.wording import number_in_words, range_in_words, share_in_words
 
 LEAD = (
     "Under a quorum an update takes in the gradients that are there. One that comes too late is added to a later "
@@ -28,10 +28,11 @@ LEAD = (
     "fresh gradient of every worker, and there is nothing to show."
 )
 MEANINGS = (
-    "Counts of all seeds together, of the rounds that were formed while all workers were at work; ranges are 95% "
-    "intervals over seeds. Fresh is what was computed on the newest parameters there were. The effective batch is the "
-    "examples in a round. The last column estimates what waiting would have been had everybody waited for everybody: "
-    "steps of equal number are held side by side, and who was at work for less than the longest waits for the rest."
+    "Counts of all seeds together, of the rounds that were formed after the warm-up and before the first worker ended; "
+    "ranges are 95% intervals over seeds. Fresh is what was computed on the newest parameters there were. The "
+    "effective batch is the examples in a round. The last column estimates what waiting would have been had everybody "
+    "waited for everybody: steps of equal number are held side by side, and who was at work for less than the longest "
+    "waits for the rest."
 )
 EQUAL = "The dashed line is an equal share."
 Known = Sequence[tuple[Arm, Rounds]]
@@ -67,7 +68,7 @@ def _table(view: View, known: Known) -> Markup:
             arm.name,
             _cell(one.count, number_in_words),
             _cell(one.per_second, number_in_words),
-            _small(number_in_words(one.contributors_mean), f"of {view.summary.workers}"),
+            _small(number_in_words(one.contributors_mean), f"of {range_in_words(*one.live)}"),
             _cell(one.fresh_share, share_in_words),
             _small(number_in_words(one.staleness_mean), f"at most {len(one.staleness) - 1}"),
             _cell(one.effective_batch, number_in_words),

@@ -44,6 +44,12 @@ def _faults(summary: Summary) -> Iterator[Row]:
             yield (arm.name, one.seed, one.rank, one.why, one.seconds, one.round, one.standstill, one.left)
 
 
+def _joined(summary: Summary) -> Iterator[Row]:
+    for arm in summary.arms:
+        for one in arm.joined:
+            yield (arm.name, one.seed, one.rank, one.replaced, one.seconds, one.round, one.waited, one.live)
+
+
 def _distances(summary: Summary) -> Iterator[Row]:
     for arm in summary.arms:
         for curve in arm.replicas.distance if arm.replicas is not None else ():
@@ -138,6 +144,7 @@ _TABLES: dict[str, tuple[str, Callable[[Summary], Iterator[Row]]]] = {
     "contributors": ("arm workers rounds", _contributors),
     "rank_shares": ("arm rank share", _rank_shares),
     "faults": ("arm seed rank why seconds round standstill left", _faults),
+    "joined": ("arm seed rank replaced seconds round waited live", _joined),
     "distances": ("arm seed seconds examples bytes distance", _distances),
     "replica_curves": ("arm seed seconds examples bytes quality", _replica_curves),
     "timeline": ("arm rank activity begin end", _timeline),

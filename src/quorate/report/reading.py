@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Step, ranks_in, records_of, rows
-from quorate.report.deaths import Death, all_deaths, death_of, moved
+from quorate.report.deaths import Death, death_of, each_once, moved
 from quorate.report.distances import Distance
 from quorate.report.ends import HEAD_BYTES, first_and_last_rows
+from quorate.report.joinings import Joining, is_newcomer, joining_of, replaced_by
 from quorate.report.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
 from quorate.report.sessions import Sessions
-from quorate.report.sound import DISTRIBUTE, END, OUTCOME, RUN, START, has_numbers, is_count, is_number, sound
+from quorate.report.sound import DISTRIBUTE, END, OUTCOME, RUN, START, has_numbers, sound
 from quorate.report.spans import Spans
+from quorate.report.step_rows import step_of
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
-_STEP_FIELDS = frozenset(field.name for field in fields(Step))
-_SECONDS_OF = attrgetter("begin", "arrive", "end", "data", "delay", "compute", "encode", "wait", "decode", "update")
-_COUNTS_OF = attrgetter("step", "round", "bytes_out", "bytes_in", "contributors", "staleness")
-_NUMBERS = {"step": int, "round": int, "begin": float, "arrive": float, "end": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +54,18 @@ class RankRecords:
     distances: list[Distance] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     """Of other ranks, as this one told them."""
+    joinings: list[Joining] = field(default_factory=list)
+    """Likewise."""
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
     """The numbers of the steps that came next after an evaluation: they wait for others who still evaluate."""
     end: dict[str, Any] | None = None
     """None where the worker did not live to write it."""
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Whether it joined when the run was under way: its step 1 is none of the others'."""
+        return is_newcomer(self.start)
 
     def training_seconds(self, time: float, origin: float) -> float:
         """From `origin` to `time`, without this rank's evaluations."""
@@ -103,14 +107,35 @@ class RunRecords:
     @property
     def deaths(self) -> list[Death]:
         """Of workers that the others have outlived."""
-        return all_deaths([one.deaths for one in self.ranks])
+        return each_once([one.deaths for one in self.ranks])
+
+    @property
+    def joinings(self) -> list[Joining]:
+        """Of workers that were not there at the start."""
+        return each_once([one.joinings for one in self.ranks])
+
+    @property
+    def starts(self) -> dict[int, dict[str, Any]]:
+        """The `start` rows by rank."""
+        return {one.rank: one.start for one in self.ranks}
+
+    @property
+    def replacements(self) -> list[tuple[Joining, Death | None]]:
+        """Those that joined, each with the death of the one in whose place it was started."""
+        return [(one, replaced_by(one, self.deaths, self.starts, self.size)) for one in self.joinings]
+
+    @property
+    def newcomers(self) -> frozenset[int]:
+        """The ranks of those that have left rows."""
+        return frozenset(one.rank for one in self.ranks if one.is_newcomer)
 
     def merged(self) -> list[Merged]:
         """The rounds that were applied, with their gradients; none under strategies without a quorum."""
         told = {one.number: one for rank in self.ranks for one in rank.rounds}  # by the first rank that was left
         rounds = [told[number] for number in sorted(told)]
         steps = {one.rank: one.steps for one in self.ranks if one.steps}
-        return merged_in(rounds, steps, {one.rank: one.after_evaluation for one in self.ranks})
+        moved_on = {one.rank: one.after_evaluation | ({1} if one.is_newcomer else set()) for one in self.ranks}
+        return merged_in(rounds, steps, moved_on)
 
     @property
     def usual_warm_up(self) -> int:
@@ -150,6 +175,7 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
     _keep_first_optimizer(ranks)
     for one in ranks:
         _leave_out_evaluation(one)
+    _leave_out_what_was_before(ranks)
     about, outcome = read_json(folder / "run.json") or {}, read_json(folder / "outcome.json")
     return RunRecords(folder, sound(about, RUN), None if outcome is None else sound(outcome, OUTCOME), tuple(ranks))
 
@@ -161,42 +187,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def step_of(row: dict[str, Any]) -> Step | None:
-    """A `step` row as an object; None where what every step has is missing. Later formats may say more."""
-    row.pop("kind", None)
-    try:
-        step = Step(**row)
-    except TypeError:
-        try:
-            step = Step(**{key: value for key, value in row.items() if key in _STEP_FIELDS})
-        except TypeError:
-            return None
-    is_whole = type(step.begin) is float and type(step.arrive) is float and type(step.end) is float
-    return step if (is_whole or _repaired(step)) and _is_sound(step) else None
-
-
-def _is_sound(step: Step) -> bool:
-    """Whether every value is one that there can be."""
-    return (
-        all(is_number(seconds) for seconds in _SECONDS_OF(step))
-        and all(map(is_count, _COUNTS_OF(step)))
-        and all(count is None or is_count(count) for count in (step.examples, step.tokens))
-        and (step.loss is None or type(step.loss) is float or is_number(step.loss))
-        and type(step.optimizer) is str
-    )
-
-
-def _repaired(step: Step) -> bool:
-    """Make whole numbers of seconds floats; whether that is enough."""
-    for name, kind in _NUMBERS.items():
-        value = getattr(step, name)
-        if type(value) is not kind:
-            if not is_number(value):
-                return False
-            setattr(step, name, kind(value))
-    return True
 
 
 def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
@@ -229,6 +219,8 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.distances.append(Distance(row["time"], row["distance"], row["norm"], row.get("optimizer")))
         elif kind == "gone" and (death := death_of(row)) is not None:
             found.deaths.append(death)
+        elif kind == "joined" and (joining := joining_of(row)) is not None:
+            found.joinings.append(joining)
         elif kind == "evaluate" and has_numbers(row, "begin", "end"):
             spans.append((row["begin"], row["end"]))
         elif kind == "start" and not found.start:
@@ -258,7 +250,8 @@ def _align(ranks: list[RankRecords]) -> None:
             for merged in one.rounds:
                 merged.time += shift
             one.logs = [Logged(log.step, log.time + shift, log.values) for log in one.logs]
-            one.evaluations, one.deaths = one.evaluations.moved(shift), moved(one.deaths, shift)
+            one.evaluations = one.evaluations.moved(shift)
+            one.deaths, one.joinings = moved(one.deaths, shift), moved(one.joinings, shift)
             if one.end is not None and has_numbers(one.end, "time"):
                 one.end["time"] += shift
 
@@ -292,3 +285,12 @@ def _leave_out_evaluation(one: RankRecords) -> None:
         if inside > 0.0 or one.evaluations.between(since, step.arrive) > 0.0:
             one.after_evaluation.add(step.step)
         before = step.end
+
+
+def _leave_out_what_was_before(ranks: list[RankRecords]) -> None:
+    """While the first rank evaluated no worker trained, also where one had not joined yet."""
+    for one in ranks:
+        if one.is_newcomer and one.steps:
+            first = one.steps[0].begin
+            before = [(begin, min(end, first)) for begin, end in ranks[0].evaluations.spans if begin < first]
+            one.evaluations = Spans([*before, *one.evaluations.spans])

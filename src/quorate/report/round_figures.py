@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from quorate.core.records import Step
@@ -16,10 +16,12 @@ from quorate.report.time_use import Spent, waiting_share
 
 @dataclass(frozen=True, kw_only=True)
 class RoundFigures:
-    """Whatever is not told of the whole run is of the rounds that were formed while all workers were at work."""
+    """Whatever is not told of the whole run is of the rounds that were formed in the window of the throughput."""
 
     size: int
-    """Workers."""
+    """Workers at the start."""
+    live: tuple[int, int]
+    """Workers that were counted in a round, the fewest and the most."""
     count: int
     """Updates in the whole run."""
     per_second: float | None
@@ -66,9 +68,10 @@ def figures_of_rounds(
     window: Window | None,
     steps: Mapping[int, Sequence[Step]],
     spent: Sequence[Spent],
+    newcomers: Collection[int] = (),
 ) -> RoundFigures | None:
     """`size` is the number of workers, `steps` are those after the warm-up, `spent` is where the time of those went
-    that measure. None where no round took in anything.
+    that measure; `newcomers` joined later, and have no step of equal number. None where no round took in anything.
     """
     inside = [one for one in merged if window is not None and window.holds(one.formed)]
     contributors: Counter[int] = Counter()
@@ -86,6 +89,7 @@ def figures_of_rounds(
     known = [count for count in examples if count is not None]
     return RoundFigures(
         size=size,
+        live=(min(one.round.live for one in inside or merged), max(one.round.live for one in inside or merged)),
         count=merged[-1].round.update or len(merged),
         per_second=len(inside) / window.seconds if window is not None and inside else None,
         contributors=contributors,
@@ -93,6 +97,6 @@ def figures_of_rounds(
         ranks=ranks,
         batch=statistics.fmean(known) if known and len(known) == len(examples) else None,
         waiting=waiting_share(spent),
-        waiting_in_step=waiting_in_step(steps),
+        waiting_in_step=waiting_in_step({rank: own for rank, own in steps.items() if rank not in newcomers}),
         changed=[one.round for one in merged if one.round.settings is not None],
     )

@@ -11,6 +11,7 @@ from typing import Literal
 from quorate.report.schema_parts import Change as Change
 from quorate.report.schema_parts import Estimate as Estimate
 from quorate.report.schema_parts import Fault as Fault
+from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
 from quorate.report.schema_parts import Mark as Mark
 from quorate.report.schema_parts import Part
@@ -156,6 +157,8 @@ class Arm(Part):
     """Null where replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()
     """Run by run, in order."""
+    joined: tuple[Joined, ...] = ()
+    """Likewise."""
 
 
 class Trial(Part):

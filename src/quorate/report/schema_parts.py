@@ -56,7 +56,8 @@ class Change(Part):
 class Rounds(Part):
     """What the updates were made of, under a strategy with a quorum.
 
-    Counts are of all runs that count together, of rounds formed while all workers were at work; estimates are by seed.
+    Counts are of all runs that count together, of rounds formed after the warm-up and before the first worker ended;
+    estimates are by seed.
     """
 
     count: Estimate
@@ -66,6 +67,8 @@ class Rounds(Part):
     contributors: tuple[int, ...]
     """Rounds by how many workers' gradients were in them: of none, of 1, 2 ..."""
     contributors_mean: float
+    live: tuple[int, int]
+    """Workers that were counted in a round: the fewest, and the most."""
     fresh_share: Estimate
     """Of the gradients that were applied, those computed on the newest parameters."""
     staleness: tuple[int, ...]
@@ -98,3 +101,20 @@ class Fault(Part):
     """Seconds: the longest time between two steps of one of the others around it."""
     left: int
     """Workers that went on."""
+
+
+class Joined(Part):
+    """A worker that joined the run under way."""
+
+    seed: int
+    rank: int
+    replaced: int | None
+    """In place of which one that had died it was started; null where it was asked for."""
+    seconds: float
+    """From when on it stepped, of the run's training time."""
+    round: int
+    """The one that let it in."""
+    waited: float | None
+    """Seconds from the moment when that death was noticed, or else from its `quorate.join()`, until then."""
+    live: int
+    """Workers that trained from then on."""

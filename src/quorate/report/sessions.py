@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from quorate.core.records import Step
+from quorate.report.joinings import is_newcomer
 from quorate.report.sound import is_number
 
 _TIMES = ("begin", "arrive", "end", "time")
@@ -39,7 +40,7 @@ class Sessions:
         if self._begun is None:
             self._begun = row
             return
-        self._is_resuming = True
+        self._is_resuming = not is_newcomer(row)  # that one is another worker, with a step 1 of its own
         if all(is_number(one.get(name)) for one in (row, self._begun) for name in ("wall", "now")):
             shift = (row["wall"] - row["now"]) - (self._begun["wall"] - self._begun["now"])
             self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started anew

@@ -88,6 +88,8 @@ START: Mapping[str, Kind] = {
     "host": is_text,
     "wall": is_number,
     "now": is_number,
+    "rank": is_count,
+    "seat": is_count,
 }
 """By key of a `start` row."""
 DISTRIBUTE: Mapping[str, Kind] = {"optimizer": is_text, "strategy": is_text, "settings": is_object}

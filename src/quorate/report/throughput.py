@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.records import Step
@@ -12,19 +12,24 @@ from quorate.report.spans import Spans
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a run in which all workers were at work, on a clock that stands still during evaluations."""
+    """A stretch of a run in which workers were at work, on a clock that stands still during evaluations.
+
+    All that there were at the start, but for those that died and were outlived; these, and those that joined, for a
+    part of it."""
 
     begin: float
     """On that clock, likewise the end."""
     end: float
     pauses: Spans
+    workers: float
+    """That were there, in the mean."""
     steps: float
     """Of all workers; parts of steps count as parts."""
     examples: float | None
     """None where a step did not count them."""
     no_wait_rate: float | None
     """Examples per second if nobody ever waited and exchanges cost nothing: the sum over ranks of their examples over
-    the time they were busy (data, delay, compute, update)."""
+    the time they were busy (data, delay, compute, update); of one that was there for a part of it, that part."""
 
     @property
     def seconds(self) -> float:
@@ -48,26 +53,32 @@ class Window:
 def window_of(run: RunRecords, warm_up: int) -> Window | None:
     """From the moment the last worker has warmed up to the moment the first one ends; None where that is nothing.
 
-    While any worker evaluates nothing counts, neither time nor work. A step that is partly within counts in part, so
-    it does not matter that workers end a step some microseconds apart.
+    Workers that joined begin it not, those that were outlived end it not; what they did within counts. While any worker
+    evaluates nothing counts, neither time nor work. A step that is partly within counts in part, so it does not matter
+    that workers end a step some microseconds apart.
     """
     at_work = [one for one in run.ranks if one.steps]
-    measured = [[step for step in one.steps if step.step > warm_up] for one in at_work]
-    if not at_work or not all(measured):
+    outlived = {death.rank for death in run.deaths}
+    there = [one for one in at_work if not one.is_newcomer and one.rank not in outlived]
+    there = there or [one for one in at_work if not one.is_newcomer]
+    if not there or any(one.steps[-1].step <= warm_up for one in there):
         return None
     pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
-    begin = max(_training(pauses, _beginning(one, warm_up)) for one in at_work)
-    end = min(_training(pauses, one.steps[-1].end) for one in at_work)
+    begin = max(_training(pauses, _beginning(one, warm_up)) for one in there)
+    ends = [one for one in at_work if not one.is_newcomer and one.rank not in outlived] or there
+    end = min(_training(pauses, one.steps[-1].end) for one in ends)
     if end <= begin:
         return None
-    totals = [_Total(pauses, begin, end).add(steps) for steps in measured]
+    totals = [_Total(pauses, begin, end).add(one.steps) for one in at_work]
+    totals = [one for one in totals if one.steps > 0.0]
     examples = [one.examples for one in totals if one.examples is not None]
     is_counted = len(examples) == len(totals)
-    rates = [amount / one.busy for amount, one in zip(examples, totals, strict=False) if one.busy > 0.0]
+    rates = [one.present * (one.examples or 0.0) / one.busy for one in totals if one.busy > 0.0]
     return Window(
         begin=begin,
         end=end,
         pauses=pauses,
+        workers=sum(one.present for one in totals),
         steps=sum(one.steps for one in totals),
         examples=sum(examples) if is_counted else None,
         no_wait_rate=sum(rates) if is_counted and len(rates) == len(totals) else None,
@@ -94,8 +105,13 @@ class _Total:
     steps: float = 0.0
     examples: float | None = 0.0
     busy: float = 0.0
+    present: float = 0.0
+    """From its first step to its last one, as a share of the time between the two moments."""
 
-    def add(self, steps: Iterable[Step]) -> _Total:
+    def add(self, steps: Sequence[Step]) -> _Total:
+        first, last = _training(self.pauses, steps[0].begin), _training(self.pauses, steps[-1].end)
+        there = min(last, self.end) - max(first, self.begin)
+        self.present = max(0.0, there) / (self.end - self.begin)
         for step in steps:
             since, until = _training(self.pauses, step.begin), _training(self.pauses, step.end)
             inside = min(until, self.end) - max(since, self.begin)

@@ -40,8 +40,9 @@ def timeline_of(
         return (), ()
     lowest = steps[shown[0]]
     begin, end = _typical(lowest, _width(lowest, merged))
-    lanes = tuple(Lane(rank=rank, spans=_spans(steps[rank], begin, end)) for rank in shown)
-    return lanes, tuple(_mark(one, begin) for one in merged if begin <= one.formed <= end)
+    lanes = [Lane(rank=rank, spans=_spans(steps[rank], begin, end)) for rank in shown]
+    there = tuple(lane for lane in lanes if lane.spans)  # others had died by then, or had not joined yet
+    return there or tuple(lanes), tuple(_mark(one, begin) for one in merged if begin <= one.formed <= end)
 
 
 def _width(steps: Sequence[Spent], merged: Sequence[Merged]) -> int:

@@ -24,9 +24,9 @@ from typing import Any, TextIO
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Step, ranks_in, records_of, rows
-from quorate.report.reading import step_of
 from quorate.report.rounds import Merged
 from quorate.report.sound import finite
+from quorate.report.step_rows import step_of
 from quorate.report.trace_survey import Keys, Survey, clocks_of, has_numbers, start_of, survey
 
 LAYOUT = (
@@ -35,6 +35,8 @@ LAYOUT = (
 )
 _EVALUATION = 1
 """The track of evaluations; those of optimizers come after it, two for each."""
+_CHANGES = {"gone": "died", "joined": "joined"}
+"""What such a row says of its rank."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _COMPRESSION = 5
@@ -143,6 +145,8 @@ class _Lane:
                 yield from self._step(step)
             elif kind == "evaluate" and has_numbers(row, "begin", "end"):
                 yield from self._evaluation(row)
+            elif kind in _CHANGES and has_numbers(row, "time", "rank"):
+                yield self._changed(row)
             elif kind == "log" and has_numbers(row, "time") and isinstance(row.get("values"), dict):
                 at = self._at(row["time"])
                 yield {
@@ -161,6 +165,13 @@ class _Lane:
         args = {"round": one.round.update, "contributors": len(taken), **taken}
         at = _micro(one.formed - self.survey.first)
         return {"ph": "i", "s": "g", "name": "round", "pid": self.rank, "tid": 0, "ts": at, "args": args}
+
+    def _changed(self, row: Mapping[str, Any]) -> Event:
+        """A line across all ranks, when a worker had died, or has joined."""
+        args = finite({name: value for name, value in row.items() if name not in ("kind", "time")})
+        name = f"rank {row['rank']} {_CHANGES[row['kind']]}"
+        at = self._at(row["time"])
+        return {"ph": "i", "s": "g", "name": name, "pid": self.rank, "tid": 0, "ts": at, "args": args}
 
     def _step(self, step: Step) -> Iterator[Event]:
         self.steps += 1

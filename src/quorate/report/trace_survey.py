@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Step, records_of, rows
-from quorate.report.reading import read_run, step_of
+from quorate.report.reading import read_run
 from quorate.report.rounds import Merged
 from quorate.report.sound import START, is_number, sound
+from quorate.report.step_rows import step_of
 
 Key = tuple[str, int, int]
 """Who met: the optimizer, the round, and which of a rank's steps within that round."""

@@ -49,6 +49,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def range_in_words(least: int, most: int) -> str:
+    """`3`, `2 to 3`."""
+    return str(least) if least == most else f"{least} to {most}"
+
+
 def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

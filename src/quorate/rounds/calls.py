@@ -38,7 +38,7 @@ class Calls:
     def __init__(self, agreed: Agreed, started: int = 0) -> None:
         self.agreed = agreed
         self.started = started
-        self.workers = [Stepper() for _ in range(agreed.size)]
+        self.workers = [Stepper() if rank < agreed.size else Stepper("gone", None, False) for rank in agreed.ranks]
         self.callers: set[int] = set()
         self.live = agreed.size
         """Workers that have not died."""
@@ -54,6 +54,12 @@ class Calls:
         self.live -= worker.activity != "gone"
         worker.activity, worker.computing, worker.is_present = "gone", None, False
         self.callers.discard(rank)
+
+    def comes(self, rank: int, computing: int | None) -> None:
+        """`rank` has joined; it computes on the parameters of round `computing`."""
+        worker = self.workers[rank]
+        self.live += worker.activity == "gone"
+        worker.activity, worker.computing, worker.is_present = "stepping", computing, True
 
     def called(self, rank: int, since: int, computing: int | None = None) -> None:
         """`rank` calls; it knows of no round that started after `since`. A call that a start has overtaken is none.

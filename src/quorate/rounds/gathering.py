@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,3 +39,14 @@ class Gathering:
     """By rank that is waited for, how long."""
     given: dict[int, Given] = field(default_factory=dict)
     is_extended: bool = False
+
+
+def sum_of(vectors: Sequence[Flat], blank: Callable[[], Flat] | None) -> Flat | None:
+    """In order; formed in what `blank` gives (None: ordinary memory). One vector is its own sum; None where none is."""
+    if len(vectors) < 2:
+        return vectors[0] if vectors else None
+    first, second, *rest = vectors
+    total = first + second if blank is None else first.plus(second, blank())
+    for one in rest:
+        total.add_(one)
+    return total

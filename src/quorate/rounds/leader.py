@@ -15,14 +15,16 @@ log2(P) hops each way and at most 2 d numbers per worker.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorate.core.vectors import Flat
+from quorate.rounds.asking import Asking
 from quorate.rounds.calls import Calls, Stepper
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Copies
-from quorate.rounds.gathering import Gathering, Given
+from quorate.rounds.entrance import Entrance
+from quorate.rounds.gathering import Gathering, Given, sum_of
 from quorate.rounds.log import Log, Round
 from quorate.rounds.patience import Carrying
 from quorate.rounds.terms import Agreed
@@ -55,28 +57,32 @@ class Leader:
         self.calls = Calls(self._changes.agreed, log.newest)
         self._resumes = started > log.newest
         self.gathering: Gathering | None = None
-        self._has = dict.fromkeys(range(agreed.size), log.newest)
+        self._has = dict.fromkeys(agreed.ranks, log.newest)
         self._told: dict[int, tuple[int, float]] = {}
         """By rank, the result that is on its way there, and since when."""
-        self._there = [Carrying(agreed) for _ in range(agreed.size)]
-        self._back = [Carrying(agreed) for _ in range(agreed.size)]
-        self._asked_for: dict[int, float] = {}
-        """By rank that a round waits for: until when it is to say that it is there, then when it is asked again."""
-        self._is_there: set[int] = set()
+        self._there = [Carrying(agreed) for _ in agreed.ranks]
+        self._back = [Carrying(agreed) for _ in agreed.ranks]
+        self._asking = Asking(agreed.grace)
         self._copies = Copies(rank)
         self._wanted = 0
         """The newest request that a round be kept."""
+        self.entrance = Entrance(log, self)
         self.is_over = False
+        for rank in log.joined:
+            self.calls.comes(rank, log.newest)
+        self.are_absent(rank for rank in agreed.ranks if self.is_outside(rank))
 
     # -- what workers say
+
+    def is_outside(self, rank: int) -> bool:
+        """Whether `rank` has not joined yet, or has died."""
+        return self.calls.workers[rank].activity == "gone"
 
     def heard(self, rank: int, says: dict[str, Any], now: float) -> None:
         """Anything from `rank`: it is there, and `says["logged"]` is the newest round it has."""
         worker = self.calls.workers[rank]
         worker.heard_at = now
-        if rank in self._asked_for and rank not in self._is_there:
-            self._is_there.add(rank)
-            self._asked_for[rank] = now + self.agreed.grace
+        self._asking.heard(rank, now)
         self._wanted = max(self._wanted, says.get("wants", 0))
         self._changes.heard(says)
         if rank in self._told and says["logged"] >= self._told[rank][0]:
@@ -102,9 +108,10 @@ class Leader:
         for rank in ranks:
             self.are_absent([rank])
             self.calls.is_gone(rank)
-            self._asked_for.pop(rank, None)
+            self._asking.forget(rank)
             if self.gathering is not None:
                 self.gathering.until.pop(rank, None)
+        self.entrance.are_gone(set(ranks))
         for other in self._copies.are_gone(ranks):
             self._send(other, {"kind": "again"}, None)
         if self.gathering is not None:
@@ -128,6 +135,8 @@ class Leader:
         elif kind == "back":
             self.calls.rode(rank, says["computing"])
             self.heard(rank, says, now)
+        elif kind in ("copy", "enter"):
+            self.calls.rode(rank, self._log.newest)  # it is inside by now, as it will see
         else:
             self.calls.settled(rank, ended=says["note"] == "end")
 
@@ -171,19 +180,11 @@ class Leader:
 
     def _finds_silent(self, now: float) -> bool:
         """Ask those that a round waits for whether they are there, now and then; whether one is found not to be."""
-        held = set(self.calls.held_by()) - {self.rank}
-        for rank in self._asked_for.keys() - held:
-            del self._asked_for[rank]
-        for rank in held - self._asked_for.keys():
-            self._is_there.add(rank)
-            self._asked_for[rank] = now + self.agreed.grace
-        due = [rank for rank in sorted(held) if self._asked_for[rank] <= now]
-        silent = [rank for rank in due if rank not in self._is_there]
+        silent, there = self._asking.due(set(self.calls.held_by()) - {self.rank}, now)
         self.are_absent(silent)
-        for rank in [rank for rank in due if rank in self._is_there]:
-            self._is_there.remove(rank)
+        for rank in there:
             self._send(rank, {"kind": "look"}, None)
-            self._asked_for[rank] = self._silent_at(rank, now)
+            self._asking.asked(rank, self._silent_at(rank, now))
         return bool(silent)
 
     def _begin(self, now: float, *, settles: bool) -> None:
@@ -208,7 +209,7 @@ class Leader:
         """When somebody may turn out to be silent."""
         gathering = self.gathering
         if gathering is None:
-            return min(self._asked_for.values(), default=math.inf)
+            return self._asking.looks_at
         if gathering.settles:
             return math.inf
         return min((at for rank, at in gathering.until.items() if rank not in gathering.given), default=math.inf)
@@ -237,6 +238,7 @@ class Leader:
             if one.vector is not None and one.step > best_step:
                 best_step, best_options = one.step, one.options
         workers = self.calls.workers
+        entering = self.entrance.let_in(gathering.number, self._has, settles=gathering.settles)
         live = sum(
             worker.activity not in ("ended", "gone")
             and (worker.is_present or now - worker.heard_at < self.agreed.patience)
@@ -245,7 +247,7 @@ class Leader:
         formed = Round(
             number=gathering.number,
             term=self.term,
-            sum=self._sum([one.vector for one in given.values() if one.vector is not None]),
+            sum=sum_of([one.vector for one in given.values() if one.vector is not None], self._blank),
             weight=sum(one.weight for one in given.values()),
             live=self.calls.live if gathering.settles else max(1, live),
             options=best_options,
@@ -255,6 +257,8 @@ class Leader:
             saves=self._wanted if self._wanted > self._log.saves else 0,
             is_last=gathering.settles and self.calls.all_ended,
             quorum=self.calls.quorum,
+            joined=(*self._log.joined, *entering),
+            stretch=gathering.number if gathering.settles else self._log.stretch,
             told={rank: one.told for rank, one in given.items() if one.told},
             **self._changes.answered(),
         )
@@ -262,7 +266,9 @@ class Leader:
         if gathering.settles:
             self.calls.resumed(gathering.number)
         self.calls.completed(gathering.number)
-        for rank in [r for r in range(self.agreed.size) if r != self.rank]:
+        for rank in entering:
+            self.calls.comes(rank, gathering.number)
+        for rank in [r for r in self.agreed.ranks if r != self.rank]:
             if self._has[rank] == formed.number - 1:
                 self._send(rank, {"kind": "round", **formed.about}, formed.sum)
                 self._has[rank] = formed.number
@@ -271,15 +277,6 @@ class Leader:
         self._accept(formed)
         self.calls.agreed = self._changes.agreed
         self._has[self.rank] = formed.number
-
-    def _sum(self, vectors: Sequence[Flat]) -> Flat | None:
-        if len(vectors) < 2:
-            return vectors[0] if vectors else None
-        first, second, *rest = vectors
-        total = first + second if self._blank is None else first.plus(second, self._blank())
-        for one in rest:
-            total.add_(one)
-        return total
 
     # -- those that miss something
 
@@ -292,7 +289,7 @@ class Leader:
             fit = [r for r, has in self._has.items() if has == newest and workers[r].is_present]
             source = self._copies.source_for(rank, fit, now)
             if source is not None:
-                self._send(source, {"kind": "copy for", "rank": rank}, None)
+                self._send(source, {"kind": "copy for", "rank": rank, "is_new": self.is_outside(rank)}, None)
             return
         for one in missing:
             assert one is not None

@@ -45,6 +45,10 @@ class Round:
     """In words, where this round has answered one."""
     quorum: int = 0
     """How many workers had to call for it."""
+    joined: tuple[int, ...] = ()
+    """Who has joined since the start; the last ones step from this round on."""
+    stretch: int = 0
+    """The newest round, up to this one, in which all had settled: those that join do so between two of these."""
     told: dict[int, list[Any]] = field(default_factory=dict)
     """By rank, what was told with contributions, in order; not after a checkpoint was loaded."""
 
@@ -71,6 +75,8 @@ class Round:
             "request": self.request,
             "why": self.why,
             "quorum": self.quorum,
+            "joined": list(self.joined),
+            "stretch": self.stretch,
             "told": [[rank, told] for rank, told in self.told.items()],
         }
 
@@ -93,11 +99,24 @@ def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
         request=about["request"],
         why=about["why"],
         quorum=about["quorum"],
+        joined=tuple(about["joined"]),
+        stretch=about["stretch"],
         told=dict(about["told"]),
     )
 
 
-COPIED = ("number", "log_term", "best_step", "best_options", "history", "marks", "settings", "request")
+COPIED = (
+    "number",
+    "log_term",
+    "best_step",
+    "best_options",
+    "history",
+    "marks",
+    "settings",
+    "request",
+    "joined",
+    "stretch",
+)
 """What `Log.about` says, in the order in which `Log.jump` takes it."""
 
 _REMEMBERED = 4096
@@ -136,6 +155,10 @@ class Log:
         """In force after the newest, as far as not agreed at the start."""
         self.request = NO_REQUEST
         """The newest request for other settings that was answered."""
+        self.joined: tuple[int, ...] = ()
+        self.stretch = 0
+        """Of the newest round: see there."""
+        self._jumped_to: tuple[int, tuple[int, ...], int] = (0, (), 0)
 
     @property
     def saves(self) -> int:
@@ -153,6 +176,7 @@ class Log:
         self.newest, self.term = one.number, one.term
         self.step, self.options = one.step, one.options
         self.settings, self.request = one.settings, one.request
+        self.joined, self.stretch = one.joined, one.stretch
         self._history[one.number] = one.term, frozenset(one.contributors)
         self._history.pop(one.number - _REMEMBERED, None)
         if one.saves:
@@ -169,6 +193,8 @@ class Log:
         marks: Marks,
         settings: dict[str, Any],
         request: int,
+        joined: Sequence[int] = (),
+        stretch: int = 0,
     ) -> None:
         """Everything up to round `number` has come another way: as a copy of a replica, with what it knows."""
         self._rounds.clear()
@@ -176,6 +202,8 @@ class Log:
         self._history = {past: (of, frozenset(ranks)) for past, of, ranks in history}
         self.marks = dict(marks)
         self.settings, self.request = settings, request
+        self.joined, self.stretch = tuple(joined), stretch
+        self._jumped_to = number, self.joined, stretch
 
     def history(self, number: int) -> History:
         """What is known of the rounds up to `number`, as far back as goes with a copy."""
@@ -191,6 +219,7 @@ class Log:
         """What goes with a copy of a replica that has applied the rounds up to `number`, for `jump` and for those
         that have settled."""
         one = self.get(number)
+        joined, stretch = self._joined_at(number)
         return {
             "number": number,
             "log_term": self.term_of(number) or 0,
@@ -200,9 +229,17 @@ class Log:
             "marks": [list(mark) for mark in self.marks_until(number)],
             "settings": self.settings if one is None else one.settings,
             "request": self.request if one is None else one.request,
+            "joined": list(joined),
+            "stretch": stretch,
             "settles": one is not None and one.settles,
             "is_last": one is not None and one.is_last,
         }
+
+    def _joined_at(self, number: int) -> tuple[tuple[int, ...], int]:
+        one, (base, joined, stretch) = self.get(number), self._jumped_to
+        if one is not None:
+            return one.joined, one.stretch
+        return (joined, stretch) if number == base else (self.joined, self.stretch)
 
     def term_of(self, number: int) -> int | None:
         """Under which leader round `number` was formed; None where that is not known any more."""

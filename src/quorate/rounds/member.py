@@ -46,6 +46,8 @@ class Member:
         self.leader: Leader | None = None
         self.copies_wanted: list[int] = []
         """Ranks that the training thread is to give a copy of its replica."""
+        self.entries_wanted: list[int] = []
+        """The same, of workers that join: of all there is, and not while this worker settles."""
         self.copy: tuple[int, dict[str, Any], Flat | None] | None = None
         self.is_wanted = False
         """To lead: it knows more than the one that was about to."""
@@ -115,7 +117,7 @@ class Member:
         elif kind == "term":
             self._tell(self.leads, {"kind": "state", **self._state()}, None)
         elif kind == "copy for":
-            self.copies_wanted.append(says["rank"])
+            (self.entries_wanted if says["is_new"] else self.copies_wanted).append(says["rank"])
             self._news()
         elif kind == "again":
             self._tell(source, {"kind": "behind"}, None)
@@ -129,16 +131,19 @@ class Member:
 
     def _lead(self, source: int, says: dict[str, Any], vector: Flat | None, now: float) -> None:
         kind, leader = says["kind"], self.leader
-        if kind == "state" and self._states is not None:
+        if kind == "state" and self._states is not None and source in self._everyone:
             self._states[source] = says
             self._take_office_if_all_have_answered(now)
             return
         if leader is None:
-            if self._states is not None and kind == "note":
+            if self._states is not None and kind == "note" and source in self._everyone:
                 self._early.append((source, says))
             if self._states is not None and kind == "ping":
                 self._tell(source, {"kind": "pong"}, None)
             return  # this member leads no more: whoever said it says it again to the next leader
+        if leader.is_outside(source):
+            leader.entrance.heard(source, says, now)
+            return
         leader.heard(source, says, now)
         if kind == "note":
             leader.noted(source, says, now)
@@ -173,6 +178,8 @@ class Member:
             self._tell(self.leads, {"kind": "behind"}, None)
             return
         self.log.add(one)
+        if self._note["note"] in ("copy", "enter") and self.rank in one.joined:
+            self._note = {"note": "ride", "computing": one.number}
         self.patience.new_round()
         self.started = max(self.started, one.number)
         self.keeping.marked(one.number, one.saves)
@@ -212,13 +219,24 @@ class Member:
         self._follow(term, self.rank)
         self._states, self._early = {}, []
         self._states_until = now + self.patience.seconds
-        for rank in set(range(self.agreed.size)) - self.gone:
+        for rank in self._everyone - self.gone:
             self._tell(rank, {"kind": "term"}, None)
+
+    @property
+    def _everyone(self) -> set[int]:
+        """All that have ever stepped, as far as this member knows."""
+        return {*range(self.agreed.size), *self.log.joined}
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether this worker has not joined yet."""
+        return self.rank not in self._everyone
 
     def are_gone(self, ranks: Iterable[int], now: float) -> None:
         """They have died."""
         self.gone.update(ranks)
         self.copies_wanted = [rank for rank in self.copies_wanted if rank not in self.gone]
+        self.entries_wanted = [rank for rank in self.entries_wanted if rank not in self.gone]
         if self.leader is not None:
             self.leader.are_gone(ranks, now)
             self.leader.advance(now)
@@ -229,7 +247,7 @@ class Member:
         self._news()
 
     def _take_office_if_all_have_answered(self, now: float) -> None:
-        if self._states is not None and len(self._states) == self.agreed.size - len(self.gone):
+        if self._states is not None and self._states.keys() >= self._everyone - self.gone:
             self._take_office(now)
 
     def _take_office(self, now: float) -> None:
@@ -241,7 +259,7 @@ class Member:
             return
         started = max(state["started"] for state in states.values())
         leader = self.leader = self._new_leader(started)
-        leader.are_absent(set(range(self.agreed.size)) - states.keys())
+        leader.are_absent(set(self.agreed.ranks) - states.keys())
         leader.are_gone(self.gone, now)
         for rank, state in states.items():
             leader.noted(rank, {**state, **state["did"]}, now)

@@ -41,6 +41,7 @@ class Progress:
         self._is_open = True
         if agreed.outlives:
             self._wire.outlives(_TAG)
+            self.member.are_gone(self._wire.gone, self._wire.clock.now())  # one that joins has not seen them go
         self.task = wire.spawn(self._run, "progress")
 
     def blank(self) -> Flat:
@@ -155,6 +156,8 @@ class Progress:
         if held["term"] > self.member.term:
             self.member.received(held["leads"], {"kind": "term", "logged": 0, "log_term": 0, **held}, None, now)
             return
+        if self.member.is_outside:
+            return  # one that has only come leads nobody
         term = held["term"] + 1
         new = json.dumps({"term": term, "leads": self._wire.rank}).encode()
         if board.swap(key, written, new):

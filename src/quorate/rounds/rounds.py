@@ -9,11 +9,13 @@ from typing import Any
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, give_copies, say_over
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.pending import Kept
 from quorate.rounds.progress import Progress
 from quorate.rounds.replica import Replica
 from quorate.rounds.terms import Agreed, check, check_change
+from quorate.rounds.waits import Wait
 from quorate.wire.survivors import Survivors
 
 _NEWS = "news"
@@ -31,7 +33,9 @@ class Rounds:
         self._progress = Progress(wire, agreed, layout)
         self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.outlives else wire
         self._member = self._progress.member
-        self.is_over = self._has_settled = self._is_due = self._is_closed = False
+        self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
+        self._stretch: int | None = None
+        """Of one that joins: where its copy is from."""
 
     def blank(self) -> Flat:
         """A vector to pack a contribution into."""
@@ -98,6 +102,18 @@ class Rounds:
             yield from self.completed()
             newest = min(newest, self._member.started)
 
+    def enter(self) -> Iterator[Round]:
+        """Join those that train: see `rounds.entering`; the rounds to be applied on the way."""
+        knocking = Knocking(self._member, self._progress, self._wire)
+        while self._member.is_outside:
+            knocking.knock(self._stretch)
+            with suppress(WireTimeout):
+                self._next_news(KNOCK_SECONDS)
+            self._raise()
+            yield from self.completed()
+            knocking.check()
+        self._wire.come()
+
     def completed(self, *, in_step: bool = False) -> Iterator[Round]:
         """The rounds that are there and not applied, in order; each is applied when the next one is asked for.
 
@@ -123,7 +139,7 @@ class Rounds:
         self._replica.boundary()
         self._progress.say({"note": "end" if ended else "settle"})
         while not self.is_over:
-            self._has_settled = False
+            self._has_settled, self._settles = False, True
             for one in self.completed():
                 apply(one)
                 if one.settles:
@@ -133,6 +149,7 @@ class Rounds:
                     self._has_settled, self.is_over = True, one.is_last
                     break
             if self._has_settled:
+                self._settles = False
                 self._meet()
                 if not ended:
                     return
@@ -141,6 +158,13 @@ class Rounds:
 
     def _meet(self) -> None:
         """Return when all workers have come; one that still misses something gets a copy meanwhile."""
+        number, joined = self._member.log.stretch, self._member.log.joined
+        if joined:
+            self._replica.met(number, joined)
+            if isinstance(self._meeting, Survivors):
+                self._meeting.among([*range(self.agreed.size), *joined], number)
+        if self.is_over:
+            say_over(self._wire)
         met: Work[Any] = self._meeting.barrier()
         while not met.done():
             self.give_copies()
@@ -151,8 +175,7 @@ class Rounds:
     def until(self, number: int, timeout: float | None = None, *, is_called_for: bool = True) -> None:
         """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`.
 
-        A round that was not called for, only known to have started, may be void when another worker leads: then this
-        returns as well.
+        One that was not called for, only known to have started, may be void under another leader: this returns then.
         """
         member, progress = self._member, self._progress
         limit = self._wire.timeout if timeout is None else timeout
@@ -164,7 +187,7 @@ class Rounds:
                 progress.say({"look": True})
             while not self.is_there(number) and (is_called_for or member.term == term):
                 self._raise()
-                if member.copies_wanted:
+                if member.copies_wanted or member.entries_wanted:
                     self.give_copies()
                 left = limit - (clock.now() - begin)
                 try:
@@ -202,7 +225,11 @@ class Rounds:
             return
         _, says, _ = member.copy
         member.copy = None
-        if (says["number"], says["log_term"]) == (member.applied, member.log.term_of(member.applied)):
+        if says["is_whole"]:
+            if not member.is_outside or self._stretch == member.log.stretch:
+                return
+            self._stretch = says["stretch"]
+        elif (says["number"], says["log_term"]) == (member.applied, member.log.term_of(member.applied)):
             return
         self._replica.adopt(says["replica"], says["tensors"])
         self._has_settled, self.is_over = says["settles"], says["is_last"]
@@ -265,35 +292,9 @@ class Rounds:
 
     def give_copies(self) -> None:
         """Answer those that were told to copy this replica."""
-        member = self._member
-        while member.copies_wanted:
-            rank = member.copies_wanted.pop()
-            about, tensors = self._replica.capture()
-            says = {**member.about_copy(), "term": member.term, "leads": member.leads, "logged": member.log.newest}
-            self._progress.carry(rank, {**says, "replica": about}, tensors)
+        give_copies(self._member, self._progress, self._replica, settles=self._settles)
 
     def close(self) -> None:
         """End the task beside the training thread."""
         self._progress.close()
         self._is_closed = True
-
-
-class Wait:
-    """The work of one contribution."""
-
-    def __init__(self, rounds: Rounds, number: int, *, is_called_for: bool = True) -> None:
-        self._rounds, self.number, self.is_called_for = rounds, number, is_called_for
-
-    def done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._rounds.is_there(self.number)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The number of the round; raises as `Work.wait`."""
-        self._rounds.until(self.number, timeout, is_called_for=self.is_called_for)
-        if not self.done():
-            self._rounds.goes_on()
-        return self.number
-
-
-_: type[Work[int]] = Wait

@@ -23,6 +23,8 @@ class Agreed:
     """What the workers of one optimizer have agreed about their rounds; the same on all."""
 
     size: int
+    most: int = 0
+    """How many workers there may ever be (0: as many as now): those that join have the ranks from `size` on."""
     wait_for: WaitFor = "majority"
     late: Literal["carry", "drop", "replace"] = "carry"
     late_weight: Literal["full", "falling"] = "full"
@@ -39,6 +41,11 @@ class Agreed:
     seed: int = 0
     outlives: bool = False
     """Whether the others go on when a worker dies; else it is everyone's end."""
+
+    @property
+    def ranks(self) -> range:
+        """All that there may ever be."""
+        return range(max(self.size, self.most))
 
     @property
     def quorum(self) -> int:

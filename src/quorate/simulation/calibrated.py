@@ -67,6 +67,8 @@ def calibrated(name: str, seed: int | None = None) -> Calibration:
     """
     folder = find_run(name)
     run = read_run(folder)
+    if run.newcomers:
+        raise ConfigurationError(f"workers have joined the run in {folder}, and a simulation has all from the start on")
     told = next((one.distributed for one in run.ranks if one.distributed), {})
     strategy = run.about.get("strategy") or told.get("strategy")
     if not isinstance(strategy, str):

@@ -14,13 +14,15 @@ from quorate.buckets.flat import layout_of
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat
 from quorate.reducers.dense import Dense
 from quorate.reducers.outliving import Outliving
+from quorate.train.admission import Admission
 from quorate.train.backward import Spending
 from quorate.train.checkpoint.marks import Marks
 from quorate.train.finite import is_finite
 from quorate.train.given_again import again, packed_again
+from quorate.train.headers import COUNTS, ENDED, RESTING, SAVING, STOPPING, VECTORS, VOTES, WEIGHT
 from quorate.train.local_gradient import LocalGradient
 from quorate.train.step_times import StepTimer, Timed
 from quorate.wire.work import Together
@@ -28,31 +30,7 @@ from quorate.wire.work import Together
 if TYPE_CHECKING:
     from quorate.train.safeguards import Safeguards
 
-_WEIGHT, _ENDED, _RESTING, _STOPPING, _SAVING, _VECTORS, _VOTES, _COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
 _POLL = 0.02
-
-
-def header_of(weight: float, used: Sequence[bool], layout: Layout) -> Tensor:
-    """What travels with a vector besides its numbers: its weight, and which parameters it has something for."""
-    header = torch.zeros(layout.header)
-    header[_WEIGHT] = weight
-    header[_COUNTS : _COUNTS + len(used)] = torch.tensor(used, dtype=header.dtype)
-    return header
-
-
-def put_bad(header: Tensor, rank: int, size: int) -> None:
-    """Note in a header that `rank` brought a gradient that is not finite."""
-    header[header.numel() - size + rank] = 1.0
-
-
-def bad_in(sums: Flat, size: int) -> list[int]:
-    """Who has noted that."""
-    return [rank for rank, n in enumerate(sums.header[-size:].tolist()) if n > 0]
-
-
-def used_in(sums: Flat, count: int) -> list[bool]:
-    """Which of `count` parameters any worker had something for."""
-    return [n > 0 for n in sums.header[_COUNTS : _COUNTS + count].tolist()]
 
 
 class Agreement:
@@ -76,9 +54,13 @@ class Agreement:
         self._parameters = [p for _, p in parameters]
         tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in parameters]
         parts = len(layout_of(tensors).parts) + 1
-        self._bad_from = _COUNTS + len(tensors) + parts
-        self.layout = layout_of(tensors, header=self._bad_from + self.size)
-        self.reducer: Dense | Outliving = (Outliving if watch.outlives else Dense)(self.layout, wire)
+        self._bad_from = COUNTS + len(tensors) + parts
+        self.layout = layout_of(tensors, header=self._bad_from + wire.most)
+        outlives = watch.outlives
+        self.reducer: Dense | Outliving = Dense(self.layout, wire)
+        if outlives:
+            self.reducer = Outliving(self.layout, wire, watch.sums)
+        self.admission = Admission(wire, self._bad_from)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         flat = self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
@@ -92,7 +74,7 @@ class Agreement:
         self.ready = ReadyGradients(
             self._parameters,
             flat,
-            self._launch if overlap and not watch.outlives else None,
+            self._launch if overlap and not outlives else None,
             [name for name, _ in parameters],
             self._blank,
         )
@@ -106,6 +88,8 @@ class Agreement:
         """What this worker gives to a mean in which it takes part without stepping, and its weight."""
         self.follow: Callable[[Flat], None] = lambda mean: None
         """Takes the mean that came of it."""
+        self.met: Callable[[], None] = lambda: None
+        """All have come to a rest, or to their ends."""
 
     def _launch(self, part: int, x: Tensor) -> None:
         self._spending.backward_has_done(self._done_by[part])
@@ -143,14 +127,15 @@ class Agreement:
                 self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
                 self._sums.clear()
             mine = [0.0] * self.layout.header
-            mine[_WEIGHT], mine[_STOPPING], mine[_SAVING] = weight, self._stop.mark, self.marks.mine()
-            mine[_VOTES] = float(self.votes)
+            mine[WEIGHT], mine[STOPPING], mine[SAVING] = weight, self._stop.mark, self.marks.mine()
+            mine[VOTES] = float(self.votes)
             if not self._are_finite:
                 self._finite.note([s.name for s in self.layout.segments], [p.grad for p in self._parameters])
                 mine[self._bad_from + self.rank], self._are_finite = 1.0, True
-            mine[_COUNTS : _COUNTS + len(touched)] = map(float, touched)
+            mine[COUNTS : COUNTS + len(touched)] = map(float, touched)
             for part in dirty:
-                mine[_COUNTS + len(touched) + part] = 1.0
+                mine[COUNTS + len(touched) + part] = 1.0
+            self.admission.put(mine)
             header.copy_(torch.tensor(mine, dtype=header.dtype))
 
         with self._timer.spending("encode"):
@@ -160,13 +145,13 @@ class Agreement:
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
             count = len(self._parameters)
-            self.used = [n > 0 for n in header[_COUNTS : _COUNTS + count]]
+            self.used = [n > 0 for n in header[COUNTS : COUNTS + count]]
             self._learn(header)
-            self.bad = [rank for rank, n in enumerate(header[self._bad_from :]) if n > 0]
-            for part, changed in enumerate(header[_COUNTS + count : self._bad_from]):
+            self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
+            for part, changed in enumerate(header[COUNTS + count : self._bad_from]):
                 if changed:
                     self._repeat(part, sums[0])
-            return self._weighted(sums[0], header[_WEIGHT])
+            return self._weighted(sums[0], header[WEIGHT])
 
         return Together([launched], finish, self.wire.clock)
 
@@ -209,22 +194,24 @@ class Agreement:
         into = Flat.empty(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
         mine = x.times(weight / self.size, into) if weight > 0 else Flat.zeros(x.layout)
         header = mine.header.zero_()
-        header[_WEIGHT], header[_VECTORS] = weight, float(weight > 0)
-        header[_STOPPING], header[_SAVING], header[_VOTES] = self._stop.mark, self.marks.mine(), float(self.votes)
+        header[WEIGHT], header[VECTORS] = weight, float(weight > 0)
+        header[STOPPING], header[SAVING], header[VOTES] = self._stop.mark, self.marks.mine(), float(self.votes)
+        self.admission.put(header)
         return mine
 
     def _learn(self, header: Sequence[float]) -> None:
         """What everyone has learnt in an exchange; where some part of it is to be repeated, still the same."""
-        self._stop.learn(header[_STOPPING])
-        self.marks.learn(header[_SAVING])
-        self.has_vectors = self.has_vectors or header[_VECTORS] > 0
-        self.has_voted = self.has_voted or header[_VOTES] > 0
+        self._stop.learn(header[STOPPING])
+        self.admission.learn(header, is_calm=not (header[ENDED] or header[RESTING]))
+        self.marks.learn(header[SAVING])
+        self.has_vectors = self.has_vectors or header[VECTORS] > 0
+        self.has_voted = self.has_voted or header[VOTES] > 0
 
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         contributors = weight
         if weight is None:
-            header = sums.header[:_COUNTS].tolist()
-            weight, contributors = header[_WEIGHT], header[_VECTORS]
+            header = sums.header.tolist()
+            weight, contributors = header[WEIGHT], header[VECTORS]
             self._learn(header)
         total = weight
         self._timer.contributors = round(contributors or 0)
@@ -273,7 +260,7 @@ class Agreement:
             self._settle_company()
         if not (self.all_ended or self.all_away):
             given = self._vector(*(self.leftover() or (Flat.zeros(self.layout), 0.0)))
-            given.header[_ENDED], given.header[_RESTING] = float(self.ended), float(self.resting)
+            given.header[ENDED], given.header[RESTING] = float(self.ended), float(self.resting)
             self._company = self.reducer.start(given, again(given, self.reducer))
 
     def _settle_company(self) -> None:
@@ -282,15 +269,17 @@ class Agreement:
             return
         sums = company.wait()
         header = sums.header.tolist()
-        self.some_ended, self.all_ended = header[_ENDED] > 0, header[_ENDED] == self.reducer.counted
-        self.all_away = self.resting and header[_ENDED] + header[_RESTING] == self.reducer.counted
+        self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
+        self.all_away = self.resting and header[ENDED] + header[RESTING] == self.reducer.counted
         self._learn(header)
-        for part, changed in enumerate(header[_COUNTS + len(self._parameters) : self._bad_from]):
+        if self.all_away or self.all_ended:
+            self.met()
+        for part, changed in enumerate(header[COUNTS + len(self._parameters) : self._bad_from]):
             if changed:
                 zeros = torch.zeros_like(sums.parts[part])
                 self.reducer.again(part, zeros).wait()
-        if header[_VECTORS] > 0:
-            self.follow(sums.mul_(self.size / header[_WEIGHT]))
+        if header[VECTORS] > 0:
+            self.follow(sums.mul_(self.size / header[WEIGHT]))
 
     def close(self) -> None:
         self.ready.close()

@@ -57,7 +57,7 @@ class Digests:
         board.set(f"{key}/{wire.rank}", json.dumps([digest(x) for x in parameters]).encode())
         if board.add(f"{key}/written") < wire.size and not wire.gone:
             return
-        alive = [rank for rank in range(wire.size) if rank not in wire.gone]
+        alive = wire.living
         written = [board.get(f"{key}/{rank}") for rank in alive]
         found = {rank: one for rank, one in zip(alive, written, strict=True) if one is not None}
         if len(found) < len(alive):

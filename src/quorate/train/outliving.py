@@ -5,7 +5,7 @@ It holds from the moment when every worker has been through `distribute`; whoeve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -41,7 +41,8 @@ def outlive(wire: Wire, place: Place, name: str, *, wanted: bool) -> None:
     if wanted and (SURVIVORS not in place.kept or place.kept[SURVIVORS] is not None):
         place.kept.setdefault(SURVIVORS, Survivors(place.wire.channel("survivors")))
         wire.outlives(_TAG)
-        let_outlive(wire.board, wire.size, name=name)
+        if wire.rank < wire.size:
+            let_outlive(wire.board, wire.size, name=name)
     elif wire.size > 1:
         place.kept[SURVIVORS] = None
         forbid_outliving(wire.board)
@@ -94,22 +95,24 @@ def level(
             with torch.no_grad():
                 for x, numbers in zip(tensors, found.tensors, strict=False):
                     x.copy_(numbers)
-            optimizer_from_plain(optimizer, dict(found.header), list(found.tensors[len(tensors) :]))
+            kept = [x.clone() for x in found.tensors[len(tensors) :]]  # others may be given the same memory
+            optimizer_from_plain(optimizer, dict(found.header), kept)
         return most
 
 
 class Losses:
-    """Tells the records, on the first worker that is left, who has died since it was last asked."""
+    """Tells the records, on the first worker that is left, who has died since it was last asked, and who has joined."""
 
     def __init__(self, worker: OptimizerWorker) -> None:
         self._worker = worker
         self._told: set[int] = set()
+        self._joined: set[int] = set()
 
     @property
     def is_first(self) -> bool:
         """Whether this worker is the first that is left."""
         wire = self._worker.wire
-        return wire.rank == 0 or (bool(wire.gone) and wire.rank == min(set(range(wire.size)) - wire.gone))
+        return wire.rank == 0 or (bool(wire.gone) and wire.rank == wire.living[0])
 
     def look(self) -> None:
         """Called now and then, between two rounds."""
@@ -130,5 +133,14 @@ class Losses:
                     reason=one.reason,
                     round=worker.rounds.version if worker.has_rounds else timer.rounds,
                     generation=len(self._told),
-                    left=worker.size - len(self._told),
+                    left=len(worker.wire.living) + len(worker.wire.gone) - len(self._told),
                 )
+
+    def joined(self, ranks: Collection[int], number: int) -> None:
+        """Called with every round that this worker applies, and all that have joined by then: they step from it on."""
+        timer, wire = self._worker.timer, self._worker.wire
+        live = len({*range(wire.size), *ranks} - wire.gone) if ranks else 0
+        for rank in sorted(set(ranks) - self._joined):
+            if self.is_first and timer.recorder is not None:
+                timer.recorder.write("joined", time=timer.clock.now(), rank=rank, round=number, live=live)
+        self._joined.update(ranks)

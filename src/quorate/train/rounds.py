@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from quorate.buckets.flat import pack
 from quorate.core.contracts import Work
@@ -18,10 +19,12 @@ from quorate.core.vectors import Flat
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
-from quorate.train.agreement import bad_in, header_of, put_bad, used_in
 from quorate.train.checkpoint.pending import kept_of, restore
-from quorate.train.replicas import optimizer_from_plain, optimizer_to_plain
+from quorate.train.copying import adopt, capture
+from quorate.train.headers import bad_in, header_of, put_bad, used_in
+from quorate.train.outliving import survivors
 from quorate.train.step_times import Timed
+from quorate.wire.current import Place
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
@@ -46,11 +49,19 @@ class WorkerRounds:
     """Implements `core.strategy.RoundsOf`: the rounds of one optimizer's worker."""
 
     def __init__(
-        self, worker: OptimizerWorker, agreed: Agreed, clip_norm: float | None, *, measures: bool = False
+        self,
+        worker: OptimizerWorker,
+        model: Module,
+        place: Place,
+        agreed: Agreed,
+        clip_norm: float | None,
+        *,
+        measures: bool = False,
     ) -> None:
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._worker, self._agreed, self._clip_norm, self._measures = worker, agreed, clip_norm, measures
+        self._model, self._place = model, place
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
@@ -113,7 +124,7 @@ class WorkerRounds:
         worker, finite = self._worker, self._worker.safeguards.finite
         if finite.looks and not finite.sees(vector.parts):
             finite.note([s.name for s in vector.layout.segments], grads)
-            put_bad(vector.header, worker.rank, worker.size)
+            put_bad(vector.header, worker.rank, worker.wire.most)
 
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""
@@ -130,6 +141,11 @@ class WorkerRounds:
     def is_back(self) -> None:
         """Be where the others are by now."""
         for one in self.rounds.is_back():
+            self._apply(one)
+
+    def enter(self) -> None:
+        """Join those that train: see `Rounds.enter`."""
+        for one in self.rounds.enter():
             self._apply(one)
 
     def settle(self, *, ended: bool) -> None:
@@ -154,7 +170,7 @@ class WorkerRounds:
         self._note(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
-        if worker.safeguards.leaves_out(bad_in(one.sum, worker.size), one.number):
+        if worker.safeguards.leaves_out(bad_in(one.sum, worker.wire.most), one.number):
             return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
         factor = worker.size / divisor
@@ -183,6 +199,7 @@ class WorkerRounds:
         if mine:
             timer.staleness = max(staleness for staleness, _ in mine)
         self._worker.losses.look()
+        self._worker.losses.joined(one.joined, one.number)
         if self._worker.losses.is_first and timer.recorder is not None:
             timer.recorder.write(
                 "round",
@@ -222,28 +239,16 @@ class WorkerRounds:
     def boundary(self) -> None:
         self._worker.saving.boundary()
 
-    def capture(self) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        worker = self._worker
-        common = worker.strategy.common(worker)
-        places = {} if common is None else dict(zip(map(id, worker.trained), common.segments(), strict=True))
-        parameters = [places.get(id(p), p.detach()).clone() for p in worker.every]
-        about, tensors = optimizer_to_plain(worker.optimizer)
-        return {"parameters": len(parameters), **about}, [*parameters, *(x.clone() for x in tensors)]
+    def met(self, number: int, joined: Sequence[int]) -> None:
+        left = survivors(self._place)
+        if left is not None:
+            left.among([*range(self._worker.wire.size), *joined], number)
+
+    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
+        return capture(self._worker, self._model, self._place if is_whole else None)
 
     def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        worker, count = self._worker, about["parameters"]
-        with torch.no_grad():
-            for p, numbers in zip(worker.every, tensors[:count], strict=True):
-                p.copy_(numbers)
-        kept = [dict(group) for group in worker.optimizer.param_groups]
-        optimizer_from_plain(worker.optimizer, about, list(tensors[count:]))
-        for group, options in zip(worker.optimizer.param_groups, kept, strict=True):
-            group.update(options)  # the learning rate and the rest are this worker's own scheduler's
-        if worker.strategy.common(worker) is not None:
-            given = dict(zip(map(id, worker.every), tensors, strict=False))
-            theirs = Flat.zeros(worker.peers.layout)
-            pack([given[id(p)] for p in worker.trained], theirs)
-            worker.strategy.adopted(worker, theirs)
+        adopt(self._worker, self._model, self._place, about, tensors)
 
 
 def _norm(vector: Flat) -> float:

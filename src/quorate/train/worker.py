@@ -22,6 +22,7 @@ from quorate.rounds.terms import Agreed
 from quorate.train.agreement import Agreement
 from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
+from quorate.train.entering import admit, begin, compare, connect, enter, met
 from quorate.train.neighbours import NeighboursOf
 from quorate.train.outer import updater
 from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
@@ -29,7 +30,7 @@ from quorate.train.own_replica import Own
 from quorate.train.own_steps import arrange_anew, leaves_out_own
 from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import agreed_closure, plain_step
-from quorate.train.replicas import compare_layouts, copy_optimizer, copy_tensors
+from quorate.train.replicas import copy_tensors
 from quorate.train.rounds import WorkerRounds, put_options
 from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.step_times import StepTimer
@@ -59,25 +60,22 @@ class OptimizerWorker:
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
-        self.neighbours = NeighboursOf(self)
+        self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
         self._agrees_in_backward = type(strategy).backward is not Strategy.backward
         self._agreed = self.finished = self._leaves_out = False
         self._closure: Callable[[], Any] | None = None
         self._loss: Any = None
+        self.came_with: Flat | None = None  # of its replica, as long as all rest at the mean of all
         self.safeguards, self.saving = Safeguards(self, place, watched), saving(place)
         self.replica: OwnReplica = Own(self, plain, place)
         self.updater, self.losses = updater, Losses(self)
         self.arrange()
-        known = {id(p) for p in self.every}
-        rest = [p for p in model.parameters() if id(p) not in known]
-        copy_tensors([*self.every, *rest, *model.buffers()], wire)
-        copy_optimizer(optimizer, wire)
+        begin(self, model)
         self.state = strategy.start(self)
-        if self._rounds is None:  # one that rests answers for several optimizers, and must not be held by one of them
-            for kind in sorted({part.device.type for part in self.peers.layout.parts}):
-                self.wire.connect(torch.device(kind))
+        connect(self)
         outlive(self.wire, place, name, wanted=self.safeguards.outlives)
+        enter(self, model, place)
         self._listeners.all.append(self)
         self.timer.set_out_again()
 
@@ -95,9 +93,10 @@ class OptimizerWorker:
         spending, overlap = self._listeners.spending, self._agrees_in_backward
         self.peers = Agreement(named, self.wire, spending, self.timer, self.safeguards, overlap=overlap)
         self.peers.marks.follow(self.saving, self)
+        self.peers.met = partial(met, self, self._place)
         self.peers.leftover = partial(self.strategy.leftover, self)
         self.peers.follow = partial(self.strategy.follow, self)
-        compare_layouts(self.peers.layout, self.wire)
+        compare(self.peers.layout, self.wire)
 
     def grown(self, group: dict[str, Any]) -> None:
         """A parameter group was added: every worker gets rank 0's numbers, before anything is computed with them."""
@@ -146,8 +145,10 @@ class OptimizerWorker:
             raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
         nbytes = sum(part.numel * part.dtype.itemsize for part in self.peers.layout.parts)
         outlives = self.safeguards.outlives
-        agreed = Agreed(size=self.size, seed=self.seed, vector_bytes=nbytes, outlives=outlives, **settings)
-        self._rounds = WorkerRounds(self, agreed, clip_norm, measures=measures)
+        agreed = Agreed(
+            size=self.size, most=self.wire.most, seed=self.seed, vector_bytes=nbytes, outlives=outlives, **settings
+        )
+        self._rounds = WorkerRounds(self, self._model, self._place, agreed, clip_norm, measures=measures)
 
     def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
         if self._rounds is None or not self.strategy.is_apart:
@@ -244,8 +245,7 @@ class OptimizerWorker:
                 "step() was called after optimizer.finish(); finish() is the last call of a training"
             )
         self.saving.boundary(is_forward_done=True)
-        self.step += 1
-        of_closure = None
+        self.step, self.came_with, of_closure = self.step + 1, None, None
         if closure is not None and (self._rounds is not None or not self.strategy.has_means or self.strategy.is_apart):
             with torch.enable_grad():
                 of_closure = closure()
@@ -269,6 +269,7 @@ class OptimizerWorker:
         self.timer.ended(is_scaled="found_inf" in self.optimizer.__dict__)
         self.saving.stepped()
         self.losses.look()
+        admit(self, self._model, self._place)
         return loss
 
     @contextmanager

@@ -13,14 +13,14 @@ import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed
 
 GONE = "gone"
-"""Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, ...]`: the workers that the others have
-outlived, in the order in which that was noticed."""
+"""Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
+others have outlived, and those that have joined them since, in the order in which that was noticed."""
 _OUTLIVES = "outlives"
 Kind = Literal["died", "mismatch", "diverged", "not finite"]
 FAILED = "failed"
@@ -124,8 +124,10 @@ def forbid_outliving(board: Board) -> None:
 
 def is_outlived(board: Board, rank: int) -> bool:
     """Whether the others go on where `rank` is found dead; false for the last one."""
-    written = board.get(_OUTLIVES)
-    return written is not None and len({rank, *(one.rank for one in read_gone(board))}) < int(written)
+    written, known = board.get(_OUTLIVES), board.get(GONE)
+    if written is None or int(written) == 0:
+        return False
+    return bool({*range(int(written)), *came_in(known)} - {rank, *(one.rank for one in gone_in(known))})
 
 
 def read_gone(board: Board) -> list[Gone]:
@@ -135,8 +137,24 @@ def read_gone(board: Board) -> list[Gone]:
 
 def gone_in(written: bytes | None) -> list[Gone]:
     """What the value of the key `gone` says."""
-    found = [] if written is None else json.loads(written)
+    found = [one for one in _events(written) if "rank" in one]
     return [Gone(int(one["rank"]), str(one["host"]), str(one["reason"])) for one in found]
+
+
+def came_in(written: bytes | None) -> list[int]:
+    """Who has joined, as the value of the key `gone` says."""
+    return [int(one["came"]) for one in _events(written) if "came" in one]
+
+
+def _events(written: bytes | None) -> list[dict[str, Any]]:
+    return [] if written is None else json.loads(written)
+
+
+def report_coming(board: Board, rank: int) -> None:
+    """`rank` is one of those that train from now on."""
+    while rank not in came_in(written := board.get(GONE)):
+        if board.swap(GONE, written, json.dumps([*_events(written), {"came": rank}]).encode()):
+            return
 
 
 def report_death(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
@@ -147,7 +165,7 @@ def report_death(board: Board, rank: int, reason: str, host: str | None = None) 
         known = gone_in(written)
         if any(one.rank == rank for one in known):
             return True
-        now = [vars(one) for one in [*known, Gone(rank, place, reason)]]
+        now = [*_events(written), vars(Gone(rank, place, reason))]
         if board.swap(GONE, written, json.dumps(now).encode()):
             return True
     report_failure(board, rank, reason, place)

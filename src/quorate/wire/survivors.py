@@ -10,6 +10,7 @@ Cost per worker: P - 1 messages out, as of any collective of messages, and some 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 
 from torch import Tensor
@@ -24,17 +25,30 @@ _SLICE = 0.05
 
 
 class Survivors:
-    """Those of `wire`, which is used for nothing else; every worker makes the same calls."""
+    """Those of `wire`, which is used for nothing else; every worker makes the same calls.
+
+    A worker that joins is alone until it is `among` the others, who take it in where all of them have come.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
+        self.members = frozenset([wire.rank]) if wire.rank >= wire.size else frozenset(range(wire.size))
+        self._stretch = f"{wire.name}/alone {wire.rank}" if wire.rank >= wire.size else wire.name
         self._calls = 0
+
+    def among(self, members: Iterable[int], number: int) -> None:
+        """From now on these call; `number` is the same on all, and at no other such place."""
+        self.members, self._stretch, self._calls = frozenset(members), f"{self.wire.name}/from {number}", 0
 
     def gather(self, message: Message, operation: str = "gather") -> Gathering:
         """The messages of all that count, by rank, in order. Their tensors are not changed by anyone any more."""
         self._calls += 1
         said = Message(tuple(x.detach() for x in message.tensors), message.header, shared=True)
-        return Gathering(self.wire, self._calls, operation, said)
+        return Gathering(self, f"{self._stretch}/{self._calls}", self._old(), operation, said)
+
+    def _old(self) -> str | None:
+        """What nobody needs any more: everyone is in this call or the one before."""
+        return f"{self._stretch}/{self._calls - 2}/" if self._calls > 2 else None
 
     def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
         """The tensors of all that count, in order of rank; shapes may differ. The same on every worker."""
@@ -49,16 +63,16 @@ class Survivors:
 class Gathering:
     """One call under way. It moves on in `wait` only."""
 
-    def __init__(self, wire: Wire, number: int, operation: str, message: Message) -> None:
-        self._wire, self._operation = wire, operation
-        self._key = f"{wire.name}/{number}"
-        if number > 2:  # everyone is in this call or the one before
-            wire.board.delete(f"{wire.name}/{number - 2}/")
+    def __init__(self, survivors: Survivors, key: str, old: str | None, operation: str, message: Message) -> None:
+        wire = self._wire = survivors.wire
+        self._members, self._key, self._operation = survivors.members, key, operation
+        if old is not None:
+            wire.board.delete(old)
         header = {"operation": operation, "says": dict(message.header)}
         said = Message(message.tensors, header, shared=True)
         self._there = {wire.rank: said}
         self._receives: dict[int, Work[tuple[int, Message]]] = {}
-        for peer in range(wire.size):
+        for peer in sorted(self._members):
             if peer != wire.rank and peer not in wire.gone:
                 wire.send(said, peer, self._key)
                 self._receives[peer] = wire.receive(peer, self._key)
@@ -92,7 +106,7 @@ class Gathering:
         return [rank for rank in self._living() if board.get(f"{self._key}/has/{rank}") is None]
 
     def _living(self) -> list[int]:
-        return [rank for rank in range(self._wire.size) if rank not in self._wire.gone]
+        return sorted(self._members - self._wire.gone)
 
     def _move_on(self, seconds: float) -> None:
         """One step further, in at most `seconds`; raises `WireTimeout` where it takes longer."""

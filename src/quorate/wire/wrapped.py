@@ -38,6 +38,17 @@ class Wrapped(Wire):
     def gone(self) -> frozenset[int]:
         return self.inner.gone
 
+    @property
+    def most(self) -> int:
+        return self.inner.most
+
+    @property
+    def came(self) -> frozenset[int]:
+        return self.inner.came
+
+    def come(self) -> None:
+        self.inner.come()
+
     def outlives(self, tag: str) -> None:
         self.inner.outlives(tag)
 

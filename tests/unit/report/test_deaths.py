@@ -10,7 +10,7 @@ import pytest
 
 from quorate.core.records import Step
 from quorate.report.closing import closing_line
-from quorate.report.deaths import Death, all_deaths, death_of, moved, standstill
+from quorate.report.deaths import Death, death_of, each_once, moved, standstill
 from quorate.report.page import page
 from quorate.report.reading import read_run
 from quorate.report.summary import summarize
@@ -62,7 +62,7 @@ def test_a_row_that_lacks_something_is_none() -> None:
 def test_each_counts_once_and_the_first_word_counts() -> None:
     late = Death(1, "h", "was killed", 4.0, 9, 2)
     other = Death(0, "h", "was killed", 3.5, 8, 1)
-    assert all_deaths([[late, other], [DEATH]]) == [DEATH, other]
+    assert each_once([[late, other], [DEATH]]) == [DEATH, other]
     assert moved([DEATH], 1.0)[0].time == 4.0
 
 

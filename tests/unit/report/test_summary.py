@@ -358,6 +358,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "marks": sum(len(mark.given) for mark in quorum.marks),
         "distances": 0,  # no replicas differ here
         "faults": 0,
+        "joined": 0,
         "replica_curves": 0,
     }
     assert {len(rows[0]) == len(row) for rows in tables.values() for row in rows} == {True}

@@ -22,7 +22,7 @@ from quorate.train.checkpoint.parts import STRATEGY, others_of, rank_file
 from quorate.train.checkpoint.saving import ROOT, saving
 from quorate.train.checkpoint.strategy_state import restore_state
 from quorate.train.checkpoint.tensor_file import read_tensors
-from quorate.train.checkpoint.trained import Distributed, set_steps, trained
+from quorate.train.checkpoint.trained import ENTERED, Distributed, Entered, set_steps, trained
 from quorate.wire.current import Place
 
 _LOADS = "loads"
@@ -54,6 +54,8 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
             "quorate.load() gives back what was distributed; call it after quorate.distribute() and quorate.shard()"
         )
     everything.add_extras(extras)
+    if ENTERED in place.kept:
+        return Resumed(_enter(everything.first, place.kept[ENTERED], extras), [])
     root: Path | None = place.kept.get(ROOT)
     if root is None:
         return Resumed(None, [])
@@ -66,6 +68,17 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
     sentences = found.sentences + _restore(place, root / found.name, extras)
     place.wire.channel("checkpoints").barrier().wait()  # nobody speaks of rounds to one that is not there yet
     return Resumed(everything.first.step, sentences)
+
+
+def _enter(one: Distributed, entered: Entered, extras: Mapping[str, Any]) -> int:
+    """A worker that joined goes on from where the one is whose replica it has; the steps that one had made."""
+    for name, thing in extras.items():
+        if name not in entered.extras:
+            raise CheckpointError(f"the workers that train have not given {name} to load() or save() yet")
+        thing.load_state_dict(entered.extras[name])
+    for group, options in zip(one.optimizer.param_groups, entered.options, strict=True):
+        group.update(options)  # a scheduler that was made meanwhile has put its own first numbers there
+    return entered.step
 
 
 def _agreed(place: Place, root: Path) -> Found:

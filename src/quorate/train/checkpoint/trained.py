@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 _KEPT = "trained"
 
 
+ENTERED = "entered"
+"""The key in `Place.kept` of what a worker that joined was given for its `load`."""
+
+
+@dataclass
+class Entered:
+    """Of the worker whose replica it has copied."""
+
+    extras: dict[str, Any]
+    """States, by name."""
+    step: int
+    options: list[dict[str, Any]] = field(default_factory=list)
+    """Of each parameter group."""
+
+
 @dataclass(eq=False)
 class Distributed:
     """One optimizer as it was given to `distribute`."""

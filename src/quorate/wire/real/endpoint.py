@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout, ranks_in_words
-from quorate.wire.failure import GONE, ended, gone_in, read_failure
+from quorate.wire.failure import GONE, came_in, ended, gone_in, read_failure
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
 from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
@@ -59,6 +59,7 @@ class Endpoint:
         rank: int,
         size: int,
         *,
+        most: int = 0,
         generation: int = 0,
         timeout: float = DEFAULT_TIMEOUT,
         folder: Path | None = None,
@@ -66,6 +67,8 @@ class Endpoint:
         find_address: Callable[[], str] = socket.gethostname,
     ) -> None:
         self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
+        self.most = max(size, most)
+        """See `Wire.most`."""
         self.clock = WallClock()
         self.others = [peer for peer in range(size) if peer != rank]
         self.host = socket.gethostname()
@@ -90,11 +93,13 @@ class Endpoint:
         """The wait that took too long last."""
         self.gone: frozenset[int] = frozenset()
         """See `Wire.gone`."""
+        self.came: frozenset[int] = frozenset()
+        """See `Wire.came`."""
         self.followers: list[str] = []
         """The tags under which it is said that a worker is gone."""
         self._gone_written: bytes | None = None
         self._looked_at = 0.0
-        if size > 1:
+        if self.most > 1:
             self._open(folder)
 
     def _open(self, folder: Path | None) -> None:
@@ -109,7 +114,9 @@ class Endpoint:
         board.set(f"{self._keys}/place/{self.rank}", sign(own, "place", self.rank, machine()))
         board.wait([f"{self._keys}/place/{peer}" for peer in everyone], self.timeout)
         places = [board.get(f"{self._keys}/place/{peer}") or b"" for peer in everyone]
-        self.is_local = len({signed(place) for place in places}) == 1
+        self.is_local = {signed(place) for place in places} == {machine()}
+        if not self.is_local and self.rank >= self.size:
+            raise ConfigurationError("workers join a run on its own host only, and this one spans several")
         if not self.is_local:
             hosts = {peer: (board.get(f"{self._keys}/host/{peer}") or b"").decode() for peer in everyone}
             try:
@@ -123,7 +130,7 @@ class Endpoint:
             if folder is None:
                 folder = self._folder = make_socket_folder()
             path = str(folder / f"mail-{self.generation}-{self.rank}")
-        self.mailbox = Mailbox(self.rank, self.size, self.inbox, path, self.address, self._key or token, self._find)
+        self.mailbox = Mailbox(self.rank, self.most, self.inbox, path, self.address, self._key or token, self._find)
         board.set(f"{self._keys}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
 
     def _part_from(self, everyone: Collection[int]) -> None:
@@ -224,7 +231,7 @@ class Endpoint:
         with self._lock:
             found = {one.rank for one in gone_in(written)}
             new, self._gone_written = sorted(found - self.gone), written
-            self.gone = frozenset(found)
+            self.gone, self.came = frozenset(found), frozenset(came_in(written))
         if new:
             for tag in self.followers:
                 self.inbox.put(self.rank, tag, Message((), {"gone": new}))

@@ -18,6 +18,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.wire.exchange import Exchange, describe
+from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.order import Order
@@ -59,6 +60,18 @@ class RealWire(Exchange):
     @property
     def gone(self) -> frozenset[int]:
         return self.endpoint.who_is_gone()
+
+    @property
+    def most(self) -> int:
+        return self.endpoint.most
+
+    @property
+    def came(self) -> frozenset[int]:
+        self.endpoint.who_is_gone()
+        return self.endpoint.came
+
+    def come(self) -> None:
+        report_coming(self.board, self.rank)
 
     def outlives(self, tag: str) -> None:
         self.endpoint.followers.append(self._tag(tag))
@@ -170,8 +183,8 @@ class RealWire(Exchange):
         return ReceiveWork(self.endpoint, source, self._tag(tag))
 
     def _known(self, peer: int) -> None:
-        if not 0 <= peer < self.size:
-            raise ConfigurationError(f"rank {peer} is none of this wire's; they are 0 to {self.size - 1}")
+        if not 0 <= peer < self.most:
+            raise ConfigurationError(f"rank {peer} is none of this wire's; they are 0 to {self.most - 1}")
 
     def _tag(self, tag: str) -> str:
         return f"{self.name}:{tag}"

@@ -13,7 +13,7 @@ from quorate.core.contracts import Message
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.wire import current
-from quorate.wire.failure import ended, failure_in, gone_in, report_death, report_failure
+from quorate.wire.failure import came_in, ended, failure_in, gone_in, report_death, report_failure
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
@@ -56,7 +56,15 @@ class Stage:
     generation = 0
 
     def __init__(
-        self, size: int, *, seed: int, network: Network, timeout: float, has_generators: bool, is_traced: bool
+        self,
+        size: int,
+        most: int,
+        *,
+        seed: int,
+        network: Network,
+        timeout: float,
+        has_generators: bool,
+        is_traced: bool,
     ) -> None:
         self.size = size
         self.seed = seed
@@ -68,13 +76,15 @@ class Stage:
         self.board = VirtualBoard(self)
         self.post = Post(self)
         self.rendezvous = Rendezvous(self)
-        self.lives = [Life(rank) for rank in range(size)]
+        self.lives = [Life(rank) for rank in range(most)]
         self.failures: list[Life] = []
         """The workers that raised or crashed, in the order of virtual time."""
         self.ended: set[int] = set()
         """The workers that ended normally, longer than the grace ago."""
         self.gone: frozenset[int] = frozenset()
         """The workers that have died and that the others have outlived."""
+        self.came: frozenset[int] = frozenset()
+        """The workers that have joined."""
         self.followers: list[Address] = []
         """Where it is said that a worker is gone."""
         self._failure: bytes | None = None
@@ -106,8 +116,8 @@ class Stage:
     def learn_who_is_gone(self, value: bytes) -> None:
         """What is written under `gone` has changed; now everyone knows."""
         now = frozenset(one.rank for one in gone_in(value))
-        new, self.gone = sorted(now - self.gone), now
-        for address in self.followers:
+        new, self.gone, self.came = sorted(now - self.gone), now, frozenset(came_in(value))
+        for address in self.followers if new else ():
             if not self.lives[address[1]].is_over:
                 self.post.tell(address, Message((), {"gone": new}))
         self._stop_waits()

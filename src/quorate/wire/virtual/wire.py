@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Board, Clock, Message, Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.wire.failure import report_coming
 from quorate.wire.virtual.formation import Given
 from quorate.wire.virtual.rendezvous import Call
 from quorate.wire.virtual.scheduler import Strand
@@ -48,6 +49,20 @@ class VirtualWire(Wire):
     def gone(self) -> frozenset[int]:
         """Those the others have outlived."""
         return self._stage.gone
+
+    @property
+    def most(self) -> int:
+        """With those that may join."""
+        return len(self._stage.lives)
+
+    @property
+    def came(self) -> frozenset[int]:
+        """Those that have joined."""
+        return self._stage.came
+
+    def come(self) -> None:
+        """Said on the board."""
+        report_coming(self.board, self.rank)
 
     def outlives(self, tag: str) -> None:
         """Follow who is gone."""
@@ -111,13 +126,13 @@ class VirtualWire(Wire):
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         """Never waits for the receiver; from any thread."""
-        return self._stage.post.send(self.rank, (self.name, self._checked(to, "receiver"), tag), message)
+        return self._stage.post.send(self.rank, (self.name, self._known(to, "receiver"), tag), message)
 
     def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
         """The next message from `source` (None: from anyone) under `tag`."""
         self._own()
         if source is not None:
-            self._checked(source, "sender")
+            self._known(source, "sender")
         return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout)
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -157,6 +172,11 @@ class VirtualWire(Wire):
     def _checked(self, rank: int, role: str) -> int:
         if not 0 <= rank < self.size:
             raise ConfigurationError(f"the {role} is a rank from 0 to {self.size - 1}, not {rank!r}")
+        return rank
+
+    def _known(self, rank: int, role: str) -> int:
+        if not 0 <= rank < self.most:
+            raise ConfigurationError(f"the {role} is a rank from 0 to {self.most - 1}, not {rank!r}")
         return rank
 
     def _check_pieces(self, operation: str, pieces: Sequence[Tensor]) -> None:

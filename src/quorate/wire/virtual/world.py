@@ -44,6 +44,7 @@ class Outcome(Generic[T]):
 class VirtualWorld:
     """`size` virtual workers, each a thread of which one runs at a time, on a virtual clock.
 
+    Of the `joiners` the task is run as well, with the ranks from `size` on: when they join is up to the task.
     The same seed gives the same run. `run` and `outcomes` each start anew. `stack_bytes` is each thread's (None: 8 MiB
     up to 64 workers, 1 MiB up to 1,024, then 256 KiB). With `generators` every worker has random generators of its
     own (torch's, numpy's and python's defaults), seeded by the world's seed and its rank. With `is_traced`, `trace`
@@ -54,6 +55,7 @@ class VirtualWorld:
         self,
         size: int,
         *,
+        joiners: int = 0,
         seed: int = 0,
         network: Network | None = None,
         compute: ComputeModel | None = None,
@@ -66,7 +68,7 @@ class VirtualWorld:
             raise ConfigurationError(f"a world has at least one worker, not {size!r}")
         if not timeout > 0:
             raise ConfigurationError(f"a timeout is a number of seconds above 0, not {timeout!r}")
-        self.size = size
+        self.size, self._joiners = size, joiners
         self.seed = seed
         self.network = Network() if network is None else network
         self.compute = Constant(0.010) if compute is None else compute
@@ -112,7 +114,7 @@ class VirtualWorld:
             on_start(stage)
         with _one_torch_thread(), _stack_size(self._stack_bytes), _kept_generators(self._generators):
             try:
-                for rank in range(self.size):
+                for rank in range(self.size + self._joiners):
                     wire = VirtualWire(stage, rank, VirtualClock(stage.scheduler, rank, self.compute))
                     stage.start(rank, "main", partial(stage.play, rank, partial(task, wire)))
             except ConfigurationError:
@@ -135,6 +137,7 @@ class VirtualWorld:
     def _new_stage(self) -> Stage:
         return Stage(
             self.size,
+            self.size + self._joiners,
             seed=self.seed,
             network=self.network,
             timeout=self.timeout,

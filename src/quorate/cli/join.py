@@ -1,0 +1,73 @@
+"""`quorate join`: one more worker for a run that is under way."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from quorate.cli.resume import folder_of
+from quorate.core.contracts import Board
+from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
+from quorate.launch.door import board_of
+from quorate.launch.newcomers import ask_for_one, has_ended
+from quorate.launch.verdict import log_of
+from quorate.wire.failure import GONE, came_in, gone_in
+
+_LOOK_EVERY = 0.1
+_ANSWER_SECONDS = 10.0
+
+
+def join(
+    run: Annotated[str, typer.Argument(help="The folder of a run under way, or its name below runs.", metavar="RUN")],
+    workers: Annotated[int, typer.Option("-n", help="How many more workers.", min=1, max=64)] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds in which they have joined.", min=1.0)] = 120.0,
+) -> int:
+    """Let more workers join a run that is under way.
+
+    The run was started with `quorate run --room N`, and its launcher starts them; returns when they train.
+    """
+    folder = folder_of(run, "join")
+    board = board_of(folder)
+    begin = time.monotonic()
+    try:
+        ranks, refused = _asked(board, workers)
+        for rank in ranks:
+            with Console(stderr=True, highlight=False).status(f"rank {rank} is on its way"):
+                why = _wait(board, rank, begin + timeout)
+            if why is not None:
+                raise QuorateError(f"rank {rank} {why}; its log is {log_of(folder, rank)}")
+            typer.echo(f"rank {rank} has joined {folder} after {time.monotonic() - begin:.1f} s")
+    except (PeerFailed, WireTimeout):
+        raise QuorateError(f"the run in {folder} has ended, or is ending") from None
+    if refused is not None:
+        raise ConfigurationError(refused)
+    return 0
+
+
+def _asked(board: Board, workers: int) -> tuple[list[int], str | None]:
+    """The ranks of those that are started, and why there are no more of them."""
+    ranks: list[int] = []
+    while len(ranks) < workers:
+        said = ask_for_one(board, _ANSWER_SECONDS)
+        if not said.startswith("rank "):
+            return ranks, said
+        ranks.append(int(said.removeprefix("rank ")))
+    return ranks, None
+
+
+def _wait(board: Board, rank: int, until: float) -> str | None:
+    """Return when `rank` trains; why it does not."""
+    while True:
+        written = board.get(GONE)
+        if rank in came_in(written):
+            return None
+        if has_ended(board, rank):
+            return "has ended before it could join"
+        if any(one.rank == rank for one in gone_in(written)):
+            return "has died"
+        if time.monotonic() > until:
+            return "has not joined yet; it goes on trying"
+        time.sleep(_LOOK_EVERY)

@@ -1,0 +1,52 @@
+"""Workers that join while others train, as their leader sees them: outside, until a round says that they step.
+
+Who joins asks for a copy of a replica, which comes from a worker that steps; it is of one *stretch*, the rounds between
+two in which all had settled, since what workers call together is counted from there. Then it asks to be let in: the
+next round has it among those that have joined, on every worker, if it has all rounds before that one and its copy is of
+the same stretch; otherwise it copies anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from quorate.rounds.log import Log
+
+if TYPE_CHECKING:
+    from quorate.rounds.leader import Leader
+
+
+class Entrance:
+    """Those outside, of whom some are ready."""
+
+    def __init__(self, log: Log, leader: Leader) -> None:
+        self._log, self._leader = log, leader
+        self._ready: set[int] = set()
+
+    def heard(self, rank: int, says: dict[str, Any], now: float) -> None:
+        """Something from `rank`, which is outside; what else it may say it says again when it is inside."""
+        note = says.get("note")
+        if says["kind"] == "behind":
+            self._leader.behind(rank, says, now)
+        elif says["kind"] == "got":
+            self._leader.got(rank, says["number"], now)
+        elif note == "enter" and says["stretch"] == self._log.stretch:
+            self._ready.add(rank)
+            if says["logged"] < self._log.newest:
+                self._leader.bring_up(rank, says, now)
+        elif note in ("enter", "copy"):
+            self._ready.discard(rank)
+            self._leader.bring_up(rank, {**says, "logged": -1}, now)
+
+    def let_in(self, number: int, has: Mapping[int, int], *, settles: bool) -> tuple[int, ...]:
+        """Who steps from round `number` on; `has` says which round each has."""
+        if settles:
+            self._ready.clear()
+        found = tuple(rank for rank in sorted(self._ready) if has[rank] == number - 1)
+        self._ready.difference_update(found)
+        return found
+
+    def are_gone(self, ranks: set[int]) -> None:
+        """They have died."""
+        self._ready -= ranks

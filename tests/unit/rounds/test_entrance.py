@@ -1,0 +1,86 @@
+"""Who is let in, and when: the leader's part, and the copies that a worker gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from quorate.rounds.entering import give_copies
+from quorate.rounds.entrance import Entrance
+
+
+class Leader:
+    """Notes whom it was to bring up, from which round on."""
+
+    def __init__(self) -> None:
+        self.brought: list[tuple[int, int]] = []
+
+    def bring_up(self, rank: int, says: dict[str, Any], now: float) -> None:
+        self.brought.append((rank, says["logged"]))
+
+
+def entrance(newest: int = 5, stretch: int = 0) -> tuple[Any, Leader]:
+    leader: Any = Leader()
+    log: Any = SimpleNamespace(newest=newest, stretch=stretch)
+    return Entrance(log, leader), leader
+
+
+def note(kind: str, logged: int = 5, stretch: int = 0) -> dict[str, Any]:
+    return {"kind": "note", "note": kind, "logged": logged, "stretch": stretch}
+
+
+def test_who_asks_for_a_copy_gets_one_and_is_not_let_in() -> None:
+    door, leader = entrance()
+    door.heard(3, note("copy"), 0.0)
+    assert leader.brought == [(3, -1)]
+    assert door.let_in(6, {3: 5}, settles=False) == ()
+
+
+def test_who_has_all_rounds_is_let_in_once() -> None:
+    door, leader = entrance()
+    door.heard(3, note("enter"), 0.0)
+    assert leader.brought == []
+    assert door.let_in(6, {3: 5}, settles=False) == (3,)
+    assert door.let_in(7, {3: 6}, settles=False) == ()
+
+
+def test_who_lacks_rounds_gets_them_first() -> None:
+    door, leader = entrance()
+    door.heard(3, note("enter", logged=3), 0.0)
+    assert leader.brought == [(3, 3)]
+    assert door.let_in(6, {3: 4}, settles=False) == ()
+    assert door.let_in(7, {3: 6}, settles=False) == (3,)
+
+
+def test_a_copy_from_before_all_had_settled_is_worth_nothing() -> None:
+    door, leader = entrance(stretch=4)
+    door.heard(3, note("enter", stretch=0), 0.0)
+    assert leader.brought == [(3, -1)]
+    assert door.let_in(6, {3: 5}, settles=False) == ()
+
+
+def test_nobody_is_let_in_where_all_settle_nor_right_after_with_the_old_copy() -> None:
+    door, _ = entrance()
+    door.heard(3, note("enter"), 0.0)
+    assert door.let_in(6, {3: 5}, settles=True) == ()
+    assert door.let_in(7, {3: 6}, settles=False) == ()
+
+
+def test_the_dead_are_not_let_in() -> None:
+    door, _ = entrance()
+    door.heard(3, note("enter"), 0.0)
+    door.are_gone({3})
+    assert door.let_in(6, {3: 5}, settles=False) == ()
+
+
+def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
+    carried: list[tuple[int, bool]] = []
+    member: Any = SimpleNamespace(
+        copies_wanted=[1], entries_wanted=[3], term=0, leads=0, log=SimpleNamespace(newest=2), about_copy=dict
+    )
+    progress: Any = SimpleNamespace(carry=lambda rank, says, tensors: carried.append((rank, says["is_whole"])))
+    replica: Any = SimpleNamespace(capture=lambda *, is_whole: ({}, ()))
+    give_copies(member, progress, replica, settles=True)
+    assert carried == [(1, False)] and member.entries_wanted == [3]
+    give_copies(member, progress, replica, settles=False)
+    assert carried == [(1, False), (3, True)] and member.entries_wanted == []

@@ -1,0 +1,287 @@
+"""Workers that join a training in rounds at any time, while others die: all end equal, and every example comes once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, Stopped
+from quorate.rounds.pending import Ledger
+from quorate.wire import current
+from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.world import Outcome, VirtualWorld
+
+NEVER = 1 << 40
+EXAMPLES, BATCH, EPOCHS = 96, 4, 3
+INPUTS = torch.randn(EXAMPLES, 5, generator=torch.Generator().manual_seed(0))
+
+
+@dataclass
+class Told:
+    """What a worker tells that came to the end."""
+
+    began: int
+    """The first epoch it trained in."""
+    tensors: list[torch.Tensor]
+    ledger: Ledger
+    pending: float
+    steps: int
+    evaluations: dict[int, list[int]] = field(default_factory=dict)
+    """By epoch, the ranks that called it."""
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """One training: who joins when (virtual seconds, by rank), and who dies, after how many calls to its wire."""
+
+    size: int
+    joins: dict[int, float]
+    deaths: dict[int, int] = field(default_factory=dict)
+    seed: int = 0
+    evaluates: bool = True
+    share: str = "dynamic"
+    width: int = 4
+    pace: Callable[[int], float] = lambda rank: 0.01
+    network: Network | None = None
+    strategy: str = "quorum"
+    settings: dict[str, Any] = field(default_factory=dict)
+    given: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of every example that was computed: epoch, example, rank."""
+    faults: list[Fault] = field(default_factory=list)
+
+    def run(self) -> list[Outcome[Told]]:
+        self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
+        world = VirtualWorld(self.size, joiners=len(self.joins), seed=self.seed, network=self.network, timeout=60.0)
+        return world.outcomes(self._live)
+
+    def _live(self, wire: Wire) -> Told:
+        wire.clock.sleep(self.joins.get(wire.rank, 0.0))
+        faulty = Faulty(wire, self.faults)
+        place = current.enter(faulty, thread_only=True)
+        try:
+            told = self._train(quorate.join(records=False), faulty)
+            place.leave()
+            return told
+        finally:
+            current.forget(thread_only=True)
+
+    def _train(self, world: quorate.World, faulty: Faulty) -> Told:
+        torch.manual_seed(world.rank)
+        frozen = torch.nn.Linear(5, 5).requires_grad_(False)
+        trained = torch.nn.Sequential(
+            torch.nn.Linear(5, self.width), torch.nn.BatchNorm1d(self.width), torch.nn.Linear(self.width, 1)
+        )
+        model = torch.nn.Sequential(frozen, trained)
+        optimizer: Any = quorate.distribute(
+            torch.optim.SGD(trained.parameters(), lr=0.004 / self.width, momentum=0.9),
+            model,
+            self.strategy,
+            **self.settings,
+        )
+        for fault in self.faults:
+            if fault.rank == world.rank:
+                fault.at = faulty.calls + self.deaths[world.rank]
+        data = TensorDataset(INPUTS, torch.arange(EXAMPLES))
+        loader = quorate.shard(data, BATCH, share=self.share)
+        told = Told(loader.epoch, [], Ledger(), 0.0, 0)
+        for epoch in range(loader.epoch, EPOCHS):
+            for inputs, numbers in loader:
+                world.wire.clock.sleep(self.pace(world.rank))
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+                told.steps += 1
+                self.given += [(epoch, number, world.rank) for number in numbers.tolist()]
+            if self.evaluates:
+                with world.evaluate():
+                    told.evaluations[epoch] = world.gather(world.rank)
+        optimizer.finish()
+        told.tensors = [x.detach().clone() for x in (*model.parameters(), *model.buffers())]
+        if self.strategy == "quorum":
+            rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
+            told.ledger, told.pending = rounds.ledger, rounds.pending_weight
+        return told
+
+
+def check(plan: Plan, outcomes: list[Outcome[Told]]) -> dict[int, Told]:
+    """The laws; returns what those tell that came to the end, by rank."""
+    dead = {fault.rank for fault in plan.faults if fault.fired}
+    came_late = {one.rank for one in outcomes if isinstance(one.error, Stopped) and one.error.code == 0}
+    found = {one.rank: one.result for one in outcomes if one.result is not None}
+    if not found and dead >= set(range(plan.size)):
+        return {}  # all had died before anybody could join them
+    for one in outcomes:
+        assert one.is_crashed == (one.rank in dead)
+        assert one.rank in dead | came_late or one.error is None, one.error
+    assert came_late <= set(plan.joins)
+    first = next(iter(found.values()))
+    for told in found.values():
+        assert all(torch.equal(a, b) for a, b in zip(told.tensors, first.tensors, strict=True))
+        assert told.pending == 0
+        if plan.strategy == "quorum":
+            assert told.ledger.produced == told.ledger.taken + told.ledger.expired == told.steps
+        for epoch, ranks in told.evaluations.items():
+            assert all(other.evaluations.get(epoch, ranks) == ranks for other in found.values())
+            assert set(ranks) >= {rank for rank, other in found.items() if epoch in other.evaluations}
+    if plan.share == "dynamic":
+        computed = Counter((epoch, number) for epoch, number, _ in plan.given)
+        assert not dead or max(computed.values()) == 1
+        if not dead:
+            assert computed == Counter({(epoch, n): 1 for epoch in range(EPOCHS) for n in range(EXAMPLES)})
+    return found
+
+
+def planned(seed: int) -> Plan:
+    draw = random.Random(seed)
+    size, joiners = draw.choice([1, 2, 3, 5]), draw.choice([1, 1, 2, 3])
+    ranks = range(size + joiners)
+    pace = {rank: draw.choice([0.002, 0.01, 0.01, 0.05]) for rank in ranks}
+    victims = draw.sample(ranks, draw.choice([0, 0, 1, 1, 2, size]))
+    return Plan(
+        size=size,
+        joins={size + one: draw.uniform(0.0, draw.choice([0.1, 0.6, 1.5])) for one in range(joiners)},
+        deaths={rank: draw.randint(1, draw.choice([20, 80, 200])) for rank in victims},
+        seed=seed,
+        evaluates=draw.random() < 0.7,
+        share=draw.choice(["dynamic", "dynamic", "dynamic", "static"]),
+        width=draw.choice([4, 4, 4000]),
+        pace=lambda rank: pace[rank],
+        network=Network(latency=draw.choice([0.0, 1e-4, 5e-3]), bandwidth=draw.choice([1e7, 1e9])),
+        settings={
+            "wait_for": draw.choice(["all", "majority", "designated", 1, 0.6]),
+            "max_staleness": draw.choice([1, 3, 16]),
+        },
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_they_join_at_any_time_while_others_die(seed: int) -> None:
+    plan = planned(seed)
+    check(plan, plan.run())
+
+
+IN_SUMS: dict[str, dict[str, Any]] = {
+    "all-reduce": {"on_death": "continue"},
+    "local-sgd": {"sync_every": 3},
+    "post-local-sgd": {"sync_every": 2, "after": 4},
+    "slowmo": {"sync_every": 2, "slow_every": 2},
+    "diloco": {"sync_every": 4, "fragments": 2},
+    "eager-averaging": {"sync_every": 2},
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("strategy", IN_SUMS)
+def test_they_join_where_sums_are_formed(seed: int, strategy: str) -> None:
+    plan = planned(seed)
+    plan.strategy, plan.settings, plan.width = strategy, IN_SUMS[strategy], 4
+    check(plan, plan.run())
+
+
+def test_one_more_gets_the_replica_and_its_share_of_the_data() -> None:
+    plan = Plan(size=2, joins={2: 0.1})
+    found = check(plan, plan.run())
+    assert found[2].began == 0
+    assert found[2].evaluations == {epoch: [0, 1, 2] for epoch in range(EPOCHS)}
+    by_rank = Counter(rank for _, _, rank in plan.given)
+    assert min(by_rank.values()) > EXAMPLES * EPOCHS / 3 / 2
+    assert found[2].ledger.taken == found[2].steps
+
+
+def test_one_that_comes_between_two_evaluations_is_in_the_next_one() -> None:
+    plan = Plan(size=3, joins={3: 0.2})
+    found = check(plan, plan.run())
+    assert found[3].began == 1 and found[3].steps > 5
+    assert found[0].evaluations == {0: [0, 1, 2], 1: [0, 1, 2, 3], 2: [0, 1, 2, 3]}
+
+
+SLOW_LINKS = {
+    "quick": Network(latency=1e-4, bandwidth=1e9),
+    "far": Network(latency=0.02, bandwidth=1e9),
+    "narrow": Network(latency=1e-4, bandwidth=1.2e6),
+}
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd"])
+@pytest.mark.parametrize("moment", range(2))
+def test_where_sums_are_formed_nobody_is_let_in_while_some_wait(strategy: str, moment: int) -> None:
+    plan = Plan(size=3, joins={3: 0.35 + 0.1 * moment}, strategy=strategy, settings=IN_SUMS[strategy])
+    plan.pace = lambda rank: 0.4 if rank == 1 else 0.002
+    found = check(plan, plan.run())
+    for epoch, ranks in found[0].evaluations.items():
+        assert ranks == ([0, 1, 2, 3] if 3 in found and epoch >= found[3].began else [0, 1, 2])
+
+
+@pytest.mark.parametrize("links", SLOW_LINKS)
+@pytest.mark.parametrize("moment", range(3))
+def test_while_some_wait_for_an_evaluation_one_comes_before_or_after_it(links: str, moment: int) -> None:
+    """Rank 1 makes its steps, of an epoch, while the others have settled."""
+    plan = Plan(size=3, joins={3: 0.06 + 0.05 * moment}, network=SLOW_LINKS[links], settings={"wait_for": 1})
+    plan.pace = lambda rank: 0.08 if rank == 1 else 0.002
+    plan.width = 4000 if links == "narrow" else 4
+    found = check(plan, plan.run())
+    for epoch, ranks in found[0].evaluations.items():
+        assert ranks == ([0, 1, 2, 3] if 3 in found and epoch >= found[3].began else [0, 1, 2])
+
+
+def test_all_that_began_may_die_when_others_have_joined() -> None:
+    plan = Plan(size=2, joins={2: 0.02, 3: 0.03}, deaths={0: 60, 1: 70})
+    found = check(plan, plan.run())
+    assert set(found) == {2, 3}
+    assert found[2].evaluations[EPOCHS - 1] == [2, 3]
+
+
+def test_one_that_comes_too_late_ends_well() -> None:
+    plan = Plan(size=2, joins={2: 30.0})
+    outcomes = plan.run()
+    assert isinstance(outcomes[2].error, Stopped) and outcomes[2].error.code == 0
+    assert set(check(plan, outcomes)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [("all-reduce", {}), ("diloco", {"overlap": 2}), ("quorum", {"on_death": "stop"}), ("d-psgd", {})],
+)
+def test_others_than_rounds_that_go_on_are_refused(strategy: str, settings: dict[str, Any]) -> None:
+    def live(wire: Wire) -> None:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            model = torch.nn.Linear(2, 1)
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
+        finally:
+            place.leave()
+            current.forget(thread_only=True)
+
+    outcomes = VirtualWorld(1, joiners=1, timeout=20.0).outcomes(live)
+    assert isinstance(outcomes[1].error, ConfigurationError)
+    assert "workers join where the others go on" in str(outcomes[1].error)
+
+
+def test_another_model_is_refused() -> None:
+    def live(wire: Wire) -> None:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world = quorate.join(records=False)
+            model = torch.nn.Linear(2 + world.rank, 1)
+            optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "quorum")
+            for _ in range(100):
+                wire.clock.sleep(0.01)
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+        finally:
+            place.leave()
+            current.forget(thread_only=True)
+
+    outcomes = VirtualWorld(1, joiners=1, timeout=20.0).outcomes(live)
+    assert isinstance(outcomes[1].error, ConfigurationError) and "another model" in str(outcomes[1].error)

@@ -1,0 +1,35 @@
+"""Who tells the records that a worker has joined: the first that is left, once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quorate.train.outliving import Losses
+
+
+def told(rank: int, gone: frozenset[int], *joined: tuple[int, ...]) -> list[dict[str, Any]]:
+    """What worker `rank` of 2 writes when it applies rounds that say so."""
+    rows: list[dict[str, Any]] = []
+    recorder = SimpleNamespace(write=lambda kind, **values: rows.append({"kind": kind, **values}))
+    living = [one for one in (0, 1) if one not in gone]
+    wire = SimpleNamespace(rank=rank, size=2, gone=gone, living=living)
+    timer = SimpleNamespace(recorder=recorder, clock=SimpleNamespace(now=lambda: 7.0))
+    losses = Losses(SimpleNamespace(wire=wire, timer=timer))  # type: ignore[arg-type]
+    for number, those in enumerate(joined, 5):
+        losses.joined(those, number)
+    return rows
+
+
+@pytest.mark.parametrize(("rank", "gone"), [(0, frozenset[int]()), (0, frozenset({1})), (1, frozenset({0}))])
+def test_the_first_that_is_left_tells_once(rank: int, gone: frozenset[int]) -> None:
+    assert told(rank, gone, (), (2,), (2,), (2, 3)) == [
+        {"kind": "joined", "time": 7.0, "rank": 2, "round": 6, "live": 3 - len(gone)},
+        {"kind": "joined", "time": 7.0, "rank": 3, "round": 8, "live": 4 - len(gone)},
+    ]
+
+
+def test_the_others_say_nothing() -> None:
+    assert told(1, frozenset(), (2,)) == []

@@ -1,0 +1,95 @@
+"""Real processes: a worker that was killed is replaced, and one more joins a run under way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from quorate.core.records import ranks_in
+
+SCRIPT = textwrap.dedent(
+    """
+    import hashlib, json, os, signal, time, torch, quorate
+    from torch.utils.data import TensorDataset
+
+    world = quorate.join()
+    torch.manual_seed(world.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, "quorum")
+    loader = quorate.shard(TensorDataset(torch.arange(60.0)[:, None].expand(60, 4) / 60, torch.arange(60)), 2)
+    steps = 0
+    for epoch in range(loader.epoch, 1000):
+        numbers = []
+        for inputs, of in loader:
+            if world.rank == 1 and steps == 9:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.02)
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            steps += 1
+            numbers += of.tolist()
+        with world.evaluate():
+            ranks, given = world.gather(world.rank), sum(world.gather(numbers), [])
+        if world.rank == 0:
+            print(json.dumps([epoch, ranks, len(given), len(set(given))]), flush=True)
+        if len(ranks) == WANTED:
+            break
+    optimizer.finish()
+    bits = b"".join(x.detach().numpy().tobytes() for x in (*model.parameters(), *model.buffers()))
+    print("end", hashlib.sha256(bits).hexdigest(), flush=True)
+    """
+)
+
+
+def launched(folder: Path, wanted: int, *options: str) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT.replace("WANTED", str(wanted)))
+    words = [sys.executable, "-m", "quorate.cli.main", "run", "--name", "here", *options, str(script)]
+    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[list[str], str]:
+    try:
+        out, err = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    return out.splitlines(), err
+
+
+def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Path) -> None:
+    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--room", "1")
+    door = tmp_path / "runs" / "here" / "board.address"
+    until = time.monotonic() + 60
+    while not door.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    words = [sys.executable, "-m", "quorate.cli.main", "join", "here"]
+    asked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    out, err = ended(process)
+    assert asked.returncode == 0, asked.stderr
+    assert "has joined" in asked.stdout
+    assert "rank 1 (host" in err and "is started in place of rank 1" in err and "as was asked for" in err
+    folder = tmp_path / "runs" / "here"
+    assert ranks_in(folder) == [0, 1, 2, 3]
+    assert json.loads(out[-2])[1:] == [[0, 2, 3], 60, 60], out
+    ends = [(folder / f"rank-{rank}.log").read_text().splitlines()[-1] for rank in (0, 2, 3)]
+    assert ends[0].startswith("end ") and len(set(ends)) == 1
+    assert json.loads((folder / "outcome.json").read_text())["status"] == 0
+    assert not door.exists()
+
+
+@pytest.mark.parametrize("run", ["here", "nowhere"])
+def test_a_run_that_is_not_there_or_over_is_not_joined(tmp_path: Path, run: str) -> None:
+    (tmp_path / "runs" / "here").mkdir(parents=True)
+    (tmp_path / "runs" / "here" / "run.json").write_text("{}")
+    words = [sys.executable, "-m", "quorate.cli.main", "join", run]
+    asked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert asked.returncode == 2
+    assert asked.stderr.startswith("quorate: ") and asked.stderr.count("\n") == 1 and run in asked.stderr
