@@ -45,7 +45,7 @@ def train(steps: int, strategy: str, root: str, victim: int, at_step: int, at_by
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
     plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-    optimizer: Any = quorate.distribute(plain, model, strategy=strategy)
+    optimizer: Any = quorate.distribute(plain, model, strategy=strategy, on_death="stop")
     scheduler = torch.optim.lr_scheduler.StepLR(plain, 5, 0.9)
     draw = torch.Generator().manual_seed(1)
     loader = quorate.shard(
