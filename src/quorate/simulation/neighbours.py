@@ -121,17 +121,17 @@ def questions(case: Case, *, ahead: bool = False) -> Played:
     played, busy = Played(), case.busy
     nbytes = case.nbytes
     there_and_back = 2 * (case.links.latency + case.links.carrying(nbytes))
-    for rank in range(case.workers):
-        now, asked = 0.0, -there_and_back
-        for step in range(case.steps):
-            arrive = now + busy.before(rank, step)
+    now = [0.0] * case.workers
+    for step in range(case.steps):  # all workers of a step at a time: who is late in it is drawn once
+        for rank in range(case.workers):
+            arrive = now[rank] + busy.before(rank, step)
             done = arrive
             if case.workers > 1:
-                done = max(arrive, (asked if ahead and step else arrive) + there_and_back)
+                done = max(arrive, (now[rank] if ahead and step else arrive) + there_and_back)
                 played.bytes_out += 2 * nbytes
             end = done + busy.after(rank, step)
-            played.step(rank, now, arrive, arrive, done, end)
-            now = asked = end
-        case.watch((rank + 1) / case.workers)
+            played.step(rank, now[rank], arrive, arrive, done, end)
+            now[rank] = end
+        case.watch((step + 1) / case.steps)
     played.contributors = 2.0
     return played
