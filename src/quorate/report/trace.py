@@ -145,7 +145,7 @@ class _Lane:
                 yield from self._step(step)
             elif kind == "evaluate" and has_numbers(row, "begin", "end"):
                 yield from self._evaluation(row)
-            elif kind in _CHANGES and has_numbers(row, "time", "rank"):
+            elif isinstance(kind, str) and kind in _CHANGES and has_numbers(row, "time", "rank"):
                 yield self._changed(row)
             elif kind == "log" and has_numbers(row, "time") and isinstance(row.get("values"), dict):
                 at = self._at(row["time"])
