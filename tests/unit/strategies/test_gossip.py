@@ -178,7 +178,7 @@ def test_ad_psgd_has_no_circle_of_waiting_on_random_graphs() -> None:
 
 @pytest.mark.slow
 def test_ad_psgd_has_no_circle_of_waiting_on_many_more_random_graphs() -> None:
-    no_circle_of_waiting(range(60, 160))
+    no_circle_of_waiting(range(60, 100))
 
 
 def test_under_ad_psgd_nobody_waits_for_the_slow_one() -> None:
