@@ -37,7 +37,7 @@ demo: venv
 	  --workload-set limit=900 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: venv
 	$(BIN)/python -m ruff format --check .
