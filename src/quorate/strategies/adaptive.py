@@ -49,7 +49,7 @@ class Adaptive(Strategy):
     """A quorum that chooses itself, from who is late, how long exchanges take, and how noisy gradients are."""
 
     waits: ClassVar[bool] = False
-    lets_join: ClassVar[bool] = True
+    lets_join = True
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """To begin with, as of `quorum`."""

@@ -28,7 +28,7 @@ training ImageNet in 1 hour", 2017, section 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from quorate.core.strategy import Strategy, Worker
 from quorate.strategies import register
@@ -39,7 +39,7 @@ from quorate.strategies import register
 class AllReduce(Strategy):
     """All workers' gradients are averaged at the end of every backward; equal to torch DDP."""
 
-    lets_join: ClassVar[bool] = True
+    lets_join = True
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on; then nothing is sent during backward."""

@@ -45,7 +45,7 @@ class EagerAveraging(Strategy):
     agrees_on = "parameters"
     is_apart: ClassVar[bool] = True
     waits: ClassVar[bool] = False
-    lets_join: ClassVar[bool] = True
+    lets_join = True
 
     sync_every: int | str = 8
     """H: as of `local-sgd`."""

@@ -49,7 +49,7 @@ class LocalSGD(Strategy):
 
     agrees_on = "parameters"
     is_apart: ClassVar[bool] = True
-    lets_join: ClassVar[bool] = True
+    lets_join = True
 
     sync_every: int | str = 8
     """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
