@@ -134,6 +134,11 @@ class Wire(ABC):
         return self.size
 
     @property
+    def is_newcomer(self) -> bool:
+        """Whether this worker was not there at the start."""
+        return self.rank >= self.size
+
+    @property
     def came(self) -> frozenset[int]:
         """The ranks that have joined since the start; as `gone`."""
         return frozenset()

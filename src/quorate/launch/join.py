@@ -86,8 +86,8 @@ def _enter(timeout: float) -> current.Place:
     )
     wire = RealWire(endpoint)
     place = current.enter(wire)
-    ours = not dist.is_initialized() and rank < size
-    if rank >= size:
+    ours = not (dist.is_initialized() or wire.is_newcomer)
+    if wire.is_newcomer:
         place.kept[SEAT] = _number("LOCAL_RANK") or 0
     if ours:
         _start_default_group(wire)

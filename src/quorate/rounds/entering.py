@@ -24,6 +24,13 @@ def say_over(wire: Wire) -> None:
         wire.board.set(_over(wire), b"1")
 
 
+def leave_if_over(wire: Wire) -> None:
+    """Raise `Stopped`, for one that has come too late to join those of `wire`."""
+    if wire.board.get(_over(wire)) is not None:
+        sys.stderr.write("quorate: the training ended before this worker could join it\n")
+        raise Stopped(0)
+
+
 def give_copies(member: Member, progress: Progress, replica: Replica, *, settles: bool) -> None:
     """Answer those that were told to copy this replica.
 
@@ -57,10 +64,10 @@ class Knocking:
 
     def check(self) -> None:
         """Raise `Stopped` where the training has ended before, and `WireTimeout`."""
-        if self._member.is_outside and self._wire.board.get(_over(self._wire)) is not None:
-            sys.stderr.write("quorate: the training ended before this worker could join it\n")
-            raise Stopped(0)
-        if self._member.is_outside and self._wire.clock.now() > self._until:
+        if not self._member.is_outside:
+            return
+        leave_if_over(self._wire)
+        if self._wire.clock.now() > self._until:
             raise WireTimeout(
                 f"rank {self._wire.rank} waited {self._wire.timeout:g} s to join; rank {self._member.leads} leads"
             )

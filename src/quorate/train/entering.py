@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from quorate.core.contracts import Message, Wire
-from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
+from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.reducers.outliving import Outliving
+from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over, say_over
 from quorate.train.admission import wait_outside
 from quorate.train.copying import adopt, beside, capture
 from quorate.train.outliving import survivors
@@ -24,30 +24,24 @@ if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
 
 _TAG = "entering"
-_KNOCK_SECONDS = 0.5
-
-
-def joins(wire: Wire) -> bool:
-    """Whether this worker was not there at the start."""
-    return wire.rank >= wire.size
 
 
 def compare(layout: Layout, wire: Wire) -> None:
     """Raise `ConfigurationError` where the workers built different models; one that joins finds out with its copy."""
-    if not joins(wire):
+    if not wire.is_newcomer:
         compare_layouts(layout, wire)
 
 
 def begin(worker: OptimizerWorker, model: Module) -> None:
     """Every worker gets rank 0's parameters, buffers and optimizer state, unless it joins."""
-    if not joins(worker.wire):
+    if not worker.wire.is_newcomer:
         copy_tensors([*worker.every, *beside(model, worker.every)], worker.wire)
         copy_optimizer(worker.optimizer, worker.wire)
 
 
 def enter(worker: OptimizerWorker, model: Module, place: Place) -> None:
     """One that joins returns when it is one of those that train, with their replica. Raises as `Rounds.enter`."""
-    if not joins(worker.wire):
+    if not worker.wire.is_newcomer:
         return
     if worker.everyone():
         raise ConfigurationError("workers join trainings with one distributed optimizer; this script has several")
@@ -70,11 +64,10 @@ def _enter_sums(worker: OptimizerWorker, reducer: Outliving, model: Module, plac
     until, sources = clock.now() + wire.timeout, set[int]()
     while True:
         try:
-            source, message = receive.wait(_KNOCK_SECONDS)
+            source, message = receive.wait(KNOCK_SECONDS)
         except WireTimeout:
-            if not sources and wire.board.get(_over(worker)) is not None:
-                sys.stderr.write("quorate: the training ended before this worker could join it\n")
-                raise Stopped(0) from None
+            if not sources:
+                leave_if_over(wire)
             if sources and sources <= wire.gone:
                 raise RuntimeError("the worker that was to send its replica has died") from None
             if clock.now() > until:
@@ -90,14 +83,13 @@ def _enter_sums(worker: OptimizerWorker, reducer: Outliving, model: Module, plac
     worker.peers.admission.members = set(says["members"])
     reducer.take_in(says["members"], says["calls"])
     worker.peers.has_vectors, worker.peers.has_voted = says["flags"]
-    worker.timer.rounds = says["updates"]
     wire.come()
 
 
 def connect(worker: OptimizerWorker) -> None:
     """Make the connections that its sums need now: one that rests answers for several optimizers, and must not be held
     by one of them."""
-    if not (worker.has_rounds or joins(worker.wire)):
+    if not (worker.has_rounds or worker.wire.is_newcomer):
         for kind in sorted({part.device.type for part in worker.peers.layout.parts}):
             worker.wire.connect(torch.device(kind))
 
@@ -119,7 +111,6 @@ def admit(worker: OptimizerWorker, model: Module, place: Place) -> None:
             "members": sorted(peers.admission.members),
             "calls": calls,
             "flags": [peers.has_vectors, peers.has_voted],
-            "updates": worker.timer.rounds,
         }
     worker.losses.joined([rank for rank in peers.admission.members if rank >= wire.size], worker.timer.rounds + 1)
     for rank in new:
@@ -132,9 +123,5 @@ def met(worker: OptimizerWorker, place: Place) -> None:
     reducer = worker.peers.reducer
     if left is not None and isinstance(reducer, Outliving) and left.members != admission.members:
         left.among(admission.members, reducer.calls)
-    if worker.peers.all_ended and admission.is_open:
-        worker.wire.board.set(_over(worker), b"1")
-
-
-def _over(worker: OptimizerWorker) -> str:
-    return f"{worker.wire.name}/over"
+    if worker.peers.all_ended:
+        say_over(worker.wire)

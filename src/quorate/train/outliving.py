@@ -41,7 +41,7 @@ def outlive(wire: Wire, place: Place, name: str, *, wanted: bool) -> None:
     if wanted and (SURVIVORS not in place.kept or place.kept[SURVIVORS] is not None):
         place.kept.setdefault(SURVIVORS, Survivors(place.wire.channel("survivors")))
         wire.outlives(_TAG)
-        if wire.rank < wire.size:
+        if not wire.is_newcomer:
             let_outlive(wire.board, wire.size, name=name)
     elif wire.size > 1:
         place.kept[SURVIVORS] = None

@@ -32,8 +32,8 @@ class Survivors:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self.members = frozenset([wire.rank]) if wire.rank >= wire.size else frozenset(range(wire.size))
-        self._stretch = f"{wire.name}/alone {wire.rank}" if wire.rank >= wire.size else wire.name
+        self.members = frozenset([wire.rank]) if wire.is_newcomer else frozenset(range(wire.size))
+        self._stretch = f"{wire.name}/alone {wire.rank}" if wire.is_newcomer else wire.name
         self._calls = 0
 
     def among(self, members: Iterable[int], number: int) -> None:

@@ -129,7 +129,7 @@ class Saving:
 
     def says(self, worker: object) -> bool:
         """Whether `worker`'s next exchange is to say that this worker has saved since its last one."""
-        if self._is_said or not self._leads(worker) or self._place.wire.rank >= self._place.wire.size:
+        if self._is_said or not self._leads(worker) or self._place.wire.is_newcomer:
             return False
         self._is_said = True
         return True
@@ -189,7 +189,7 @@ class Saving:
 
     def _take(self, number: int, term: int, *, writes_shared: bool, drawn: dict[str, Any] | None = None) -> None:
         """Copy what is to be kept, and let it be written. Waits while the one before is being written."""
-        if self._taken == (number, term) or self._place.wire.rank >= self._place.wire.size:
+        if self._taken == (number, term) or self._place.wire.is_newcomer:
             return  # a checkpoint is of the workers that there were at the start
         self._taken = number, term
         self.flush()
