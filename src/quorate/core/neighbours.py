@@ -95,6 +95,14 @@ class Neighbours(Protocol):
         ...
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """All workers that there have been, in order: those of the start, and those that have joined since.
+
+        The dead are among them. From one mean of all workers to the next the same on all.
+        """
+        ...
+
+    @property
     def gone(self) -> frozenset[int]:
         """Those that have died and are done without, as far as this worker knows; others may know of more, or fewer."""
         ...
@@ -112,7 +120,7 @@ class Neighbours(Protocol):
         ...
 
     def hosts(self) -> tuple[str, ...]:
-        """The name of the machine of every worker, by rank. Every worker asks, in `start`."""
+        """The name of the machine of every worker, by rank, those that may yet join among them. All ask, in `start`."""
         ...
 
     def exchange(

@@ -59,8 +59,6 @@ class State(Turns):
 class GroupAveraging(LocalSGD):
     """Every step a mean of models inside a changing group that nobody waits for, and now and then one of all."""
 
-    lets_join = False
-
     sync_every: int | str = 10
     """tau: from one mean of all to the next; as of `local-sgd`."""
     group_size: int | Literal["root"] = "root"
@@ -93,7 +91,8 @@ class GroupAveraging(LocalSGD):
     def _agree_in_group(self, worker: Worker) -> None:
         state, near, turn = worker.state, worker.neighbours, int(worker.state.steps)
         mine = _copy(worker)
-        others = [edge.peer for edge in state.groups.out_edges(worker.rank, worker.size, state.means + turn)[1:]]
+        edges = state.groups.out_edges(worker.rank, near.ranks[-1] + 1, state.means + turn)[1:]
+        others = [edge.peer for edge in edges if edge.peer in near.ranks]
         with near.lock:
             instead = state.come(turn, mine, len(others))
         asked = {peer: near.ask(peer, "model", turn=turn, means=state.means) for peer in others}

@@ -48,7 +48,7 @@ class State(LocalSteps):
     """What was done since the last mean of all, and the means of the group since then."""
 
     group: tuple[int, ...] = kept("drop")
-    """Ranks, this worker's own among them."""
+    """Ranks, this worker's own among them; some may not have joined yet."""
     meetings: float = kept("average", default=0)
 
 
@@ -56,8 +56,6 @@ class State(LocalSteps):
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalLocalSGD(LocalSGD):
     """Means inside groups of near workers every `sync_every` steps, of all workers less often."""
-
-    lets_join = False
 
     across_every: int = 4
     """H_b: every so many means are of all workers, the others of a group."""
@@ -86,7 +84,7 @@ class HierarchicalLocalSGD(LocalSGD):
             hosts = worker.neighbours.hosts()
             return State(group=tuple(rank for rank, host in enumerate(hosts) if host == hosts[worker.rank]))
         first = worker.rank - worker.rank % self.group_size
-        return State(group=tuple(range(first, min(first + self.group_size, worker.size))))
+        return State(group=tuple(range(first, first + self.group_size)))
 
     def step(self, worker: Worker) -> None:
         state: State = worker.state
@@ -102,7 +100,7 @@ class HierarchicalLocalSGD(LocalSGD):
 
     def _agree_in_group(self, worker: Worker) -> None:
         state: State = worker.state
-        edges = [Edge(peer, 1.0) for peer in state.group]
+        edges = [Edge(peer, 1.0) for peer in state.group if peer in worker.neighbours.ranks]
         mine = worker.neighbours.blank().copy_(worker.parameters)
         under_way = worker.neighbours.exchange(mine, edges, edges, scalars=(state.weight(self.period_of(worker)),))
         found = [given for _, given in sorted(under_way.wait().items())]

@@ -22,16 +22,17 @@ class Answers:
 
     `wire` is the training thread's; the task runs on `wire.channel("questions")`, and sends answers on `wire`. A
     question that nobody serves yet waits until somebody does, and so does one of a worker that has gone on after all
-    had rested, until this worker goes on as well: what it keeps does not move while it is looked at.
+    had rested (so often already: `rests`; -1 of one that has not joined yet), until this worker goes on as well: what
+    it keeps does not move while it is looked at.
     """
 
-    def __init__(self, wire: Wire, layout: Callable[[], Layout]) -> None:
+    def __init__(self, wire: Wire, layout: Callable[[], Layout], rests: int) -> None:
         self._wire, self._layout = wire, layout
         self._asks = 0
         self._handlers: dict[str, Callable[[Request], None]] = {}
         self._unserved: list[Request] = []
         self._early: list[tuple[float, Request]] = []
-        self._rests = 0.0
+        self._rests: float = rests
         self._newest: dict[int, int] = {}
         self._lock = threading.Lock()
         self._error: BaseException | None = None

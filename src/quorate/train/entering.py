@@ -47,8 +47,8 @@ def enter(worker: OptimizerWorker, model: Module, place: Place) -> None:
         raise ConfigurationError("workers join trainings with one distributed optimizer; this script has several")
     if not (worker.strategy.lets_join and worker.safeguards.outlives):
         raise ConfigurationError(
-            "workers join where the others go on without the dead: under quorum and its presets, adaptive, local-sgd, "
-            'slowmo, diloco without overlap, and all-reduce with on_death="continue"; under others all begin together'
+            "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "
+            'of local steps (without overlap), and all-reduce with on_death="continue"; under others all begin together'
         )
     if worker.has_rounds:
         worker.rounds.enter()
@@ -79,8 +79,9 @@ def _enter_sums(worker: OptimizerWorker, reducer: Outliving, model: Module, plac
             break
         receive = wire.receive(None, _TAG)
     adopt(worker, model, place, says["replica"], list(message.tensors))
-    worker.strategy.resumed(worker)
     worker.peers.admission.members = set(says["members"])
+    worker.strategy.resumed(worker)
+    worker.neighbours.joins(says["stands"])
     reducer.take_in(says["members"], says["calls"])
     worker.peers.has_vectors, worker.peers.has_voted = says["flags"]
     wire.come()
@@ -110,6 +111,7 @@ def admit(worker: OptimizerWorker, model: Module, place: Place) -> None:
             "replica": about,
             "members": sorted(peers.admission.members),
             "calls": calls,
+            "stands": worker.neighbours.stands,
             "flags": [peers.has_vectors, peers.has_voted],
         }
     worker.losses.joined([rank for rank in peers.admission.members if rank >= wire.size], worker.timer.rounds + 1)

@@ -6,6 +6,7 @@ import math
 import socket
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,14 +51,15 @@ class NeighboursOf:
         self._answers: Answers | None = None
         self._has_ended = self._is_away = False
         self._is_used = not worker.strategy.has_means
-        self._rests = 0
+        self._rests = -1 if worker.wire.is_newcomer else 0
         self._with_moments: dict[str, Layout] = {}
         self.books = Books()
         self.lost = 0.0
         """Of what was given to this worker, what was lost on the way before all rested last."""
         self.lost_with: dict[int, float] = {}
         """With each of the dead, when all have rested: what it held, and what was under way to it or from it."""
-        self._began = dict.fromkeys(range(worker.size), 1.0)
+        self._began = defaultdict[int, float](lambda: 1.0)
+        """What each held when all rested last; who has joined since, 1."""
 
     @cached_property
     def _wire(self) -> Wire:
@@ -80,6 +82,11 @@ class NeighboursOf:
         return Members(self._wire)
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """See `core.neighbours.Neighbours`."""
+        return tuple(sorted(self._worker.peers.admission.members))
+
+    @property
     def gone(self) -> frozenset[int]:
         """See `core.neighbours.Neighbours`."""
         return self._wire.gone.union(self.lost_with) if self.lost_with else self._wire.gone
@@ -94,8 +101,12 @@ class NeighboursOf:
 
     def hosts(self) -> tuple[str, ...]:
         """See `core.neighbours.Neighbours`."""
-        mine = torch.frombuffer(bytearray(socket.gethostname().encode() or b"?"), dtype=torch.uint8)
-        return tuple(bytes(name.tolist()).decode() for name in self._worker.wire.all_gather(mine).wait())
+        wire, mine = self._worker.wire, socket.gethostname() or "?"
+        if wire.is_newcomer:  # only a run on one host is joined
+            return (mine,) * wire.most
+        found = wire.all_gather(torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)).wait()
+        names = [bytes(name.tolist()).decode() for name in found]
+        return (*names, *names[:1] * (wire.most - wire.size))
 
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
@@ -145,6 +156,16 @@ class NeighboursOf:
         if self._is_used:
             self._worker.strategy.absorb(self._worker, self._come_together())
 
+    def joins(self, at: tuple[int, int]) -> None:
+        """This worker has the replica of another one, whose `stands` was `at`."""
+        self.round, self._rests = at
+        self.goes_on()
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """The newest exchange, and how often all have rested."""
+        return self.round, self._rests
+
     def goes_on(self) -> None:
         """This worker computes (again), or has ended: it answers everyone."""
         if self._answers is not None:
@@ -166,14 +187,14 @@ class NeighboursOf:
         self._is_away, self._has_ended = True, ended
         self.goes_on()
         says = {"away": "ended" if ended else "rests", "round": self.round}
-        for peer in range(self.size):
+        for peer in self.ranks:
             if peer != self.rank:
                 self._wire.send(Message(header={**says, "before": self.books.given[peer]}), peer, TAG)
 
     def _come_together(self) -> list[Given]:
         """All are away: what was given to this worker in rounds that it took no part in. It may exchange again."""
         late: list[Given] = []
-        others = {peer: self._from(peer) for peer in range(self.size) if peer != self.rank}
+        others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
         for other in others.values():
             late += other.rest_of_it(ended=self._has_ended)
         there = survivors(self._place)
@@ -198,7 +219,7 @@ class NeighboursOf:
         }
         found = {rank: one.header for rank, one in there.gather(Message(header=says), "rest").wait().items()}
         self.round = max(int(one["round"]) for one in found.values())
-        dead = set(range(self.size)).difference(found).union(*(one["dead"] for one in found.values()))
+        dead = set(self.ranks).difference(found).union(*(one["dead"] for one in found.values()))
         balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
         for rank in sorted(dead.difference(self.lost_with)):
             self.lost_with[rank] = mass_of_the_dead([rank], self._began, balances)
@@ -208,7 +229,7 @@ class NeighboursOf:
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
                     "mean is that of what is left\n"
                 )
-        self._began = {rank: float(one["mass"]) for rank, one in found.items()}
+        self._began.update({rank: float(one["mass"]) for rank, one in found.items()})
 
     @property
     def _travels(self) -> bool:
@@ -235,7 +256,7 @@ class NeighboursOf:
 
     def _task(self) -> Answers:
         if self._answers is None:
-            self._answers = Answers(self._wire, self._layout)
+            self._answers = Answers(self._wire, self._layout, self._rests)
         return self._answers
 
 

@@ -164,6 +164,7 @@ def go_on_from(before: Agreement, now: Agreement) -> None:
     """Other parameters are trained `now`: what all have learnt stays, and whether this worker steps alone."""
     now.has_vectors, now.votes, now.has_voted = before.has_vectors, before.votes, before.has_voted
     now.ready.is_alone = before.ready.is_alone
+    now.admission.members = before.admission.members
     if isinstance(now.reducer, Outliving) and isinstance(before.reducer, Outliving):
         now.reducer.follows(before.reducer)
 

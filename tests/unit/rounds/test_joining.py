@@ -51,6 +51,8 @@ class Plan:
     evaluates: bool = True
     share: str = "dynamic"
     width: int = 4
+    freezes: int | None = None
+    """The epoch from which on the first layer that was trained is not any more."""
     pace: Callable[[int], float] = lambda rank: 0.01
     network: Network | None = None
     strategy: str = "quorum"
@@ -58,6 +60,8 @@ class Plan:
     given: list[tuple[int, int, int]] = field(default_factory=list)
     """Of every example that was computed: epoch, example, rank."""
     faults: list[Fault] = field(default_factory=list)
+    stood: dict[tuple[int, int], dict[int, float]] = field(default_factory=dict)
+    """Under group averaging, by mean of all and turn after it: a sum of each worker's parameters, by rank."""
 
     def run(self) -> list[Outcome[Told]]:
         self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
@@ -95,12 +99,15 @@ class Plan:
         loader = quorate.shard(data, BATCH, share=self.share)
         told = Told(loader.epoch, [], Ledger(), 0.0, 0)
         for epoch in range(loader.epoch, EPOCHS):
+            if self.freezes is not None:
+                trained[0].requires_grad_(epoch < self.freezes)
             for inputs, numbers in loader:
                 world.wire.clock.sleep(self.pace(world.rank))
                 optimizer.zero_grad()
                 model(inputs).square().mean().backward()
                 optimizer.step()
                 told.steps += 1
+                self._note(world.rank, optimizer)
                 self.given += [(epoch, number, world.rank) for number in numbers.tolist()]
             if self.evaluates:
                 with world.evaluate():
@@ -111,6 +118,13 @@ class Plan:
             rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
             told.ledger, told.pending = rounds.ledger, rounds.pending_weight
         return told
+
+    def _note(self, rank: int, optimizer: Any) -> None:
+        worker = optimizer.__dict__["_quorate_worker"]
+        turn = getattr(worker.state, "meetings", getattr(worker.state, "steps", 0))
+        means = getattr(worker.state, "means", worker.neighbours.round)
+        numbers = sum(float(p.detach().double().sum()) for group in optimizer.param_groups for p in group["params"])
+        self.stood.setdefault((int(means), int(turn)), {})[rank] = numbers
 
 
 def check(plan: Plan, outcomes: list[Outcome[Told]]) -> dict[int, Told]:
@@ -177,6 +191,8 @@ IN_SUMS: dict[str, dict[str, Any]] = {
     "slowmo": {"sync_every": 2, "slow_every": 2},
     "diloco": {"sync_every": 4, "fragments": 2},
     "eager-averaging": {"sync_every": 2},
+    "hierarchical-local-sgd": {"sync_every": 1, "across_every": 3, "group_size": 2},
+    "group-averaging": {"sync_every": 3, "group_size": 2},
 }
 
 
@@ -186,6 +202,19 @@ def test_they_join_where_sums_are_formed(seed: int, strategy: str) -> None:
     plan = planned(seed)
     plan.strategy, plan.settings, plan.width = strategy, IN_SUMS[strategy], 4
     check(plan, plan.run())
+
+
+@pytest.mark.parametrize("strategy", ["hierarchical-local-sgd", "group-averaging"])
+def test_who_joins_is_one_of_a_group(strategy: str) -> None:
+    plan = Plan(size=3, joins={3: 0.05}, strategy=strategy, settings=IN_SUMS[strategy])
+    found = check(plan, plan.run())
+    assert found[3].began == 0
+    groups = [stood for (_, turn), stood in plan.stood.items() if turn and 3 in stood]
+    met = [[rank for rank, numbers in stood.items() if numbers == stood[3] and rank != 3] for stood in groups]
+    if strategy == "group-averaging":  # one digit of the rank differs, the last one or the one before
+        assert {rank for ranks in met for rank in ranks} == {1, 2}
+    else:
+        assert len(met) > 5 and all(ranks == [2] for ranks in met)
 
 
 def test_one_more_gets_the_replica_and_its_share_of_the_data() -> None:
@@ -222,6 +251,13 @@ def test_where_sums_are_formed_nobody_is_let_in_while_some_wait(strategy: str, m
         assert ranks == ([0, 1, 2, 3] if 3 in found and epoch >= found[3].began else [0, 1, 2])
 
 
+def test_who_is_asked_for_its_model_before_it_has_one_answers_when_it_has() -> None:
+    plan = Plan(size=3, joins={3: 0.05}, network=SLOW_LINKS["narrow"], width=4000, strategy="group-averaging")
+    plan.settings = {"sync_every": 4, "group_size": 4}
+    found = check(plan, plan.run())
+    assert found[3].steps > 5
+
+
 @pytest.mark.parametrize("links", SLOW_LINKS)
 @pytest.mark.parametrize("moment", range(2))
 def test_while_some_wait_for_an_evaluation_one_comes_before_or_after_it(links: str, moment: int) -> None:
@@ -250,7 +286,13 @@ def test_one_that_comes_too_late_ends_well() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "settings"),
-    [("all-reduce", {}), ("diloco", {"overlap": 2}), ("quorum", {"on_death": "stop"}), ("d-psgd", {})],
+    [
+        ("all-reduce", {}),
+        ("diloco", {"overlap": 2}),
+        ("hierarchical-local-sgd", {"on_death": "stop"}),
+        ("quorum", {"on_death": "stop"}),
+        ("d-psgd", {}),
+    ],
 )
 def test_others_than_rounds_that_go_on_are_refused(strategy: str, settings: dict[str, Any]) -> None:
     def live(wire: Wire) -> None:
