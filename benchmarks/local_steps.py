@@ -1,10 +1,10 @@
 """What do local steps cost in quality, and what do they spare?
 
-- quality: DiLoCo (H = 500) on `stdlib-bytes`, after 10 % of synchronous steps, against torch DDP at equal data (eight
+- quality: DiLoCo (H = 500) on `stdlib-bytes`, after 10 % of synchronous steps, against torch DDP at equal data (sixteen
   windows a step, however many workers share them), in real processes: the ratio of the final losses with two workers
-  and with four, and how many times fewer exchanges there are after the synchronous part. On all sides the learning rate
-  is the workload's, and falls along a cosine. The outer step is `OUTER`; --published measures that of the paper (rate
-  0.7, momentum 0.9) as well.
+  (and, with --many, with four), and how many times fewer exchanges there are after the synchronous part. On all sides
+  the learning rate is `RATE` times the workload's, at which DDP does best, and falls along a cosine. The outer step is
+  `OUTER`; --published measures that of the paper (rate 0.7, momentum 0.9) as well.
 - imbalance: the regression of `light_imbalance.py`, 8 real processes, one random worker late by 300 ms in every step:
   gradients per second of every strategy of local steps over DDP's, and the time to the same training loss, each side at
   a learning rate (and with an outer step) that suits it: found among virtual workers and in shorter runs.
@@ -30,11 +30,17 @@ from quorate.report.quality import final_quality
 from quorate.report.reading import RunRecords
 
 WORKERS = (2, 4)
-OF_A_STEP = 8
+OF_A_STEP = 16
 """Windows of a step, of all workers."""
 LENGTH = 64
+MODEL = {"length": LENGTH, "layers": 2}
+"""Settings of the workload: a million parameters."""
+RATE = 2.0
+"""Times the workload's learning rate."""
 OUTER = {"outer_rate": 1.0, "outer_momentum": 0.6}
-"""Of DiLoCo, where there are so few outer steps."""
+"""Of DiLoCo, where there are some thirty outer steps."""
+LIMIT = 3600.0
+"""Seconds that a run may take."""
 WINDOWS = 169_859
 """Of the workload at that length, in Python 3.11.7; another count only changes how many steps are made."""
 LATE, PACE = 0.3, 0.28
@@ -53,7 +59,7 @@ def text(steps: int, workers: int, *, is_small: bool) -> list[str]:
     """Arguments of the script for so many steps of every worker."""
     windows = WINDOWS * (2 if is_small else 1)
     epochs = steps * OF_A_STEP / windows
-    settings = json.dumps(SMALL if is_small else {"length": LENGTH})
+    settings = json.dumps(SMALL if is_small else MODEL)
     work = ["--batch", str(OF_A_STEP // workers), "--epochs", repr(epochs), "--evaluations", "1", "--falls"]
     return ["stdlib-bytes", "--settings", settings, *work]
 
@@ -63,12 +69,12 @@ def exchanges(run: RunRecords, after: int) -> int:
     return sum(step.bytes_out > 0 for step in run.ranks[0].steps if step.step > after)
 
 
-def sides_of_text(period: int, warm_up: int, *, is_small: bool, has_published: bool) -> list[tuple[Side, int]]:
+def sides_of_text(period: int, warm_up: int, *, has_many: bool, has_published: bool) -> list[tuple[Side, int]]:
     """And how many workers each has."""
     few, many = WORKERS
     common = {"sync_every": period, "after": warm_up}
     sides = [(DDP, few)]
-    for workers in (few,) if is_small else (few, many):
+    for workers in (few, many) if has_many else (few,):
         sides.append(
             (Side(name=f"diloco, {workers} workers", strategy="diloco", settings={**common, **OUTER}), workers)
         )
@@ -86,7 +92,8 @@ def quality(
     counts: dict[str, list[int]] = {}
     for seed in range(repeats):
         for side, workers in sides:
-            setting = Setting(workers=workers, steps=steps, batch=OF_A_STEP // workers)
+            batch = OF_A_STEP // workers
+            setting = Setting(workers=workers, steps=steps, batch=batch, learning_rate_factor=RATE)
             run = runs.script(str(SCRIPT), text(steps, workers, is_small=not is_published), side, setting, seed)
             loss = final_quality(run, "bits_per_byte")
             losses.setdefault(side.name, []).append(float("inf") if loss is None else loss)
@@ -158,7 +165,8 @@ def imbalance(runs: Runs, report: record.Report, repeats: int, steps: int, sides
 def main() -> int:
     parser = record.arguments(__doc__.partition("\n")[0])
     parser.add_argument("--part", choices=PARTS, help="measure this only")
-    parser.add_argument("--steps", type=int, default=4444, help="of the text, every worker (4444)")
+    parser.add_argument("--steps", type=int, default=16_000, help="of the text, every worker (16000)")
+    parser.add_argument("--many", action="store_true", help="measure DiLoCo with four workers as well")
     parser.add_argument("--published", action="store_true", help="measure DiLoCo's published outer step as well")
     parser.add_argument("--sync-every", type=int, default=500, help="H of DiLoCo (500)")
     parser.add_argument("--late-steps", type=int, default=150, help="of the regression (150)")
@@ -171,9 +179,9 @@ def main() -> int:
     sides = [late_sides()[0], late_sides()[-1]] if options.quick else late_sides()
     settings = {"steps": steps, "sync_every": period, "late_steps": late, "repeats": repeats, "parts": list(parts)}
     report = record.Report("local_steps", settings)
-    of_text = sides_of_text(period, steps // 10, is_small=options.quick, has_published=options.published)
+    of_text = sides_of_text(period, steps // 10, has_many=options.many, has_published=options.published)
     counts = {"quality": len(of_text), "imbalance": len(sides) + 1}
-    with Runs(repeats * sum(counts[part] for part in parts)) as runs:
+    with Runs(repeats * sum(counts[part] for part in parts), LIMIT) as runs:
         if "quality" in parts:
             quality(runs, report, repeats, steps, period, of_text)
         if "imbalance" in parts:

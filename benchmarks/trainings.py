@@ -23,7 +23,7 @@ from quorate.report.reading import RunRecords, read_run
 LOOK_EVERY = 0.05
 """Seconds between two looks at a run."""
 LIMIT = 900.0
-"""Seconds that a run may take."""
+"""Seconds that a run may take, unless told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ class Runs:
     `total` is how many there will be. Raises `SystemExit` where one fails.
     """
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
+    def __init__(self, total: int, limit: float = LIMIT) -> None:
+        self._total, self._done, self._limit = total, 0, limit
         self._folder = tempfile.TemporaryDirectory(prefix="quorate-benchmark-")
         modules = ("quorate.compare.train_workload", "quorate.workloads.hyperplane.workload")
         self._server = RunServer(imported=(*IMPORTED, *modules))
@@ -144,8 +144,8 @@ class Runs:
             looks += 1
             if attend is not None:
                 attend(folder)
-            if looks * LOOK_EVERY > LIMIT:
-                raise SystemExit(f"a run had not ended after {LIMIT:g} s")
+            if looks * LOOK_EVERY > self._limit:
+                raise SystemExit(f"a run had not ended after {self._limit:g} s")
         if ended.status != 0:
             raise SystemExit(f"a run failed: {ended.why}")
 

@@ -48,9 +48,9 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def launched(folder: Path, wanted: int, *options: str) -> subprocess.Popen[str]:
+def launched(folder: Path, wanted: int, *options: str, text: str = SCRIPT) -> subprocess.Popen[str]:
     script = folder / "script.py"
-    script.write_text(SCRIPT.replace("WANTED", str(wanted)))
+    script.write_text(text.replace("WANTED", str(wanted)))
     words = [sys.executable, "-m", "quorate.cli.main", "run", "--name", "here", *options, str(script)]
     return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -64,14 +64,19 @@ def ended(process: subprocess.Popen[str]) -> tuple[list[str], str]:
     return out.splitlines(), err
 
 
-def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Path) -> None:
-    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--room", "1")
-    door = tmp_path / "runs" / "here" / "board.address"
+def joined(folder: Path, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """What `quorate join` does, as soon as the run can be joined."""
+    door = folder / "runs" / "here" / "board.address"
     until = time.monotonic() + 60
     while not door.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     words = [sys.executable, "-m", "quorate.cli.main", "join", "here"]
-    asked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
+
+
+def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Path) -> None:
+    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--room", "1")
+    asked = joined(tmp_path, process)
     out, err = ended(process)
     assert asked.returncode == 0, asked.stderr
     assert "has joined" in asked.stdout
@@ -82,7 +87,7 @@ def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Pa
     ends = [(folder / f"rank-{rank}.log").read_text().splitlines()[-1] for rank in (0, 2, 3)]
     assert ends[0].startswith("end ") and len(set(ends)) == 1
     assert json.loads((folder / "outcome.json").read_text())["status"] == 0
-    assert not door.exists()
+    assert not (tmp_path / "runs" / "here" / "board.address").exists()
 
 
 @pytest.mark.parametrize("run", ["here", "nowhere"])
@@ -93,3 +98,17 @@ def test_a_run_that_is_not_there_or_over_is_not_joined(tmp_path: Path, run: str)
     asked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert asked.returncode == 2
     assert asked.stderr.startswith("quorate: ") and asked.stderr.count("\n") == 1 and run in asked.stderr
+
+
+def test_one_that_is_refused_ends_alone(tmp_path: Path) -> None:
+    """Its script builds another model."""
+    text = SCRIPT.replace("BatchNorm1d(4)", "BatchNorm1d(4, affine=world.rank < 2)").replace("world.rank == 1", "False")
+    ends = "any(world.gather(os.path.exists('refused')))"
+    process = launched(tmp_path, 2, "-n", "2", "--room", "1", text=text.replace("len(ranks) == WANTED", ends))
+    asked = joined(tmp_path, process)
+    Path(tmp_path, "refused").touch()
+    out, err = ended(process)
+    assert asked.returncode == 1 and "its log is" in asked.stderr
+    assert "rank 2 exited with status 2 before it had joined; the others go on" in err
+    assert "another model than those it joins" in Path(tmp_path, "runs", "here", "rank-2.log").read_text()
+    assert len({line for line in out if line.startswith("end")}) == 1

@@ -43,11 +43,14 @@ class OuterSteps:
         """`x` where `before` lies."""
         return x.map(torch.Tensor.cpu) if self.is_on_cpu else x
 
-    def resume(self, state: Outer) -> None:
-        """`state` is what a checkpoint has kept; of another number of fragments, the outer optimizers begin anew."""
-        count = len(state.fragments)
-        if state.before is not None:
-            state.before = self.place(state.before)
+    def resume(self, state: Outer, at: Flat | None) -> None:
+        """`state` is what a checkpoint has kept; of another number of fragments, the outer optimizers begin anew.
+
+        `at` is where all are, if steps are local: they begin there where `state` does not know it.
+        """
+        count, before = len(state.fragments), at if state.before is None else state.before
+        if before is not None:
+            state.before = self.place(before)
         if len(state.memory) != count:
             state.memory, state.since, state.turn = [{} for _ in range(count)], [0.0] * count, 0
 

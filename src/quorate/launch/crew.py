@@ -181,7 +181,7 @@ class Crew:
         if status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None):
             self._board.set(ended(rank), b"%d" % status)
         elif self._newcomers is not None and not self._newcomers.has_come(rank):
-            self._newcomers.came_to_nothing(rank)
+            self._newcomers.came_to_nothing(rank, ending.in_words)
             self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
         elif self._is_outlived(rank, ending):
             self.outlived.append(ending)

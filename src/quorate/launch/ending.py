@@ -30,7 +30,17 @@ from quorate.train.distributed import STRATEGY
 from quorate.train.step_times import TIMERS, StepTimer
 from quorate.train.stopping import stop_of
 from quorate.wire import current
-from quorate.wire.failure import GONE, Kind, came_in, note_place, read_gone, report_death, report_failure
+from quorate.wire.failure import (
+    GONE,
+    Kind,
+    came_in,
+    has_come,
+    note_place,
+    read_gone,
+    report_death,
+    report_failure,
+    report_outsider,
+)
 from quorate.wire.real.wire import RealWire
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
@@ -93,6 +103,9 @@ class _Ending:
         wire = self.place.wire
         timers: list[StepTimer] = self.place.kept.get(TIMERS, [])
         try:
+            if not has_come(wire.board, wire.size, wire.rank):
+                report_outsider(wire.board, wire.rank, reason)
+                return
             if is_outlived and report_death(wire.board, wire.rank, reason):
                 return
             if STRATEGY in self.place.kept and timers:

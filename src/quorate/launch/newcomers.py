@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ConfigurationError
-from quorate.wire.failure import GONE, came_in, ended
+from quorate.wire.failure import ended, has_come, report_outsider
 
 _WANTED, _SAID, _ENDED = "newcomers/wanted", "newcomers/said", "newcomers/ended"
 
@@ -72,13 +72,14 @@ class Newcomers:
         self._start(rank, seat)
         return rank
 
-    def came_to_nothing(self, rank: int) -> None:
+    def has_come(self, rank: int) -> bool:
+        """See `wire.failure.has_come`."""
+        return has_come(self._board, self._size, rank)
+
+    def came_to_nothing(self, rank: int, reason: str) -> None:
         """`rank` has ended before it trained."""
         self._board.set(f"{_ENDED}/{rank}", b"1")
-
-    def has_come(self, rank: int) -> bool:
-        """Whether `rank` is one of those that train, or was there at the start."""
-        return rank < self._size or rank in came_in(self._board.get(GONE))
+        report_outsider(self._board, rank, reason)
 
 
 def has_ended(board: Board, rank: int) -> bool:

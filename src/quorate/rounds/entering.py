@@ -55,8 +55,8 @@ class Knocking:
         self._member, self._progress, self._wire = member, progress, wire
         self._until = wire.clock.now() + wire.timeout
 
-    def knock(self, stretch: int | None) -> None:
-        """Its newest copy is of that stretch; where all have settled since, it is worth nothing any more."""
+    def knock(self, stretch: int) -> None:
+        """Its newest copy is of that stretch (-1: there is none); it is worth nothing where all have settled since."""
         if stretch == self._member.log.stretch:
             self._progress.say({"note": "enter", "stretch": stretch, "computing": self._member.applied})
         else:

@@ -33,8 +33,7 @@ class Entrance:
             self._leader.got(rank, says["number"], now)
         elif note == "enter" and says["stretch"] == self._log.stretch:
             self._ready.add(rank)
-            if says["logged"] < self._log.newest:
-                self._leader.bring_up(rank, says, now)
+            self._leader.bring_up(rank, says, now)  # also where it misses nothing: a new leader does not know that
         elif note in ("enter", "copy"):
             self._ready.discard(rank)
             self._leader.bring_up(rank, {**says, "logged": -1}, now)

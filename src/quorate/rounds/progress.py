@@ -31,7 +31,7 @@ class Progress:
 
     def __init__(self, wire: Wire, agreed: Agreed, layout: Layout) -> None:
         self.lock = threading.Lock()
-        self._layout, self._mine = layout, wire
+        self.layout, self._mine = layout, wire
         self._wire = wire.channel("progress")
         self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell, self.blank)
         self.error: BaseException | None = None
@@ -46,7 +46,7 @@ class Progress:
 
     def blank(self) -> Flat:
         """A vector to be filled, and then sent without being copied."""
-        return Flat.empty(self._layout, self._wire.empty)
+        return Flat.empty(self.layout, self._wire.empty)
 
     # -- for the training thread
 
@@ -114,7 +114,7 @@ class Progress:
             elif "restore" in says:
                 self.member.restore()
             return
-        vector = Flat(message.tensors, self._layout) if message.tensors and says["kind"] != "copy" else None
+        vector = Flat(message.tensors, self.layout) if message.tensors and says["kind"] != "copy" else None
         if says["kind"] == "copy":
             says["tensors"] = message.tensors
         self.member.received(source, says, vector, now)

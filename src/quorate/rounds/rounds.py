@@ -34,12 +34,16 @@ class Rounds:
         self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.outlives else wire
         self._member = self._progress.member
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
-        self._stretch: int | None = None
+        self._stretch = -1
         """Of one that joins: where its copy is from."""
 
     def blank(self) -> Flat:
         """A vector to pack a contribution into."""
         return self._progress.blank()
+
+    def lay_out(self, layout: Layout) -> None:
+        """Of contributions, on all workers after all have settled, before any goes on."""
+        self._progress.layout = layout
 
     @property
     def version(self) -> int:
@@ -120,10 +124,7 @@ class Rounds:
         Inside a step, those behind one that is to be kept come after it has been.
         """
         member = self._member
-        while self._may_apply(in_step=in_step):
-            one = member.log.get(member.applied + 1)
-            if one is None:
-                break
+        while self._may_apply(in_step=in_step) and (one := member.log.get(member.applied + 1)) is not None:
             yield one
             member.applied = one.number
             if one.saves:
@@ -201,6 +202,11 @@ class Rounds:
         finally:
             progress.is_waiting = False
 
+    def _await(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._raise()
+            self._next_news()
+
     def _next_news(self, timeout: float | None = None) -> None:
         self._news.wait(timeout)
         self._news = self._wire.receive(self._wire.rank, _NEWS)
@@ -226,7 +232,7 @@ class Rounds:
         _, says, _ = member.copy
         member.copy = None
         if says["is_whole"]:
-            if not member.is_outside or self._stretch == member.log.stretch:
+            if not member.is_outside or says["stretch"] <= self._stretch:
                 return
             self._stretch = says["stretch"]
         elif (says["number"], says["log_term"]) == (member.applied, member.log.term_of(member.applied)):
@@ -236,9 +242,7 @@ class Rounds:
         before, member.applied = member.applied, says["number"]
         jumps = member.jumps
         self._progress.say({"jump": {key: says[key] for key in COPIED}})
-        while member.jumps == jumps:
-            self._raise()
-            self._next_news()
+        self._await(lambda: member.jumps > jumps)
         marked = max((number for number, _ in says["marks"]), default=0)
         if marked == member.applied:
             self._reached(marked, says["log_term"], in_step=in_step)
@@ -273,9 +277,7 @@ class Rounds:
         else:
             keeping.kept = None
             self._progress.say({"keep": True})
-            while keeping.kept is None:
-                self._raise()
-                self._next_news()
+            self._await(lambda: keeping.kept is not None)
         self._is_due = False
         assert keeping.kept is not None
         return keeping.kept
@@ -285,9 +287,7 @@ class Rounds:
         keeping = self._member.keeping
         keeping.kept = kept
         self._progress.say({"restore": True})
-        while keeping.kept is not None:
-            self._raise()
-            self._next_news()
+        self._await(lambda: keeping.kept is None)
         self._is_due = False
 
     def give_copies(self) -> None:

@@ -51,7 +51,7 @@ class Streaming(PostLocalSGD):
 
     def resumed(self, worker: Worker) -> None:
         super().resumed(worker)
-        self.outer_steps.resume(worker.state)
+        self.outer_steps.resume(worker.state, worker.parameters if worker.state.is_local else None)
 
     def step(self, worker: Worker) -> None:
         if worker.state.is_local:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from quorate.core.contracts import Message, Wire
-from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.reducers.outliving import Outliving
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over, say_over
 from quorate.train.admission import wait_outside
@@ -30,6 +30,21 @@ def compare(layout: Layout, wire: Wire) -> None:
     """Raise `ConfigurationError` where the workers built different models; one that joins finds out with its copy."""
     if not wire.is_newcomer:
         compare_layouts(layout, wire)
+
+
+def compare_anew(layout: Layout, wire: Wire, place: Place) -> None:
+    """The same of those that train by now, when other parameters are trained than before; all have laid them out."""
+    there = survivors(place)
+    if there is None:
+        compare_layouts(layout, wire)
+        return
+    found = there.gather(Message(header={"layout": layout.digest}), "layout").wait()
+    others = [rank for rank, one in found.items() if one.header["layout"] != layout.digest]
+    if others:
+        raise ConfigurationError(
+            f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters freeze and "
+            "thaw on all workers alike"
+        )
 
 
 def begin(worker: OptimizerWorker, model: Module) -> None:

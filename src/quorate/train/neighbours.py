@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import socket
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
@@ -21,7 +18,7 @@ from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.train.answers import Answers
 from quorate.train.incoming import TAG, Incoming
-from quorate.train.members import Members
+from quorate.train.members import Members, hosts_of
 from quorate.train.outliving import survivors
 from quorate.train.step_times import StepTimer, Timed
 
@@ -101,12 +98,11 @@ class NeighboursOf:
 
     def hosts(self) -> tuple[str, ...]:
         """See `core.neighbours.Neighbours`."""
-        wire, mine = self._worker.wire, socket.gethostname() or "?"
-        if wire.is_newcomer:  # only a run on one host is joined
-            return (mine,) * wire.most
-        found = wire.all_gather(torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)).wait()
-        names = [bytes(name.tolist()).decode() for name in found]
-        return (*names, *names[:1] * (wire.most - wire.size))
+        return self._hosts
+
+    @cached_property
+    def _hosts(self) -> tuple[str, ...]:
+        return hosts_of(self._worker.wire)
 
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()

@@ -1,20 +1,35 @@
-"""Replicas that only meet their neighbours: gradients that are not finite, and parameters that freeze, thaw or come."""
+"""Replicas that differ between steps: gradients that are not finite, and parameters that freeze, thaw or come."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import Parameter
 
+from quorate.core.resize import laws_of
+from quorate.train.entering import compare_anew
+from quorate.train.outliving import agree_on_buffers, survivors
 from quorate.train.own_replica import go_on_from
+from quorate.train.replicas import copy_tensors
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
+    from quorate.wire.current import Place
 
 
 def meets_neighbours_only(worker: OptimizerWorker) -> bool:
     """Whether no step of the worker's strategy brings all workers together."""
     return not worker.strategy.has_means and not worker.has_rounds
+
+
+def is_apart(worker: OptimizerWorker) -> bool:
+    """Whether replicas may differ now, or rounds be under way: where not, all make one step together."""
+    steps_alone = worker.peers.ready.is_alone or not worker.agrees_in_backward
+    return worker.has_rounds or (worker.strategy.is_apart and steps_alone)
 
 
 def leaves_out_own(worker: OptimizerWorker) -> bool:
@@ -36,33 +51,86 @@ def leaves_out_own(worker: OptimizerWorker) -> bool:
     return worker.safeguards.leaves_out([worker.rank], worker.timer.rounds + 1)
 
 
-def arrange_anew(worker: OptimizerWorker, *, has_gradients: bool) -> None:
+def arrange_anew(worker: OptimizerWorker, place: Place, *, in_backward: bool) -> None:
     """Where other parameters are trained than before (on all workers from the same step on), lay them out.
 
-    Called before each backward pass, and before each step (`has_gradients`). Where replicas differ also while all rest,
-    it is done before the step, as it writes parameters: all meet, what is under way is taken in, every replica becomes
-    the mean (so that what freezes is equal), and the strategy begins anew. Cost: one mean of the parameters.
+    Called as a backward pass begins (`in_backward`), before each step, and before all rest. Where replicas may differ,
+    it is not done in a backward pass, as it writes parameters: all meet, what is under way is taken in, so that what
+    freezes is equal, and the strategy goes on from there with what it keeps of numbers, but for its vectors (momenta
+    and the like), which begin anew. Cost: a rest of all workers.
     """
-    is_apart = meets_neighbours_only(worker)
     now = [p.requires_grad for group in worker.optimizer.param_groups for p in group["params"]]
-    if is_apart != has_gradients or now == worker.is_trained:
+    apart = is_apart(worker)
+    if apart == in_backward or now == worker.is_trained:
         return
-    if is_apart:
-        _become_the_mean(worker)
+    if apart:
+        _meet(worker)
     worker.peers.close()
-    before = worker.peers
+    before, known = worker.peers, {id(p) for p in worker.every}
     worker.arrange()
     go_on_from(before, worker.peers)
-    if is_apart:
-        worker.state = worker.strategy.start(worker)
-        worker.strategy.absorb(worker, ())
+    if worker.has_rounds:
+        worker.rounds.lay_out(worker.peers.layout)
+    compare_anew(worker.peers.layout, worker.wire, place)
+    if apart:
+        for p in (p for p in worker.every if not p.requires_grad):
+            p.grad = None  # of before: while this worker rests it would be stepped on with every round
+    new = [p.detach() for p in worker.every if id(p) not in known]
+    if apart and new:  # one that joined has drawn its own
+        agree_on_buffers(new, "rank0", worker.wire, place)
+    if worker.state is not None:
+        _begin_anew(worker)
 
 
-def _become_the_mean(worker: OptimizerWorker) -> None:
+def group_came(worker: OptimizerWorker, parameters: Sequence[Parameter], place: Place) -> None:
+    """All workers have added a group: they get rank 0's numbers."""
+    if is_apart(worker):
+        arrange_anew(worker, place, in_backward=False)
+    elif survivors(place) is None:
+        copy_tensors(parameters, worker.wire)
+    else:
+        agree_on_buffers([p.detach() for p in parameters], "rank0", worker.wire, place)
+
+
+def _begin_anew(worker: OptimizerWorker) -> None:
+    """What the strategy makes in `start`, with the numbers that it keeps equal on all workers as they were."""
+    old, worker.state = worker.state, worker.strategy.start(worker)
+    for name, law in (laws_of(old) if is_dataclass(old) else {}).items():
+        if law == "same" and _is_plain(value := getattr(old, name)):
+            setattr(worker.state, name, value)
+    worker.strategy.resumed(worker)
+    worker.strategy.absorb(worker, ())
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is not None and isinstance(value, bool | int | float | str)
+
+
+@contextmanager
+def _without_gradients(workers: Sequence[OptimizerWorker]) -> Iterator[None]:
+    """Of parameters that have thawed, or come: until all have met, optimizers are not to step on them."""
+    held = []
+    for worker in workers:
+        trained = {id(p) for p in worker.trained}
+        held += [p for group in worker.optimizer.param_groups for p in group["params"] if id(p) not in trained]
+    gradients = [p.grad for p in held]
+    for p in held:
+        p.grad = None
+    yield
+    for p, gradient in zip(held, gradients, strict=True):
+        p.grad = gradient
+
+
+def _meet(worker: OptimizerWorker) -> None:
+    """All rest, and every replica becomes the mean."""
     everyone = worker.everyone()
-    for one in everyone:
-        one.rest()
+    with _without_gradients(everyone):
+        for one in everyone:
+            one.come_to_rest()
     for one in everyone:
         one.rested()
-    with worker.timer.elsewhere():
-        worker.parameters = worker.peers.mean(worker.parameters, weight=worker.strategy.mass(worker)).wait()
+    if meets_neighbours_only(worker):
+        with worker.timer.elsewhere():
+            worker.parameters = worker.peers.mean(worker.parameters, weight=worker.strategy.mass(worker)).wait()

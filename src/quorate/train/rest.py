@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from quorate.core.errors import ConfigurationError
 from quorate.data.loader import RESTS
 from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
@@ -39,13 +40,18 @@ def rest(place: Place) -> None:
 def go_away(place: Place) -> None:
     """This worker alone pauses; the others go on. Raises `ConfigurationError` where they would have to wait for it."""
     for worker in _workers(place):
-        worker.goes_away()
+        if not worker.has_rounds:
+            raise ConfigurationError(
+                "under a strategy that waits for all workers none can evaluate alone: call world.evaluate() on all"
+            )
+        worker.rounds.goes_away()
 
 
 def come_back(place: Place) -> None:
     """It goes on, from where the others are by now."""
     for worker in _workers(place):
-        worker.is_back()
+        if worker.has_rounds:
+            worker.rounds.is_back()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from quorate.buckets.flat import pack
 from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.measured import Measured, Told
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
@@ -66,6 +66,11 @@ class WorkerRounds:
         self._mean: Flat | None = None
         self._mean_held = 0
         self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
+        self._mean = None
+        self.rounds.lay_out(layout)
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True) -> Work[int]:
         """See `core.strategy.WorkerRounds`."""
@@ -283,7 +288,7 @@ def _number(value: Any) -> Any:
 def put_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Let `options` be in force; returns what was, for the same function."""
     before = options_of(optimizer)
-    for group, numbers in zip(optimizer.param_groups, options, strict=True):
+    for group, numbers in zip(optimizer.param_groups, options, strict=False):  # the last ones may have come since
         for key, number in numbers.items():
             old = group[key]
             if isinstance(old, Tensor):

@@ -27,10 +27,9 @@ from quorate.train.neighbours import NeighboursOf
 from quorate.train.outer import updater
 from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
 from quorate.train.own_replica import Own
-from quorate.train.own_steps import arrange_anew, leaves_out_own
+from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own
 from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import agreed_closure, plain_step
-from quorate.train.replicas import copy_tensors
 from quorate.train.rounds import WorkerRounds, put_options
 from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.step_times import StepTimer
@@ -62,7 +61,7 @@ class OptimizerWorker:
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
         self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
-        self._agrees_in_backward = type(strategy).backward is not Strategy.backward
+        self.agrees_in_backward = type(strategy).backward is not Strategy.backward
         self._agreed = self.finished = self._leaves_out = False
         self._closure: Callable[[], Any] | None = None
         self._loss: Any = None
@@ -71,6 +70,7 @@ class OptimizerWorker:
         self.replica: OwnReplica = Own(self, plain, place)
         self.updater, self.losses = updater, Losses(self)
         self.arrange()
+        compare(self.peers.layout, self.wire)
         begin(self, model)
         self.state = strategy.start(self)
         connect(self)
@@ -90,23 +90,22 @@ class OptimizerWorker:
         )  # the model's order; stable, so that parameters the model does not know keep the optimizer's
         named = [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
         self.trained = chosen
-        spending, overlap = self._listeners.spending, self._agrees_in_backward
+        spending, overlap = self._listeners.spending, self.agrees_in_backward
         self.peers = Agreement(named, self.wire, spending, self.timer, self.safeguards, overlap=overlap)
         self.peers.marks.follow(self.saving, self)
         self.peers.met = partial(met, self, self._place)
         self.peers.leftover = partial(self.strategy.leftover, self)
         self.peers.follow = partial(self.strategy.follow, self)
-        compare(self.peers.layout, self.wire)
 
     def grown(self, group: dict[str, Any]) -> None:
         """A parameter group was added: every worker gets rank 0's numbers, before anything is computed with them."""
-        copy_tensors(group["params"], self.wire)
+        group_came(self, group["params"], self._place)
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
         if self._closure is None:
             self.safeguards.step_begins()
-        arrange_anew(self, has_gradients=False)
+        arrange_anew(self, self._place, in_backward=True)
         self.peers.ready.begin()
         self.neighbours.goes_on()
 
@@ -143,11 +142,11 @@ class OptimizerWorker:
     def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
-        nbytes = sum(part.numel * part.dtype.itemsize for part in self.peers.layout.parts)
-        outlives = self.safeguards.outlives
-        agreed = Agreed(
-            size=self.size, most=self.wire.most, seed=self.seed, vector_bytes=nbytes, outlives=outlives, **settings
-        )
+        if self._rounds is not None:
+            return  # other parameters are trained than before
+        outlives, nbytes = self.safeguards.outlives, sum(p.numel() * p.element_size() for p in self.every)
+        known: dict[str, Any] = {"size": self.size, "most": self.wire.most, "seed": self.seed, "outlives": outlives}
+        agreed = Agreed(**known, vector_bytes=nbytes, **settings)
         self._rounds = WorkerRounds(self, self._model, self._place, agreed, clip_norm, measures=measures)
 
     def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
@@ -187,6 +186,12 @@ class OptimizerWorker:
 
     def rest(self) -> None:
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
+        if not self.finished:
+            arrange_anew(self, self._place, in_backward=False)  # where this worker made no step since
+            self.come_to_rest()
+
+    def come_to_rest(self) -> None:
+        """The same, with the parameters that have been trained up to here."""
         if self.finished:
             return
         if self._rounds is not None:
@@ -203,23 +208,10 @@ class OptimizerWorker:
         made = self.timer.rounds
         self.timer.rounds = level(self.trained, self.optimizer, self.wire, made, self._place, always=always)
 
-    def goes_away(self) -> None:
-        """This worker pauses, and the others go on without it. Raises where they would have to wait."""
-        if self._rounds is None:
-            raise ConfigurationError(
-                "under a strategy that waits for all workers none can evaluate alone: call world.evaluate() on all"
-            )
-        self._rounds.goes_away()
-
     @property
     def running_rounds(self) -> Rounds | None:
         """Those of this worker, as long as it trains."""
         return None if self._rounds is None or self.finished else self._rounds.rounds
-
-    def is_back(self) -> None:
-        """It goes on, from where the others are."""
-        if self._rounds is not None:
-            self._rounds.is_back()
 
     def rested(self) -> None:
         """All optimizers of all workers rest: training may go on."""
@@ -233,7 +225,7 @@ class OptimizerWorker:
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `train.backward`)."""
         ready = self.peers.ready
-        if not ready.fired or ready.paused or not self._agrees_in_backward:
+        if not ready.fired or ready.paused or not self.agrees_in_backward:
             return
         self.strategy.backward(self)
         self._agreed = True
@@ -251,13 +243,13 @@ class OptimizerWorker:
                 of_closure = closure()
         elif closure is not None:
             self._closure = agreed_closure(closure, self.wire)
-        if self._agrees_in_backward and not self._agreed and closure is None and has_gradient(self.trained):
+        if self.agrees_in_backward and not self._agreed and closure is None and has_gradient(self.trained):
             self.peers.ready.begin()  # these gradients came without a backward
             self.peers.ready.touched = [p.grad is not None for p in self.trained]
             self.strategy.backward(self)
         self._loss = None
         bad, self.peers.bad = self.peers.bad, []
-        arrange_anew(self, has_gradients=True)
+        arrange_anew(self, self._place, in_backward=False)
         self._leaves_out = leaves_out_own(self)
         if not self.safeguards.leaves_out(bad, self.timer.rounds + 1):
             self.strategy.step(self)
@@ -287,6 +279,7 @@ class OptimizerWorker:
         if self.finished:
             return
         self.saving.boundary()
+        arrange_anew(self, self._place, in_backward=False)
         self.strategy.finish(self)
         self.peers.close()
         self.neighbours.close()

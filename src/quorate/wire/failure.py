@@ -150,6 +150,17 @@ def _events(written: bytes | None) -> list[dict[str, Any]]:
     return [] if written is None else json.loads(written)
 
 
+def has_come(board: Board, size: int, rank: int) -> bool:
+    """Whether `rank` is one of those that train, or was there at the start (one of `size`)."""
+    return rank < size or rank in came_in(board.get(GONE))
+
+
+def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:
+    """`rank` has ended before it had joined: nobody's end but its own. Those that had let it in go on without it."""
+    if is_outlived(board, rank):
+        report_death(board, rank, reason, host)
+
+
 def report_coming(board: Board, rank: int) -> None:
     """`rank` is one of those that train from now on."""
     while rank not in came_in(written := board.get(GONE)):

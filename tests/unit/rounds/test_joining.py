@@ -48,6 +48,7 @@ class Plan:
     joins: dict[int, float]
     deaths: dict[int, int] = field(default_factory=dict)
     seed: int = 0
+    epochs: int = EPOCHS
     evaluates: bool = True
     share: str = "dynamic"
     width: int = 4
@@ -98,7 +99,7 @@ class Plan:
         data = TensorDataset(INPUTS, torch.arange(EXAMPLES))
         loader = quorate.shard(data, BATCH, share=self.share)
         told = Told(loader.epoch, [], Ledger(), 0.0, 0)
-        for epoch in range(loader.epoch, EPOCHS):
+        for epoch in range(loader.epoch, self.epochs):
             if self.freezes is not None:
                 trained[0].requires_grad_(epoch < self.freezes)
             for inputs, numbers in loader:
@@ -151,7 +152,7 @@ def check(plan: Plan, outcomes: list[Outcome[Told]]) -> dict[int, Told]:
         computed = Counter((epoch, number) for epoch, number, _ in plan.given)
         assert not dead or max(computed.values()) == 1
         if not dead:
-            assert computed == Counter({(epoch, n): 1 for epoch in range(EPOCHS) for n in range(EXAMPLES)})
+            assert computed == Counter({(epoch, n): 1 for epoch in range(plan.epochs) for n in range(EXAMPLES)})
     return found
 
 
@@ -277,6 +278,12 @@ def test_all_that_began_may_die_when_others_have_joined() -> None:
     assert found[2].evaluations[EPOCHS - 1] == [2, 3]
 
 
+@pytest.mark.parametrize("call", range(56, 66, 3))
+def test_who_joins_is_let_in_by_the_next_leader_where_the_first_one_dies(call: int) -> None:
+    plan = Plan(size=3, joins={3: 0.05}, deaths={0: call}, epochs=10)
+    assert 3 in check(plan, plan.run())
+
+
 def test_one_that_comes_too_late_ends_well() -> None:
     plan = Plan(size=2, joins={2: 30.0})
     outcomes = plan.run()
@@ -308,22 +315,26 @@ def test_others_than_rounds_that_go_on_are_refused(strategy: str, settings: dict
     outcomes = VirtualWorld(1, joiners=1, timeout=20.0).outcomes(live)
     assert isinstance(outcomes[1].error, ConfigurationError)
     assert "workers join where the others go on" in str(outcomes[1].error)
+    assert outcomes[0].error is None
 
 
-def test_another_model_is_refused() -> None:
+@pytest.mark.parametrize("strategy", ["quorum", "local-sgd"])
+def test_another_model_is_refused_and_the_others_go_on(strategy: str) -> None:
     def live(wire: Wire) -> None:
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join(records=False)
-            model = torch.nn.Linear(2 + world.rank, 1)
-            optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "quorum")
+            model = torch.nn.Linear(2, 1, bias=world.rank < 2)
+            optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
             for _ in range(100):
                 wire.clock.sleep(0.01)
                 model(torch.ones(1, 2)).sum().backward()
                 optimizer.step()
+            optimizer.finish()
         finally:
             place.leave()
             current.forget(thread_only=True)
 
-    outcomes = VirtualWorld(1, joiners=1, timeout=20.0).outcomes(live)
-    assert isinstance(outcomes[1].error, ConfigurationError) and "another model" in str(outcomes[1].error)
+    outcomes = VirtualWorld(2, joiners=1, timeout=20.0).outcomes(live)
+    assert isinstance(outcomes[2].error, ConfigurationError) and "another model" in str(outcomes[2].error)
+    assert [one.error for one in outcomes[:2]] == [None, None]

@@ -13,7 +13,16 @@ from quorate.core.contracts import Message
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.wire import current
-from quorate.wire.failure import came_in, ended, failure_in, gone_in, report_death, report_failure
+from quorate.wire.failure import (
+    came_in,
+    ended,
+    failure_in,
+    gone_in,
+    has_come,
+    report_death,
+    report_failure,
+    report_outsider,
+)
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
@@ -207,7 +216,9 @@ class Stage:
         scheduler.at(scheduler.now + NOTICE_SECONDS, partial(self._announce, life.rank, reason))
 
     def _announce(self, rank: int, reason: str) -> None:
-        if isinstance(self.lives[rank].error, QuorateError) and not self.lives[rank].is_crashed:
+        if not has_come(self.board, self.size, rank):
+            report_outsider(self.board, rank, reason, host=HOST)
+        elif isinstance(self.lives[rank].error, QuorateError) and not self.lives[rank].is_crashed:
             report_failure(self.board, rank, reason, host=HOST)
         else:
             report_death(self.board, rank, reason, host=HOST)

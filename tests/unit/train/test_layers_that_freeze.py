@@ -1,0 +1,153 @@
+"""Layers that freeze and thaw while replicas differ or rounds are under way, also after deaths and joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.unit.rounds.test_joining import EPOCHS, IN_SUMS, Plan, check
+
+LATE: dict[str, dict[str, Any]] = {
+    **IN_SUMS,
+    "adaptive-local-sgd": {"sync_every": 2},
+    "diloco-overlap": {"sync_every": 4, "overlap": 2},
+    "quorum": {"wait_for": 2},
+    "adaptive": {"window": 4},
+    "d-psgd": {},
+    "osgp": {},
+    "ad-psgd": {},
+}
+JOINED = [*IN_SUMS, "quorum"]
+
+
+def plan_of(name: str, **about: Any) -> Plan:
+    return Plan(size=3, strategy=name.partition("-overlap")[0], settings=LATE[name], **about)
+
+
+@pytest.mark.parametrize("share", ["dynamic", "static"])
+@pytest.mark.parametrize("name", LATE)
+def test_a_layer_freezes(name: str, share: str) -> None:
+    """With equal shares, nobody rests between two epochs, and some are further than others."""
+    plan = plan_of(name, joins={}, freezes=1, evaluates=False, share=share)
+    plan.pace = lambda rank: 0.01 * (rank + 1)
+    assert len(check(plan, plan.run())) == 3
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_layer_freezes_after_a_death(name: str) -> None:
+    plan = plan_of(name, joins={}, freezes=2, deaths={1: 40})
+    assert set(check(plan, plan.run())) == {0, 2}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_layer_freezes_where_one_has_joined(name: str) -> None:
+    plan = plan_of(name, joins={3: 0.05}, freezes=2, deaths={0: 100})
+    found = check(plan, plan.run())
+    assert found[3].evaluations[EPOCHS - 1] == [1, 2, 3]
+
+
+def trained(
+    wire: Wire,
+    name: str,
+    trains: dict[int, bool],
+    *,
+    steps: int = 24,
+    adds: int = -1,
+    layer: int = 0,
+    rests: bool = False,
+    tells: str = "is_local",
+    told: list[Any] | None = None,
+) -> list[torch.Tensor]:
+    """A layer's weights after each step and at the end, where it freezes and thaws before these steps.
+
+    Where it `rests`, rank 1 makes half of the steps; `told` gets a number of the strategy's state.
+    """
+    told = [] if told is None else told
+    current.enter(wire, thread_only=True)
+    try:
+        world = quorate.join(records=False)
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1), torch.nn.Linear(1, 2))
+        some = [*model[0].parameters(), *model[1].parameters()]
+        plain = torch.optim.SGD(some, lr=0.05, momentum=0.5)
+        optimizer: Any = quorate.distribute(plain, model, name.partition("-overlap")[0], **LATE[name])
+        seen = []
+        for step in range(steps // 2 if rests and world.rank == 1 else steps):
+            wire.clock.sleep(0.01 * (1 + world.rank))
+            if step in trains:
+                model[layer].requires_grad_(trains[step])
+            if step == adds:
+                with torch.no_grad():
+                    model[2].weight += world.rank  # rank 0's is what all get
+                optimizer.add_param_group({"params": list(model[2].parameters())})
+            optimizer.zero_grad()
+            x = torch.randn(5, 3, generator=torch.Generator().manual_seed(100 * step + world.rank))
+            (model(x) - 1).square().mean().backward()
+            optimizer.step()
+            seen.append(model[0].weight.detach().clone())
+            told.append(getattr(optimizer.__dict__["_quorate_worker"].state, tells, None))
+        if rests:
+            model[layer].requires_grad_(trains[max(trains)])
+            with world.evaluate():
+                pass
+        optimizer.finish()
+        return [*seen, torch.cat([p.detach().reshape(-1) for p in model.parameters()])]
+    finally:
+        current.forget(thread_only=True)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_it_stands_still_while_frozen_and_moves_again(name: str) -> None:
+    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}))
+    assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
+    for seen in found:
+        assert all(torch.equal(x, seen[7]) for x in seen[7:15])
+        assert torch.equal(seen[14], found[0][14]), "what is frozen is equal on all workers"
+        assert not torch.equal(seen[14], seen[23])
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_groups_may_come(name: str) -> None:
+    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {}, adds=9))
+    assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
+    assert bool(torch.isfinite(found[0][-1]).all())
+
+
+@pytest.mark.parametrize(("step", "turns"), [(2, 4), (9, 4)])
+def test_what_was_synchronous_turns_when_it_would_have_and_what_was_local_stays_so(step: int, turns: int) -> None:
+    told: list[bool] = []
+    VirtualWorld(2).run(
+        lambda wire: trained(wire, "post-local-sgd", {step: False}, told=told if wire.rank == 0 else None)
+    )
+    assert told == [False] * (turns - 1) + [True] * (24 - turns + 1)
+
+
+def test_what_a_strategy_has_found_it_still_knows() -> None:
+    told: list[int] = []
+    tells: dict[str, Any] = {"tells": "period", "steps": 60}
+    VirtualWorld(2).run(
+        lambda wire: trained(wire, "adaptive-local-sgd", {40: False}, told=told if wire.rank == 0 else None, **tells)
+    )
+    assert told[0] == 2 and told[39] >= 8 and told[40] >= told[39] / 2
+
+
+@pytest.mark.parametrize("name", sorted(LATE.keys() - {"all-reduce"}))
+def test_one_that_makes_no_step_any_more_takes_part_in_it(name: str) -> None:
+    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {18: False}, rests=True))
+    assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
+
+
+def test_a_layer_that_freezes_on_some_workers_only_is_refused() -> None:
+    outcomes = VirtualWorld(2, timeout=20.0).outcomes(
+        lambda wire: trained(wire, "local-sgd", {7: False}, layer=wire.rank)
+    )
+    for one in outcomes:
+        assert isinstance(one.error, ConfigurationError)
+        assert f"other parameters are trained on rank {one.rank} than on rank {1 - one.rank}" in str(one.error)
