@@ -10,7 +10,7 @@ from pathlib import Path
 from quorate.cli.choices import check_overrides, check_strategy
 from quorate.cli.listing import registry
 from quorate.cli.scripts import check_script, is_file
-from quorate.cli.values import Value, settings_from
+from quorate.cli.values import settings_from, strategy_from
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.overrides import Overrides
@@ -19,7 +19,6 @@ from quorate.report.wording import counted, listed
 USUAL = "all-reduce"
 """What is run where no strategy is named."""
 _MOST_SEEDS = 10_000
-_NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")
 
 
 def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -> Subject:
@@ -31,7 +30,9 @@ def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -
                 f"the workload {name} takes no arguments, but {' '.join(arguments)} stands after it; "
                 "options go before it, its settings after --workload-set"
             )
-        return Subject(kind="workload", name=name, settings=_pairs(settings, "--workload-set takes key=value, not"))
+        return Subject(
+            kind="workload", name=name, settings=settings_from(settings, "--workload-set takes key=value, not")
+        )
     if not is_file(name) and not (Path(name).suffix or "/" in name):
         raise unknown("workload or script", name, workloads)
     check_script(name)
@@ -148,13 +149,4 @@ def in_words(plan: Comparison) -> str:
 
 
 def _arm(text: str) -> Arm:
-    name, _, written = text.partition(":")
-    pairs = _NEXT_SETTING.split(written) if written else []
-    return Arm.of(name, _pairs(pairs, f'--strategy "{text}": settings are written key=value, not'))
-
-
-def _pairs(written: Sequence[str], wrong: str) -> dict[str, Value]:
-    for one in written:
-        if not one.partition("=")[0].strip() or "=" not in one:
-            raise ConfigurationError(f'{wrong} "{one}"')
-    return settings_from(written)
+    return Arm.of(*strategy_from(text))

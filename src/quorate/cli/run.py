@@ -19,7 +19,7 @@ from quorate.cli.config import config_text, read_config
 from quorate.cli.plan import Plan
 from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
-from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
+from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.launch.newcomers import Room
 from quorate.launch.overrides import Overrides
@@ -38,7 +38,9 @@ def run(
     ] = None,
     workers: Annotated[int | None, typer.Option("-n", help="Worker processes (1 unless told).")] = None,
     virtual: Annotated[int | None, typer.Option(help="Virtual workers in this one process, instead of -n.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Overrides the script's own strategy.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Overrides the script's own strategy; NAME, or NAME:key=value,…")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the strategy, key=value; may be repeated.")
     ] = None,
@@ -96,9 +98,10 @@ def run(
         raise ConfigurationError("--resume goes on in the run's own folder; leave out --name")
     if as_json and not dry_run:
         raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
-    raw = settings_from(settings or ())
+    name_of, of_name = (None, {}) if strategy is None else strategy_from(strategy)
+    raw = of_name | settings_from(settings or ())
     overrides = Overrides(
-        strategy=strategy, settings=raw, seed=seed, imbalance=imbalance, pace=pace, share=share, seconds=seconds
+        strategy=name_of, settings=raw, seed=seed, imbalance=imbalance, pace=pace, share=share, seconds=seconds
     )
     check_overrides(overrides, virtual or workers or 1, is_virtual=virtual is not None)
     if virtual is not None and (restart or room):

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 
-__all__ = ["Value", "bytes_per_second_from", "is_plain", "seconds_from", "settings_from"]
+__all__ = ["Value", "bytes_per_second_from", "is_plain", "seconds_from", "settings_from", "strategy_from"]
 
 Value = bool | int | float | str | list["Value"]
+_NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")
 
 
-def settings_from(written: Iterable[str]) -> dict[str, Value]:
+def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
+    """`NAME` or `NAME:key=value,key=value`."""
+    name, _, written = text.partition(":")
+    pairs = _NEXT_SETTING.split(written) if written else []
+    return name, settings_from(pairs, f'--strategy "{text}": settings are written key=value, not')
+
+
+def settings_from(written: Iterable[str], wrong: str = "--set takes key=value, not") -> dict[str, Value]:
     """`key=value` pairs; a value is what TOML makes of it, or the text itself. The last of equal keys counts."""
     settings = {}
     for one in written:
         key, equals, text = one.partition("=")
         if not equals or not key.strip():
-            raise ConfigurationError(f'--set takes key=value, not "{one}"')
+            raise ConfigurationError(f'{wrong} "{one}"')
         settings[key.strip().replace("-", "_")] = _value(text.strip())
     return settings
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from quorate.core.records import ranks_in
-from quorate.report.joinings import joined_in_words
+from quorate.report.joinings import comparable, joined_in_words
 from quorate.report.lateness import Skew, skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.reading import RunRecords, read_run
@@ -57,7 +57,8 @@ def closing_line(folder: Path) -> str | None:
     if window is not None:
         parts[0] += f" ({_rates(window, is_all=is_all)})"
     steps = run.after(warm_up)
-    meetings = meetings_of(steps, is_together=wait_for_all(merged) if merged else None)
+    met = comparable(steps, run.newcomers, [one.distributed for one in run.ranks])
+    meetings = meetings_of(met, is_together=wait_for_all(merged) if merged else None)
     warm = run.warm(warm_up)
     skew = skew_of(meetings, steps, warm, run.newcomers)
     spent = spent_in(meetings, last_arrivals(merged) if merged else None)

@@ -12,7 +12,7 @@ from quorate.core.errors import ranks_in_words
 from quorate.report import throughput
 from quorate.report.arrival import arrival_of
 from quorate.report.deaths import standstill
-from quorate.report.joinings import seconds_to_join
+from quorate.report.joinings import comparable, seconds_to_join
 from quorate.report.lateness import skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.planned import Planned
@@ -78,7 +78,8 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
     window = throughput.window_of(run, warm_up)
     steps = run.after(warm_up)
     merged = run.merged()
-    meetings = meetings_of(steps, is_together=wait_for_all(merged) if merged else None)
+    met = comparable(steps, run.newcomers, [one.distributed for one in run.ranks])
+    meetings = meetings_of(met, is_together=wait_for_all(merged) if merged else None)
     warm = run.warm(warm_up)
     skew = skew_of(meetings, steps, warm, run.newcomers)
     arrival = None if skew is None else arrival_of(skew, seed)

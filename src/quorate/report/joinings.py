@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quorate.core.records import Step
 from quorate.report.deaths import Death
 from quorate.report.sound import has_numbers, is_count, is_number
 from quorate.report.wording import seconds_in_words
@@ -68,3 +69,14 @@ def joined_in_words(joining: Joining, replaced: Death | None) -> str:
     if replaced is not None:
         after = f", {seconds_in_words(max(0.0, joining.time - replaced.time))} after rank {replaced.rank} had died"
     return f"rank {joining.rank} joined with round {joining.round}{after}, and {joining.live} went on"
+
+
+def comparable(
+    steps: Mapping[int, Sequence[Step]], newcomers: Collection[int], distributed: Iterable[Mapping[str, Any]]
+) -> dict[int, Sequence[Step]]:
+    """Those steps, by rank, whose numbers can be held side by side: where replicas step apart, not those of newcomers.
+
+    `distributed` are the ranks' `distribute` rows.
+    """
+    left_out = newcomers if any(row.get("apart") for row in distributed) else ()
+    return {rank: own for rank, own in steps.items() if rank not in left_out}

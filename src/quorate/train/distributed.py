@@ -223,6 +223,7 @@ def _record(
         algorithm=type(optimizer).__mro__[2].__name__,
         strategy=label,
         settings=_settings(chosen),
+        apart=chosen is not None and chosen.is_apart,
         parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
     )

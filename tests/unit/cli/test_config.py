@@ -47,6 +47,21 @@ max_staleness = 4
 TYPED = ("-n", "3", "--strategy", "quorum", "--pace", "2ms", "--set", "wait_for=majority", "--set", "max_staleness=4")
 
 
+def test_settings_may_stand_with_the_strategy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "-n",
+        "3",
+        "--pace",
+        "2ms",
+        "--strategy",
+        "quorum:wait_for=all,max_staleness=4",
+        "--set",
+        "wait_for=majority",
+    )
+    typed = plan(capsys, "run", *TYPED, "train.py", "--lr", "3")
+    assert plan(capsys, "run", *words, "train.py", "--lr", "3") == typed
+
+
 def test_a_file_is_as_good_as_typing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "run.toml").write_text(RUN)
     assert plan(capsys, "run", "--config", "run.toml") == plan(capsys, "run", *TYPED, "train.py", "--lr", "3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from
+from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 
 
@@ -61,3 +61,25 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         seconds_from(text)
     with pytest.raises(ConfigurationError, match="is not a bandwidth"):
         bytes_per_second_from(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "settings"),
+    [
+        ("local-sgd", "local-sgd", {}),
+        ("local-sgd:sync_every=8", "local-sgd", {"sync_every": 8}),
+        (
+            'local-sgd:sync-every="4096 examples",momentum=reset',
+            "local-sgd",
+            {"sync_every": "4096 examples", "momentum": "reset"},
+        ),
+        ("d-psgd:topology=random:degree=3,seed=1", "d-psgd", {"topology": "random:degree=3", "seed": 1}),
+    ],
+)
+def test_a_strategy_with_its_settings(text: str, name: str, settings: dict[str, object]) -> None:
+    assert strategy_from(text) == (name, settings)
+
+
+def test_settings_of_a_strategy_that_are_none() -> None:
+    with pytest.raises(ConfigurationError, match='--strategy "local-sgd:8": settings are written key=value, not "8"'):
+        strategy_from("local-sgd:8")

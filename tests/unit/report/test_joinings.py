@@ -10,7 +10,15 @@ import pytest
 
 from quorate.report.closing import closing_line
 from quorate.report.deaths import Death
-from quorate.report.joinings import Joining, is_newcomer, joined_in_words, joining_of, replaced_by, seconds_to_join
+from quorate.report.joinings import (
+    Joining,
+    comparable,
+    is_newcomer,
+    joined_in_words,
+    joining_of,
+    replaced_by,
+    seconds_to_join,
+)
 from quorate.report.lateness import skew_of
 from quorate.report.meetings import meetings_of
 from quorate.report.page import page
@@ -149,3 +157,27 @@ def test_one_of_a_run_that_was_resumed_is_another_one(folder: Path) -> None:
     again = [{**START, "rank": 2, "size": 2, "now": 30.0, "seat": 1}, step(1, 31, 2)]
     path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in again))
     assert [one.round for one in read_run(folder).ranks[2].steps] == [*range(11, LAST + 1), 31]
+
+
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_local_steps_of_a_newcomer_are_not_held_beside_those_of_the_others(tmp_path: Path, is_apart: bool) -> None:
+    """Its numbers began elsewhere: it seems to come long before the others, or after."""
+    run = read_run(make(tmp_path))
+    steps = {rank: list(own) for rank, own in run.after(0).items()}
+    found = comparable(steps, run.newcomers, [{}, {"strategy": "local-sgd", "apart": is_apart}])
+    assert found == {rank: own for rank, own in steps.items() if rank < 2 or not is_apart}
+
+
+def test_so_the_closing_line_blames_nobody_for_it(tmp_path: Path) -> None:
+    first = make(tmp_path) / "rank-0.jsonl"
+    (tmp_path / "rank-1.jsonl").write_text(first.read_text().replace('"rank": 0', '"rank": 1'))  # it does not die here
+    for path in tmp_path.glob("rank-*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row for row in rows if row["kind"] not in ("round", "gone")]
+        for row in rows:
+            if row["kind"] == "step" and path.stem == "rank-2":
+                row["round"] -= 2
+        rows.insert(1, {"kind": "distribute", "optimizer": "1", "strategy": "local-sgd", "apart": True})
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = closing_line(tmp_path)
+    assert line is not None and "no rank was slow beyond chance" in line
