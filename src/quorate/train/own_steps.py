@@ -63,6 +63,8 @@ def arrange_anew(worker: OptimizerWorker, place: Place, *, in_backward: bool) ->
     apart = is_apart(worker)
     if apart == in_backward or now == worker.is_trained:
         return
+    if in_backward and not any(now):
+        return  # a backward pass that is another optimizer's affair: these thaw again before their own step
     if apart:
         _meet(worker)
     worker.peers.close()
