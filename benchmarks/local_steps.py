@@ -3,7 +3,7 @@
 - quality: DiLoCo (H = 500) on `stdlib-bytes`, after 10 % of synchronous steps, against torch DDP at equal data (sixteen
   windows a step, however many workers share them), in real processes: the ratio of the final losses with two workers
   (and, with --many, with four), and how many times fewer exchanges there are after the synchronous part. On all sides
-  the learning rate is `RATE` times the workload's, at which DDP does best, and falls along a cosine. The outer step is
+  the learning rate is `RATE` times the workload's, and falls along a cosine. The outer step is
   `OUTER`; --published measures that of the paper (rate 0.7, momentum 0.9) as well.
 - imbalance: the regression of `light_imbalance.py`, 8 real processes, one random worker late by 300 ms in every step:
   gradients per second of every strategy of local steps over DDP's, and the time to the same training loss, each side at

@@ -19,8 +19,8 @@ the end there is one outer step more.
 When it loses: Early in training, and with data that differs much between workers. With few local steps, or some ten
 outer ones: the published outer step is made for more than a hundred of each. Its first goes 1.33 times the mean way,
 and in the end each goes 7 times; with few of them that overshoots, and an outer rate of 1 with a momentum of 0.5 to 0.7
-did better (docs/benchmarks.md). Where batches are small and gradients noisy, it stays behind synchronous steps. Where
-evaluations are more frequent than means, these set the period.
+did better: with thirty outer steps two workers came within 1 % of synchronous ones (docs/benchmarks.md). Where batches
+are small and gradients noisy, it stays behind. Where evaluations are more frequent than means, these set the period.
 
 Honesty:
 - worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;

@@ -49,7 +49,10 @@ def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
         (p.numel - layout.header * (place == len(layout.parts) - 1), p.dtype) for place, p in enumerate(layout.parts)
     ]
     if [(x.numel(), x.dtype) for x in numbers] != wanted:
-        raise CheckpointError("the checkpoint's vectors are of another model: their parts have other sizes or types")
+        raise CheckpointError(
+            "the checkpoint's vectors are of another model: their parts have other sizes or types; what was frozen then "
+            "has to be frozen before quorate.distribute()"
+        )
     vector = Flat.zeros(layout)
     for there, x in zip(vector.parts, numbers, strict=True):
         there[: x.numel()].copy_(x)
