@@ -50,8 +50,8 @@ def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
     ]
     if [(x.numel(), x.dtype) for x in numbers] != wanted:
         raise CheckpointError(
-            "the checkpoint's vectors are of another model: their parts have other sizes or types; what was frozen then "
-            "has to be frozen before quorate.distribute()"
+            "the checkpoint's vectors are of another model: their parts have other sizes or types; what was frozen "
+            "then has to be frozen before quorate.distribute()"
         )
     vector = Flat.zeros(layout)
     for there, x in zip(vector.parts, numbers, strict=True):
