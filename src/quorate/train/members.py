@@ -53,7 +53,7 @@ class Members:
 
         Numbers never fall.
         """
-        gone = self._wire.gone
+        gone = self._wire.gone.intersection(range(self._wire.size))  # who came later was never in the graph
         if gone and all(loss.dead != gone for loss in self._losses):
             self._losses.append(_Loss(gone))
         for loss in self._losses:

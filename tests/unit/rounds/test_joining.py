@@ -318,6 +318,19 @@ def test_others_than_rounds_that_go_on_are_refused(strategy: str, settings: dict
     assert outcomes[0].error is None
 
 
+@pytest.mark.parametrize("strategy", ["d-psgd", "sgp", "ad-psgd"])
+@pytest.mark.parametrize("call", [60, 90, 120])
+def test_one_that_was_refused_is_not_counted_among_the_dead_of_a_graph(strategy: str, call: int) -> None:
+    plan = Plan(size=4, joins={4: 0.05}, deaths={1: call}, strategy=strategy, epochs=6)
+    outcomes = plan.run()
+    assert isinstance(outcomes[4].error, ConfigurationError)
+    assert outcomes[1].is_crashed
+    left = [outcomes[rank] for rank in (0, 2, 3)]
+    assert [one.error for one in left] == [None] * 3
+    ends = [torch.cat([x.reshape(-1) for x in one.result.tensors]) for one in left if one.result is not None]
+    assert len(ends) == 3 and all(torch.equal(end, ends[0]) for end in ends)
+
+
 @pytest.mark.parametrize("strategy", ["quorum", "local-sgd"])
 def test_another_model_is_refused_and_the_others_go_on(strategy: str) -> None:
     def live(wire: Wire) -> None:

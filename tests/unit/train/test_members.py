@@ -7,6 +7,7 @@ import random
 import pytest
 
 from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
 from quorate.train.members import Members
 from quorate.wire.failure import let_outlive
 from quorate.wire.virtual.world import VirtualWorld
@@ -55,3 +56,26 @@ def test_all_change_over_one_exchange_after_the_newest_that_anyone_has_begun() -
     found = asked(3, {2: 0.045}, [0.01, 0.021, 0.0097])
     assert found[0] == found[1]
     assert found[0].index((0, 1)) == 11
+
+
+def test_one_that_came_later_and_ended_does_not_count() -> None:
+    """It was refused; rank 2 dies later, while rank 0 sleeps, which is far ahead of the others."""
+
+    def live(wire: Wire) -> list[tuple[int, ...]]:
+        if wire.is_newcomer:
+            wire.clock.sleep(0.01)
+            raise ConfigurationError("another model")
+        wire.outlives("gone")
+        let_outlive(wire.board, wire.size, name="x")
+        members, found = Members(wire), []
+        for number in range(100):
+            if wire.rank == 2 and wire.clock.now() >= 0.1:
+                wire.crash()
+            found.append(members.of(number))
+            wire.clock.sleep((1.0 if number == 30 else 0.002) if wire.rank == 0 else 0.03)
+        return found
+
+    outcomes = VirtualWorld(4, joiners=1, timeout=60.0).outcomes(live)
+    found = [one.result for one in outcomes if one.result is not None]
+    assert len(found) == 3 and all(one == found[0] for one in found)
+    assert found[0][30] == (0, 1, 2, 3) and found[0][-1] == (0, 1, 3)
