@@ -50,6 +50,7 @@ class NeighboursOf:
         self._is_used = not worker.strategy.has_means
         self._rests = -1 if worker.wire.is_newcomer else 0
         self._with_moments: dict[str, Layout] = {}
+        self._hosts: tuple[str, ...] | None = None
         self.books = Books()
         self.lost = 0.0
         """Of what was given to this worker, what was lost on the way before all rested last."""
@@ -98,11 +99,9 @@ class NeighboursOf:
 
     def hosts(self) -> tuple[str, ...]:
         """See `core.neighbours.Neighbours`."""
+        if self._hosts is None:  # no cached_property: those of all workers of a process may share a lock, and this waits
+            self._hosts = hosts_of(self._worker.wire)
         return self._hosts
-
-    @cached_property
-    def _hosts(self) -> tuple[str, ...]:
-        return hosts_of(self._worker.wire)
 
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
