@@ -99,7 +99,7 @@ class NeighboursOf:
 
     def hosts(self) -> tuple[str, ...]:
         """See `core.neighbours.Neighbours`."""
-        if self._hosts is None:  # no cached_property: those of all workers of a process may share a lock, and this waits
+        if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
             self._hosts = hosts_of(self._worker.wire)
         return self._hosts
 
