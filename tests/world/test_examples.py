@@ -23,6 +23,7 @@ CASES = {
     "plain_loop": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "scaler_and_accumulation": (["--epochs", "3", "--points", "2048"], r"epoch 2: loss ([\d.]+)", 0.0, 0.35),
     "gan": (["--epochs", "5", "--points", "2048"], r"epoch 4: ([\d.]+) off the circle", 0.0, 0.4),
+    "thawing": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "train": (["--workload", "least-squares", "--limit", "0"], r"epoch 0 squared_error ([\d.]+)", 0.0, 1.0),
 }
 """By example: arguments, the line that is looked for, and what the figure in it may be."""
@@ -66,7 +67,7 @@ for name in {trained!r}:
     status = run_processes(Command(script=str(script)), 2, tmp_path)
     told = (tmp_path / "rank-0.log").read_text()
     assert status == 0, told
-    assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan"])
+    assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan", "thawing"]), "these have two"
 
 
 def test_the_commands_it_begins_with_name_it() -> None:
