@@ -67,7 +67,9 @@ for name in {trained!r}:
     status = run_processes(Command(script=str(script)), 2, tmp_path)
     told = (tmp_path / "rank-0.log").read_text()
     assert status == 0, told
-    assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan", "thawing"]), "these have two"
+    assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan", "thawing"]), (
+        "these have two"
+    )
 
 
 def test_the_commands_it_begins_with_name_it() -> None:

@@ -3,29 +3,15 @@
 Each writes on the board, before an exchange, which one it is about to begin without the newly dead being left out of
 the graph. When all that are left have said so for the same dead, these are left out from the exchange after the last
 of those: whoever finds that says it in the same word, by compare-and-set, so nobody has begun that exchange before.
-Besides: on which machines workers are.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import torch
-
 from quorate.core.contracts import Wire
-
-
-def hosts_of(wire: Wire) -> tuple[str, ...]:
-    """The name of every worker's machine, by rank; every worker of the start calls this at the same place."""
-    mine = socket.gethostname() or "?"
-    if wire.is_newcomer:  # only a run on one host is joined
-        return (mine,) * wire.most
-    found = wire.all_gather(torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)).wait()
-    names = [bytes(name.tolist()).decode() for name in found]
-    return (*names, *names[:1] * (wire.most - wire.size))
 
 
 @dataclass

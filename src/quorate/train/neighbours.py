@@ -17,8 +17,9 @@ from quorate.core.strategy import Strategy
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.train.answers import Answers
+from quorate.train.hosts import hosts_of
 from quorate.train.incoming import TAG, Incoming
-from quorate.train.members import Members, hosts_of
+from quorate.train.members import Members
 from quorate.train.outliving import survivors
 from quorate.train.step_times import StepTimer, Timed
 

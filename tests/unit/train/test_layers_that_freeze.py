@@ -151,3 +151,30 @@ def test_a_layer_that_freezes_on_some_workers_only_is_refused() -> None:
     for one in outcomes:
         assert isinstance(one.error, ConfigurationError)
         assert f"other parameters are trained on rank {one.rank} than on rank {1 - one.rank}" in str(one.error)
+
+
+def test_what_is_frozen_for_another_optimizers_pass_only_stays_where_it_lies() -> None:
+    """As a discriminator is while its generator learns."""
+
+    def task(wire: Wire) -> None:
+        current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+            makes: Any = quorate.distribute(torch.optim.SGD(first.parameters(), lr=0.1), first, name="makes")
+            tells: Any = quorate.distribute(torch.optim.SGD(second.parameters(), lr=0.1), second, name="tells")
+            laid_out = tells.__dict__["_quorate_worker"].peers
+            for _ in range(3):
+                second(first(torch.ones(1, 2)).detach()).sum().backward()
+                tells.step()
+                second.requires_grad_(False)
+                second(first(torch.ones(1, 2))).sum().backward()
+                second.requires_grad_(True)
+                makes.step()
+            assert tells.__dict__["_quorate_worker"].peers is laid_out
+            makes.finish()
+            tells.finish()
+        finally:
+            current.forget(thread_only=True)
+
+    VirtualWorld(2).run(task)
