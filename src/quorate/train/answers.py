@@ -141,9 +141,11 @@ class OfTheLiving:
         self._wire, self._peer, self._work = wire, peer, work
 
     def done(self) -> bool:
-        return self._work.done()
+        return self._work.done() or self._peer in self._wire.gone
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
+        if self._peer in self._wire.gone and not self._work.done():
+            return self._peer, Message()  # at once: a wire takes its time before it says so
         try:
             return self._work.wait(timeout)
         except PeerFailed:
