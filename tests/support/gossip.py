@@ -34,6 +34,9 @@ class Told:
     """The sum of its own."""
     end: torch.Tensor
     replicas: list[torch.Tensor] = field(default_factory=list)
+    """The model at each evaluation."""
+    given: list[torch.Tensor] = field(default_factory=list)
+    """What counts in the mean there: the model, and what has been received but not taken in."""
     means: list[torch.Tensor] = field(default_factory=list)
     masses: list[float] = field(default_factory=list)
     momentum: torch.Tensor | None = None
@@ -79,6 +82,7 @@ def train(
                 told.means.append(flat(model.parameters()))
             with world.evaluate(at="replica"):
                 told.replicas.append(flat(model.parameters()))
+                told.given.append(flat(worker.strategy.consensus(worker).segments()))
                 told.masses.append(worker.strategy.mass(worker))
         if step == crashes:
             world.wire.crash()

@@ -102,7 +102,8 @@ class Plan:
             times.append(world.wire.clock.now())
             replicas.append(flat(model.parameters()))
         with world.evaluate(at="replica"):
-            own, worker = flat(model.parameters()), optimizer.__dict__["_quorate_worker"]
+            worker = optimizer.__dict__["_quorate_worker"]
+            own = flat(worker.strategy.consensus(worker).segments())
             mass = worker.strategy.mass(worker)
             masses = world.gather(mass)
         optimizer.finish()

@@ -89,6 +89,7 @@ class OuterSteps:
         if not replica.numbers_of(mean)[0]:
             return  # nobody had made a step
         mine = worker.parameters
+        replica.measure_distance(mean, only=fragment)
         replica.write(mean, moments=self.momentum == "average", only=fragment)
         if self.momentum == "reset":
             replica.forget_moments(only=fragment)

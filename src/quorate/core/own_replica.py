@@ -41,9 +41,22 @@ class OwnReplica(Protocol):
         ...
 
     def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
-        """Let the model, and with `moments` the optimizer, have the numbers of such a vector, a mean of all workers'.
+        """Copy such a vector into the model, and with `moments` into the optimizer's state."""
+        ...
 
-        How far the model was from it goes into the records.
+    def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
+        """Record how far the model is from `mean`, a mean of all workers' replicas, in the same layout as `read`.
+
+        Called before `write(mean)`. Does nothing where no records are kept. Cost otherwise: two passes over the
+        parameters, in double precision.
+        """
+        ...
+
+    def take_edits(self, shown: Flat, into: Flat, scale: float = 1.0) -> bool:
+        """Add to `into`, times `scale`, what the script has written into the parameters since they were `shown`.
+
+        Both vectors begin with the parameters in the order of their layout. Returns whether anything was written. For
+        strategies that go on from a copy of the parameters of their own. Cost: one pass that compares.
         """
         ...
 

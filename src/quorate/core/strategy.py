@@ -218,8 +218,15 @@ class Strategy(ABC):
         return False
 
     def mass(self, worker: Worker) -> float:
-        """What this replica counts in the mean of all, at an evaluation and at the end."""
+        """The weight of this replica in the mean of all, at an evaluation and at the end."""
         return 1.0
+
+    def consensus(self, worker: Worker) -> Flat:
+        """The parameters of this replica in the mean of all, at an evaluation and at the end; by default the model's.
+
+        A strategy overrides it where something that it has received is not in the model yet.
+        """
+        return worker.parameters
 
     def absorb(self, worker: Worker, late: Sequence[Given]) -> None:  # noqa: B027
         """All workers rest, or have ended: what neighbours gave in rounds that this worker took no part in."""
@@ -245,4 +252,4 @@ class Strategy(ABC):
         """Leave equal replicas; the default averages the parameters once all workers have ended."""
         self.drain(worker)
         worker.keep_company()
-        worker.parameters = worker.peers.mean(worker.parameters, weight=self.mass(worker)).wait()
+        worker.parameters = worker.peers.mean(self.consensus(worker), weight=self.mass(worker)).wait()

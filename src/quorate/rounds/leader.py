@@ -244,15 +244,16 @@ class Leader:
             and (worker.is_present or now - worker.heard_at < self.agreed.patience)
             for worker in workers
         )
+        contributors = {rank: one.stalenesses for rank, one in given.items() if one.vector is not None}
         formed = Round(
             number=gathering.number,
             term=self.term,
             sum=sum_of([one.vector for one in given.values() if one.vector is not None], self._blank),
             weight=sum(one.weight for one in given.values()),
-            live=self.calls.live if gathering.settles else max(1, live),
+            live=self.calls.live if gathering.settles else max(1, live, len(contributors)),
             options=best_options,
             step=best_step,
-            contributors={rank: one.stalenesses for rank, one in given.items() if one.vector is not None},
+            contributors=contributors,
             settles=gathering.settles,
             saves=self._wanted if self._wanted > self._log.saves else 0,
             is_last=gathering.settles and self.calls.all_ended,

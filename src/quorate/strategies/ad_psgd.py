@@ -6,7 +6,7 @@ move halfway towards each other. Then the optimizer's update is added. Both side
 and one down, so the sum over all workers is kept exactly, also when several exchanges cross each other; and as the
 task that answers never asks, no circle of waiting can come about, whatever the graph. Momenta stay each worker's own.
 
-Cost: Per step, d numbers to one neighbour and d back, after the backward pass; two flat copies of the parameters. The
+Cost: Per step, d numbers to one neighbour and d back, after the backward pass; three flat copies of the parameters. The
 wait is that of one message there and back. With `overlap` the question is asked one step ahead and answered
 meanwhile.
 
@@ -49,6 +49,10 @@ class State(OnGraph):
     """The parameters between steps, which neighbours move as well; what was sent to be averaged, and the answer."""
 
     x: Flat = kept("average")
+    shown: Flat | None = kept("drop", default=None)
+    """x as it was when the model got it."""
+    is_averaged: bool = kept("drop", default=False)
+    """Whether the neighbour that is asked ahead has answered before the next step."""
     asked: tuple[Flat, Work[Answer]] | None = kept("drop", default=None)
 
 
@@ -79,13 +83,21 @@ class ADPSGD(Gossip):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
-        s.asked = s.asked or self._ask(worker)
+        if not s.is_averaged:
+            s.asked = s.asked or self._ask(worker)
         self.drain(worker)
+        s.is_averaged = False
         with worker.neighbours.lock:
             worker.update(worker.gradient, at=s.x)
-            worker.parameters = s.x
+            self._show(worker)
         if self.overlap:
             s.asked = self._ask(worker)
+
+    def _show(self, worker: Worker) -> None:
+        """Write x into the model; called under the lock."""
+        s: State = worker.state
+        worker.parameters = s.x
+        s.shown = s.x.clone() if s.shown is None else s.shown.copy_(s.x)
 
     def _ask(self, worker: Worker) -> tuple[Flat, Work[Answer]] | None:
         s, rank, step = worker.state, worker.rank, worker.step
@@ -102,7 +114,7 @@ class ADPSGD(Gossip):
 
     def resumed(self, worker: Worker) -> None:  # a draw is by the step: no exchange is numbered
         with worker.neighbours.lock:
-            worker.parameters = worker.state.x
+            self._show(worker)
 
     def finish(self, worker: Worker) -> None:
         super().finish(worker)
@@ -110,9 +122,13 @@ class ADPSGD(Gossip):
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
+        if s.shown is not None:
+            with worker.neighbours.lock:
+                if worker.replica.take_edits(s.shown, into=s.x):
+                    s.shown.copy_(worker.parameters)
         if s.asked is not None:
             sent, answer = s.asked
-            theirs, s.asked = answer.wait()[0], None
+            theirs, s.asked, s.is_averaged = answer.wait()[0], None, True
             if theirs is not None:  # it lives
                 with worker.neighbours.lock:
                     s.x.add_(theirs - sent, 0.5)

@@ -6,8 +6,8 @@ x_t - x_{t-1} - lr g_t + lr g_{t-1}). With v_t for x_t after this worker's own u
 v_{t-1}), beginning with x_1 = W v_0, so any optimizer's update will do. W is the topology's, made lazy, (I + W) / 2,
 since D2 needs its eigenvalues above -1/3. Momenta stay each worker's own.
 
-Cost: Per step, d numbers to each neighbour, after the backward pass; one flat copy of the parameters more than
-`d-psgd`. All neighbours wait for each other in every step.
+Cost: Per step, d numbers to each neighbour, after the backward pass; three flat copies of the
+parameters. All neighbours wait for each other in every step.
 
 When it loses: Where all workers draw from the same data: it brings nothing, and mixes at half the speed. Where
 learning rates change abruptly: the correction is of the old rate's size. With dropout, or small batches: noise is
@@ -46,6 +46,8 @@ class State(OnGraph):
 
     before: Flat | None = kept("average", default=None)
     """v_{t-1}: the parameters after this worker's own update in the step before."""
+    shown: Flat | None = kept("drop", default=None)
+    """x_t as the last step left it."""
     members: tuple[int, ...] | None = kept("drop", default=None)
     """Among whom the last step mixed."""
 
@@ -67,6 +69,8 @@ class D2(Gossip):
         if s.members not in (None, members):
             s.before = None  # the corrections of the dead are missing in the sum of all: it begins anew
         s.members = members
+        if s.before is not None and s.shown is not None:
+            worker.replica.take_edits(s.shown, into=s.before)  # what the script has written is no step to be corrected
         x = own_copy(worker)
         worker.update(worker.gradient)
         v = own_copy(worker)
@@ -74,5 +78,5 @@ class D2(Gossip):
         if s.before is not None:
             given.add_(x).add_(s.before, -1.0)
         found = self.begin(worker, s.graph, given).wait()
-        worker.parameters = (mixed(found, worker.rank) + given) / 2  # by (I + W) / 2
+        worker.parameters = s.shown = (mixed(found, worker.rank) + given) / 2  # by (I + W) / 2
         s.before = v

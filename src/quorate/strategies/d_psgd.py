@@ -7,7 +7,7 @@ What becomes of momenta is a
 choice (`momentum`): each worker's own, by default. Replicas differ, by less the better the graph mixes.
 
 Cost: Per step, d numbers to each neighbour (2 d on a ring, whatever the number of workers), which travel while
-forward and backward compute; two flat copies of the parameters. All neighbours wait for each other in every step, so
+forward and backward compute; three flat copies of the parameters. All neighbours wait for each other in every step, so
 a delay reaches everyone, one neighbour further with each step.
 
 When it loses: Where one worker is late in most steps: it is waited for as under all-reduce. With many workers on a
@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from quorate.core.neighbours import UnderWay, mixed
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.gossip import OnGraph, own_copy
 from quorate.strategies.gossip_momenta import GossipWithMomenta
@@ -45,6 +46,10 @@ class State(OnGraph):
     """What D-PSGD keeps between two steps."""
 
     under_way: UnderWay | None = kept("drop", default=None)
+    given: Flat | None = kept("drop", default=None)
+    """x_i, as it was given to the neighbours."""
+    mixed: Flat | None = kept("drop", default=None)
+    """sum_j W_ij x_j, where the exchange has ended before the step that uses it."""
 
 
 @register("d-psgd")
@@ -60,16 +65,32 @@ class DPSGD(GossipWithMomenta):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
-        if s.under_way is None:
-            s.under_way = self.begin(worker, s.graph, own_copy(worker))
-        self.drain(worker)  # sum_j W_ij x_j
+        if s.under_way is None and s.mixed is None:
+            self._give(worker)
+        self.drain(worker)
+        assert s.given is not None and s.mixed is not None
+        worker.replica.take_edits(s.given, into=s.mixed)
+        self.put(worker, s.mixed)  # sum_j W_ij x_j
+        self.forget(worker, s.graph)
+        s.given = s.mixed = None
         worker.update(worker.gradient)  # of the gradient at x_i, before it was mixed
         if self.overlap:
-            s.under_way = self.begin(worker, s.graph, own_copy(worker))
+            self._give(worker)
+
+    def _give(self, worker: Worker) -> None:
+        s: State = worker.state
+        s.given = own_copy(worker)
+        s.under_way = self.begin(worker, s.graph, s.given)
+
+    def consensus(self, worker: Worker) -> Flat:
+        s: State = worker.state
+        if s.mixed is None or s.given is None:
+            return worker.parameters
+        x = worker.replica.parameters_of(s.mixed)
+        worker.replica.take_edits(s.given, into=x)
+        return x
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
         if s.under_way is not None:
-            self.put(worker, mixed(s.under_way.wait(), worker.rank))
-            self.forget(worker, s.graph)
-            s.under_way = None
+            s.mixed, s.under_way = mixed(s.under_way.wait(), worker.rank), None

@@ -109,7 +109,7 @@ class EagerAveraging(Strategy):
         if worker.state.steps:
             worker.rounds.contribute(worker.state.hand_in(worker.parameters), waits=False)
         worker.rounds.settle(ended=ended)
-        if worker.state.rest():
-            worker.replica.write(worker.state.go_on())
-        else:
-            worker.parameters = worker.state.go_on()
+        has_moved, common = worker.state.rest(), worker.state.go_on()
+        if has_moved:
+            worker.replica.measure_distance(common)
+        worker.parameters = common

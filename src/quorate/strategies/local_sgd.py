@@ -94,6 +94,7 @@ class LocalSGD(Strategy):
         return mine, worker.state.weight(self.period_of(worker))
 
     def follow(self, worker: Worker, mean: Flat) -> None:
+        worker.replica.measure_distance(mean)
         worker.replica.write(mean, moments=self.momentum == "average")
         if self.momentum == "reset":
             worker.replica.forget_moments()

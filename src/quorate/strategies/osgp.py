@@ -46,6 +46,10 @@ class State(OnGraph):
     x: Flat = kept("average")
     u: float = kept("average", default=1.0)
     under_way: deque[UnderWay] = kept("drop", default_factory=deque)
+    came_x: Flat | None = kept("average", default=None)
+    """Shares that came while all rested, which the next step takes in: their numerators, added up."""
+    came_u: float = kept("average", default=0.0)
+    """Their weights, added up."""
 
 
 @register("osgp")
@@ -70,32 +74,47 @@ class OSGP(Gossip):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
+        self._take_edits(worker)
         worker.update(worker.gradient, at=s.x)
-        s.under_way.append(self.begin(worker, s.graph, s.x, s.u))
-        self._take_in(worker, at_most=self.bound)
+        newest = self.begin(worker, s.graph, s.x, s.u)
+        s.under_way.append(newest)
+        assert newest.own is not None
+        s.x, s.u = added_up([newest.own, *self._came(worker, at_most=self.bound)], worker.neighbours.blank())
+        s.came_x, s.came_u = None, 0.0
         worker.parameters = s.x / s.u
 
-    def _take_in(self, worker: Worker, *, at_most: int, late: Sequence[Given] = ()) -> None:
-        """Add up what this worker has kept, what has come, and what is more than `at_most` steps late."""
+    def _take_edits(self, worker: Worker) -> None:
         s: State = worker.state
-        newest = s.under_way[-1].own if s.under_way else None
-        found = [Given(s.x, 1.0, (s.u,), -1)] if newest is None or newest.x is not s.x else [newest]
+        worker.replica.take_edits(s.x / s.u, into=s.x, scale=s.u)  # the model shows z
+
+    def _came(self, worker: Worker, *, at_most: int) -> list[Given]:
+        """The others' shares that have come, after waiting for those that are more than `at_most` steps late."""
+        s: State = worker.state
+        found = [] if s.came_x is None else [Given(s.came_x, 1.0, (s.came_u,), -1)]
         while s.under_way and (len(s.under_way) > at_most or s.under_way[0].done()):
             came = s.under_way.popleft().within(self.patience)
             found += [given for peer, given in came.items() if peer != worker.rank]
-        found += [] if self.patience is None else worker.neighbours.late()
-        s.x, s.u = added_up([*found, *late], worker.neighbours.blank())
+        return found if self.patience is None else [*found, *worker.neighbours.late()]
+
+    def _keep(self, worker: Worker, came: Sequence[Given]) -> None:
+        """Keep shares for the next step, so that a pause of all does not change what is mixed when."""
+        if came:
+            worker.state.came_x, worker.state.came_u = added_up(came, worker.neighbours.blank())
 
     def mass(self, worker: Worker) -> float:
-        return float(worker.state.u)
+        return float(worker.state.u + worker.state.came_u)
+
+    def consensus(self, worker: Worker) -> Flat:
+        s: State = worker.state
+        own = worker.parameters
+        return own if s.came_x is None else own.copy_((s.x + s.came_x) / (s.u + s.came_u))
 
     def drain(self, worker: Worker) -> None:
-        self._take_in(worker, at_most=0)
-        worker.parameters = worker.state.x / worker.state.u
+        self._take_edits(worker)
+        self._keep(worker, self._came(worker, at_most=0))
 
     def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
-        self._take_in(worker, at_most=0, late=late)
-        worker.parameters = worker.state.x / worker.state.u
+        self._keep(worker, [*self._came(worker, at_most=0), *late])
         super().absorb(worker, late)
 
     def resumed(self, worker: Worker) -> None:
@@ -104,4 +123,4 @@ class OSGP(Gossip):
 
     def finish(self, worker: Worker) -> None:
         super().finish(worker)
-        worker.state.x, worker.state.u = own_copy(worker), 1.0
+        worker.state = State(graph=worker.state.graph, round=worker.state.round, x=own_copy(worker))

@@ -67,12 +67,17 @@ class SGP(GossipWithMomenta):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
+        self.drain(worker)
         worker.update(worker.gradient, at=s.x)  # lines 2 and 3: the gradient at z, the update on x
         given = self.shares(worker, s.x, s.u)
         found = self.begin(worker, s.graph, given, s.u).within(self.patience)  # line 4
         late = [] if self.patience is None else worker.neighbours.late()
         s.x, s.u = self.sums(worker, [*found.values(), *late])  # lines 5 to 7
         self.forget(worker, s.graph)
+
+    def drain(self, worker: Worker) -> None:
+        s: State = worker.state
+        worker.replica.take_edits(s.x / s.u, into=s.x, scale=s.u)  # the model shows z
 
     def mass(self, worker: Worker) -> float:
         return float(worker.state.u)

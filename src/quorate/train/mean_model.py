@@ -29,9 +29,9 @@ def at_the_mean(place: Place) -> Iterator[None]:
 
 def go_to_the_mean(worker: OptimizerWorker) -> Flat:
     """Put the mean of all replicas into the model, note how far the own one was from it, and return that one."""
-    own = worker.parameters
+    own, strategy = worker.parameters, worker.strategy
     with worker.timer.elsewhere():
-        mean = worker.peers.mean(own, weight=worker.strategy.mass(worker)).wait()
+        mean = worker.peers.mean(strategy.consensus(worker), weight=strategy.mass(worker)).wait()
     worker.parameters = mean
     note_distance(worker, own.segments(), mean.segments())
     return own

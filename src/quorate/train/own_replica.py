@@ -71,8 +71,6 @@ class Own:
     def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
         places = mean.segments()
         chosen = self._chosen(only)
-        if self._worker.timer.recorder is not None:
-            note_distance(self._worker, list(chosen), places[: len(chosen)])
         with torch.no_grad():
             for p, numbers in zip(chosen, places, strict=False):
                 p.copy_(numbers)
@@ -81,6 +79,21 @@ class Own:
                 for x, numbers in zip(kept, places[len(chosen) : len(chosen) + len(kept)], strict=True):
                     if x is not None:
                         x.copy_(numbers)
+
+    def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
+        if self._worker.timer.recorder is not None:
+            chosen = self._chosen(only)
+            note_distance(self._worker, list(chosen), mean.segments()[: len(chosen)])
+
+    def take_edits(self, shown: Flat, into: Flat, scale: float = 1.0) -> bool:
+        found = False
+        with torch.no_grad():
+            for p, was, there in zip(self._worker.trained, shown.segments(), into.segments(), strict=False):
+                before = was.to(p.dtype)
+                if not torch.equal(p, before):
+                    there.add_(p - before, alpha=scale)
+                    found = True
+        return found
 
     def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
         found = Flat.zeros(self._worker.peers.layout)

@@ -134,5 +134,6 @@ def _meet(worker: OptimizerWorker) -> None:
     for one in everyone:
         one.rested()
     if meets_neighbours_only(worker):
+        strategy = worker.strategy
         with worker.timer.elsewhere():
-            worker.parameters = worker.peers.mean(worker.parameters, weight=worker.strategy.mass(worker)).wait()
+            worker.parameters = worker.peers.mean(strategy.consensus(worker), weight=strategy.mass(worker)).wait()

@@ -60,7 +60,7 @@ def test_random_schedules(seed: int) -> None:
     for number in range(len(evaluates)):
         masses = [told.masses[number] for told in found]
         assert sum(masses) == pytest.approx(size, abs=1e-9)
-        mean = sum(m * told.replicas[number] for m, told in zip(masses, found, strict=True)) / size
+        mean = sum(m * told.given[number] for m, told in zip(masses, found, strict=True)) / size
         for told in found:
             assert torch.equal(told.means[number], found[0].means[number])
             assert torch.allclose(told.means[number], mean, atol=1e-5)
@@ -97,9 +97,10 @@ def test_d_psgd_is_the_recursion_of_the_paper(topology: str) -> None:
     x = torch.stack([told.begin for told in found])
     for step in range(steps):
         x = weights @ x - RATE * torch.stack([told.steps[step] for told in found])
-    mixed_once_more = weights @ x  # what was under way when all rested
+    mixed_once_more = weights @ x  # what was under way when all rested: the next step takes it in
     for rank, told in enumerate(found):
-        assert torch.allclose(told.replicas[0], mixed_once_more[rank], atol=2e-6)
+        assert torch.allclose(told.replicas[0], x[rank], atol=2e-6)
+        assert torch.allclose(told.given[0], mixed_once_more[rank], atol=2e-6)
 
 
 def test_d2_is_the_recursion_of_the_paper() -> None:

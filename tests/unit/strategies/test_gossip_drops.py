@@ -42,7 +42,7 @@ def test_masses_held_and_lost_add_up_to_the_number_of_workers(name: str, seed: i
     masses, lost = [told.masses[0] for told in found], [told.lost for told in found]
     assert sum(lost) > 0.01
     assert sum(masses) + sum(lost) == pytest.approx(size, abs=1e-9)
-    mean = sum(m * told.replicas[0] for m, told in zip(masses, found, strict=True)) / sum(masses)
+    mean = sum(m * told.given[0] for m, told in zip(masses, found, strict=True)) / sum(masses)
     for told in found:
         assert torch.allclose(told.means[0], mean, atol=1e-5)
         assert torch.equal(told.end, found[0].end)
