@@ -240,7 +240,11 @@ class Strategy(ABC):
         return None
 
     def adopted(self, worker: Worker, common: Flat) -> None:  # noqa: B027
-        """The worker was too far behind, and got a copy of a replica: where it is now, in its optimizer as well."""
+        """The model's parameters are `common` now, by no step of this worker.
+
+        Called where a worker that was too far behind has got a copy of a replica, its optimizer's state too, and where
+        the script has written into the parameters of all workers inside `world.evaluate()`.
+        """
 
     def resumed(self, worker: Worker) -> None:  # noqa: B027
         """The model and `worker.state` are what a checkpoint has kept."""

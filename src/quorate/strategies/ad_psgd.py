@@ -29,13 +29,12 @@ the mean is ours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from quorate.core.contracts import Work
 from quorate.core.draws import mixed
-from quorate.core.neighbours import Answer, Given, Request
+from quorate.core.neighbours import Answer, Request
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -109,8 +108,9 @@ class ADPSGD(Gossip):
             sent = worker.neighbours.blank().copy_(s.x)
         return sent, worker.neighbours.ask(near[mixed(worker.seed, 0xAD, rank, step) % len(near)], "average", sent)
 
-    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
-        self.resumed(worker)
+    def consensus(self, worker: Worker) -> Flat:
+        with worker.neighbours.lock:
+            return worker.parameters.copy_(worker.state.x)
 
     def resumed(self, worker: Worker) -> None:  # a draw is by the step: no exchange is numbered
         with worker.neighbours.lock:

@@ -94,7 +94,8 @@ class EagerAveraging(Strategy):
         return worker.state.common  # type: ignore[no-any-return]
 
     def adopted(self, worker: Worker, common: Flat) -> None:
-        worker.state.common, worker.state.has_moved = common, True
+        point = worker.state
+        point.common, point.begun, point.has_moved = common, common.clone(), True
 
     def resumed(self, worker: Worker) -> None:
         worker.parameters = worker.state.go_on()

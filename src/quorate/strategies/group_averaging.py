@@ -62,7 +62,8 @@ class GroupAveraging(LocalSGD):
     sync_every: int | str = 10
     """tau: from one mean of all to the next; as of `local-sgd`."""
     group_size: int | Literal["root"] = "root"
-    """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
+    """S; "root" is the power of two nearest to the square root of the number of workers (of two that are equally near,
+    as ratios, the larger), at least 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +71,8 @@ class GroupAveraging(LocalSGD):
             raise ConfigurationError(f'group_size is {self.group_size}; it is a number from 2 on, or "root"')
 
     def start(self, worker: Worker) -> State:
-        size = self.group_size if self.group_size != "root" else max(2, 2 ** round(math.log2(worker.size) / 2))
+        root = max(2, 2 ** math.floor(math.log2(worker.size) / 2 + 0.5))
+        size = root if self.group_size == "root" else self.group_size
         state = State(groups=Butterfly(group_size=size), newest=_copy(worker))
         worker.neighbours.serve("model", lambda request: self._answer(worker, state, request))
         return state
@@ -109,6 +111,10 @@ class GroupAveraging(LocalSGD):
 
     def resumed(self, worker: Worker) -> None:
         worker.state.newest = _copy(worker)
+
+    def adopted(self, worker: Worker, common: Flat) -> None:
+        with worker.neighbours.lock:
+            worker.state.newest = _copy(worker)
 
     def finish(self, worker: Worker) -> None:
         worker.state.has_ended = True

@@ -85,7 +85,10 @@ class OSGP(Gossip):
 
     def _take_edits(self, worker: Worker) -> None:
         s: State = worker.state
-        worker.replica.take_edits(s.x / s.u, into=s.x, scale=s.u)  # the model shows z
+        z = s.x / s.u  # what the model shows
+        worker.replica.take_edits(z, into=s.x, scale=s.u)
+        if s.came_x is not None:
+            worker.replica.take_edits(z, into=s.came_x, scale=s.came_u)
 
     def _came(self, worker: Worker, *, at_most: int) -> list[Given]:
         """The others' shares that have come, after waiting for those that are more than `at_most` steps late."""

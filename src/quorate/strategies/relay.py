@@ -91,6 +91,9 @@ class Relay(Gossip):
             total.add_(s.sums[peer])
         worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
 
+    def adopted(self, worker: Worker, common: Flat) -> None:
+        worker.state.sums, worker.state.counts = {}, {}  # of what the parameters were before
+
     def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:
         assert s.members is not None
         return among(s.graph, size, s.members).out_edges(rank, size, 0)[1:]

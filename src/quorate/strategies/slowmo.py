@@ -86,6 +86,9 @@ class SlowMo(LocalSGD):
         state.rates = _added(state.rates, worker.replica.learning_rates)
         super().step(worker)
 
+    def adopted(self, worker: Worker, common: Flat) -> None:
+        worker.state.before = common
+
     def numbers(self, worker: Worker) -> Sequence[float]:
         steps = max(1.0, worker.state.steps)
         return [rate / steps for rate in worker.state.rates]

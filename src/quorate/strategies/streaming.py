@@ -53,6 +53,10 @@ class Streaming(PostLocalSGD):
         super().resumed(worker)
         self.outer_steps.resume(worker.state, worker.parameters if worker.state.is_local else None)
 
+    def adopted(self, worker: Worker, common: Flat) -> None:
+        if worker.state.is_local:
+            worker.state.before = self.outer_steps.place(common)
+
     def step(self, worker: Worker) -> None:
         if worker.state.is_local:
             worker.state.gone(worker.replica.examples if every(self.sync_every).unit == "examples" else 1.0)

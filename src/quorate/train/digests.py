@@ -40,6 +40,11 @@ class Digests:
     ) -> None:
         self._wire, self._strategy, self._every, self._named = wire, strategy, every, named
 
+    @property
+    def compares(self) -> bool:
+        """Whether replicas are compared at all."""
+        return self._every > 0
+
     def look(self, number: int) -> None:
         """The replica is as after round `number`. Raises `Diverged` where it is the last to say so, and one differs."""
         if self._every and number and number % self._every == 0:
@@ -78,7 +83,8 @@ class Digests:
         differs = differs if is_tie or len(ranks) == 1 else "have parted from the others"
         sentence = (
             f"the replica{'s' if len(ranks) > 1 else ''} of {who} {differs} by round {number} of {self._strategy}, "
-            f"first in {first}; something changed parameters on one worker alone"
+            f"first in {first}; either the script writes different numbers into the parameters of different workers, "
+            "or the strategy lets replicas differ between steps and does not say so (`is_apart = True`)"
         )
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)

@@ -16,25 +16,33 @@ from quorate.wire.current import Place
 def at_the_mean(place: Place) -> Iterator[None]:
     """Inside, the models are the mean of all replicas, where these differ; after it, this worker's own again.
 
-    All workers rest. How far the own replica is from the mean goes into the records. Cost: a mean of the parameters,
-    and a copy of them.
+    All workers rest. How far the own replica is from the mean goes into the records. What is written into the
+    parameters inside, the same on all workers, stays: added to the own replica, or as where all go on from under
+    strategies of local steps. Cost: a mean of the parameters, and two copies of them.
     """
-    own = [(worker, go_to_the_mean(worker)) for worker in apart(place)]
+    gossiping = [(worker, *go_to_the_mean(worker)) for worker in apart(place)]
+    local = [(worker, worker.parameters) for worker in _equal_now(place)]
     try:
         yield
     finally:
-        for worker, parameters in own:
-            worker.parameters = parameters
+        for worker, own, mean in gossiping:
+            is_edited = worker.replica.take_edits(mean, into=own)
+            worker.parameters = own
+            if is_edited:
+                worker.strategy.adopted(worker, own)
+        for worker, before in local:
+            if worker.replica.take_edits(before, into=before):
+                worker.strategy.adopted(worker, worker.parameters)
 
 
-def go_to_the_mean(worker: OptimizerWorker) -> Flat:
-    """Put the mean of all replicas into the model, note how far the own one was from it, and return that one."""
+def go_to_the_mean(worker: OptimizerWorker) -> tuple[Flat, Flat]:
+    """Put the mean of all replicas into the model, note how far the own one was from it, and return own and mean."""
     own, strategy = worker.parameters, worker.strategy
     with worker.timer.elsewhere():
         mean = worker.peers.mean(strategy.consensus(worker), weight=strategy.mass(worker)).wait()
     worker.parameters = mean
     note_distance(worker, own.segments(), mean.segments())
-    return own
+    return own, mean
 
 
 @contextmanager
@@ -60,8 +68,8 @@ def keep_own(place: Place) -> None:
 
     Cost: a copy of the parameters, where they become equal as all rest (local steps).
     """
-    for worker in _optimizers(place):
-        if worker.strategy.is_apart and worker.strategy.has_means and not worker.finished and worker.came_with is None:
+    for worker in _equal_now(place):
+        if worker.came_with is None:
             worker.came_with = worker.parameters
 
 
@@ -73,6 +81,11 @@ def differ(place: Place) -> bool:
 def apart(place: Place) -> list[OptimizerWorker]:
     """Those of this worker's optimizers whose replicas differ between steps, and also while all rest."""
     return [worker for worker in _optimizers(place) if not worker.strategy.has_means and not worker.finished]
+
+
+def _equal_now(place: Place) -> list[OptimizerWorker]:
+    """Those whose replicas differ between steps, and are equal while all rest."""
+    return [w for w in _optimizers(place) if w.strategy.is_apart and w.strategy.has_means and not w.finished]
 
 
 def _optimizers(place: Place) -> list[OptimizerWorker]:

@@ -22,6 +22,7 @@ from quorate.rounds.terms import Agreed
 from quorate.train.checkpoint.pending import kept_of, restore
 from quorate.train.copying import adopt, capture
 from quorate.train.headers import bad_in, header_of, put_bad, used_in
+from quorate.train.options import options_of
 from quorate.train.outliving import survivors
 from quorate.train.step_times import Timed
 from quorate.wire.current import Place
@@ -216,6 +217,11 @@ class WorkerRounds:
                 **({} if one.why is None else {"settings": one.settings, "why": one.why}),
             )
 
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether every round waits for all workers, so that all come to each step at the same round."""
+        return self._agreed.quorum == self._agreed.size
+
     # -- checkpoints
 
     @property
@@ -265,34 +271,3 @@ def _measured(one: Round, square: float) -> Measured:
     gradients = sum(count for given in one.contributors.values() for _, count in given)
     told = [(rank, Told(*values)) for rank, own in one.told.items() for values in own]
     return Measured(one.number, one.quorum, gradients, told, square)
-
-
-def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Every number of every parameter group, as JSON: a learning rate held in a tensor is its number."""
-    return [
-        {key: number for key, value in group.items() if (number := _number(value)) is not None}
-        for group in optimizer.param_groups
-    ]
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value.item()
-    if isinstance(value, int | float):
-        return value
-    if isinstance(value, tuple | list) and value and all(isinstance(x, int | float) for x in value):
-        return list(value)
-    return None
-
-
-def put_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Let `options` be in force; returns what was, for the same function."""
-    before = options_of(optimizer)
-    for group, numbers in zip(optimizer.param_groups, options, strict=False):  # the last ones may have come since
-        for key, number in numbers.items():
-            old = group[key]
-            if isinstance(old, Tensor):
-                old.fill_(number)
-            else:
-                group[key] = type(old)(number) if isinstance(number, list) else number
-    return before

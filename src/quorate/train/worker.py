@@ -22,15 +22,17 @@ from quorate.rounds.terms import Agreed
 from quorate.train.agreement import Agreement
 from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
+from quorate.train.edits import Edits
 from quorate.train.entering import admit, begin, compare, connect, enter, met
 from quorate.train.neighbours import NeighboursOf
+from quorate.train.options import put_options
 from quorate.train.outer import updater
 from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
 from quorate.train.own_replica import Own
 from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own
 from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import agreed_closure, plain_step
-from quorate.train.rounds import WorkerRounds, put_options
+from quorate.train.rounds import WorkerRounds
 from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.step_times import StepTimer
 from quorate.train.updating import has_gradient, standing_at, with_gradient
@@ -68,7 +70,7 @@ class OptimizerWorker:
         self.came_with: Flat | None = None  # of its replica, as long as all rest at the mean of all
         self.safeguards, self.saving = Safeguards(self, place, watched), saving(place)
         self.replica: OwnReplica = Own(self, plain, place)
-        self.updater, self.losses = updater, Losses(self)
+        self.updater, self.losses, self.edits = updater, Losses(self), Edits(self)
         self.arrange()
         compare(self.peers.layout, self.wire)
         begin(self, model)
@@ -237,6 +239,7 @@ class OptimizerWorker:
                 "step() was called after optimizer.finish(); finish() is the last call of a training"
             )
         self.saving.boundary(is_forward_done=True)
+        self.edits.step_begins()
         self.step, self.came_with, of_closure = self.step + 1, None, None
         if closure is not None and (self._rounds is not None or not self.strategy.has_means or self.strategy.is_apart):
             with torch.enable_grad():
@@ -258,6 +261,7 @@ class OptimizerWorker:
         self._agreed = False
         self._closure = None
         loss, self._loss = self._loss if of_closure is None else of_closure, None
+        self.edits.step_ended()
         self.timer.ended(is_scaled="found_inf" in self.optimizer.__dict__)
         self.saving.stepped()
         self.losses.look()

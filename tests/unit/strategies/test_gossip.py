@@ -89,6 +89,24 @@ def test_on_a_complete_graph_d_psgd_is_averaging(size: int) -> None:
         assert torch.allclose(told.means[0], total, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", CONSERVING)
+@pytest.mark.parametrize("size", [2, 4, 5])
+def test_an_evaluation_changes_nothing(name: str, size: int) -> None:
+    """What is under way when all rest is taken in by the step that would have taken it in anyhow."""
+    if name == "ad-psgd" and size > 2:
+        size = 2  # among more it is a matter of time who asks whom first
+    settings: dict[str, Any] = {"strategy": name}
+    if name in ("d-psgd", "ad-psgd"):
+        settings["overlap"] = True
+    with_, without = (
+        run(size, lambda w, e=evaluates: train(w, 8, pauses=lambda rank, step: 0.01, evaluates=e, **settings))
+        for evaluates in ((2, 3, 6), ())
+    )
+    for one, other in zip(with_, without, strict=True):
+        assert torch.allclose(one.end, other.end, atol=1e-6)
+        assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(one.steps, other.steps, strict=True))
+
+
 @pytest.mark.parametrize("topology", ["ring", "random:degree=3", "star"])
 def test_d_psgd_is_the_recursion_of_the_paper(topology: str) -> None:
     size, steps = 5, 4

@@ -36,7 +36,13 @@ class Seen:
 
 
 def train(
-    wire: Wire, *, steps: int = 12, before_step: Tamper = nothing, between: Tamper = nothing, **settings: Any
+    wire: Wire,
+    *,
+    steps: int = 12,
+    before_step: Tamper = nothing,
+    between: Tamper = nothing,
+    in_hook: Tamper = nothing,
+    **settings: Any,
 ) -> Seen:
     """A training that keeps what it raised."""
     seen = Seen()
@@ -48,6 +54,7 @@ def train(
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
         optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        optimizer.register_step_post_hook(lambda *_: in_hook(world.rank, seen.steps, model))
         for step in range(steps):
             between(world.rank, step, model)
             x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + world.rank))
@@ -181,7 +188,7 @@ def parts(rank: int, at: int) -> dict[str, Tamper]:
                 bias = model[0].bias  # type: ignore[index]
                 bias[1] = torch.nextafter(bias[1], torch.tensor(10.0))
 
-    return {"between": change}
+    return {"in_hook": change}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
