@@ -70,13 +70,16 @@ class LocalSteps:
     """What a worker has done since the last mean; the state of a strategy of local steps, or a part of it."""
 
     steps: float = kept("average", default=0)
+    done: float = kept("average", default=0.0)
+    """What these steps count, all together."""
     examples: float = kept("average", default=0)
     began: float | None = kept("drop", default=None)
     """When the first step after the last mean began."""
 
-    def count(self, worker: Stepping, period: Every) -> None:
-        """A step was made."""
+    def count(self, worker: Stepping, period: Every, weight: float = 1.0) -> None:
+        """A step was made, which counts `weight`."""
         self.steps += 1
+        self.done += weight
         if period.unit == "examples":
             self.examples += worker.examples
         if self.began is None:
@@ -94,9 +97,9 @@ class LocalSteps:
         0 where it has made no step since the last one.
         """
         if period.unit == "steps":
-            return self.steps / period.count
-        return self.examples if period.unit == "examples" else self.steps
+            return self.done / period.count
+        return self.examples if period.unit == "examples" else self.done
 
     def restart(self) -> None:
         """A mean is over."""
-        self.steps, self.examples, self.began = 0, 0, None
+        self.steps, self.done, self.examples, self.began = 0, 0.0, 0, None

@@ -60,6 +60,10 @@ class OwnReplica(Protocol):
         """
         ...
 
+    def shift(self, way: Flat) -> None:
+        """Add a vector that begins with the parameters, in the order of their layout, to the model's parameters."""
+        ...
+
     def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
         """The parameters in such a vector, as a vector over all of them (0 where they are not in it): a copy."""
         ...

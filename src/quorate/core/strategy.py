@@ -55,10 +55,11 @@ class Mean(Protocol):
 class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
 
-    def contribute(self, vector: Flat | None = None, *, waits: bool = True) -> Work[int]:
+    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
         """Hand in the gradient as it stands in `.grad`, unscaled, or `vector`; done when it need not be waited for.
 
-        `waits` says whether the strategy does wait for it before the worker goes on computing.
+        `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
+        does wait for it before the worker goes on computing.
         """
         ...
 

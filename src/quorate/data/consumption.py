@@ -20,6 +20,10 @@ class Consumed:
         self.seconds = 0.0
         """Spent in waiting for a loader."""
         self.examples: int | None = None
+        self.all_examples = 0
+        """Since the beginning."""
+        self.full_batch = 1
+        """Examples of a batch that is not a short one."""
         self.tokens: int | None = None
         self.steps: int | None = None
         """How many steps optimizers have taken, all together; None: it is not known, as none is distributed."""
@@ -28,6 +32,7 @@ class Consumed:
         """One batch was taken; its `tokens`, where it has some, is a whole number."""
         self.seconds += seconds
         self.examples = (self.examples or 0) + examples
+        self.all_examples += examples
         tokens = getattr(batch, "tokens", None)
         if isinstance(tokens, int):
             self.tokens = (self.tokens or 0) + tokens

@@ -216,6 +216,7 @@ class Loader:
         """The batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
+        taken.full_batch = max(taken.full_batch, self.batch_size)
         limit: Limit | None = place.kept.get(LIMIT)
         is_over = False
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError, unknown
@@ -62,7 +63,7 @@ class Agreed:
         if wanted == "majority":
             return size // 2 + 1
         assert isinstance(wanted, int | float)
-        return wanted if isinstance(wanted, int) else math.ceil(wanted * size)
+        return wanted if isinstance(wanted, int) else math.ceil(Fraction(repr(wanted)) * size)  # 0.28 of 25 is 7
 
     @property
     def is_large(self) -> bool:

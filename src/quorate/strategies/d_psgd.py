@@ -69,11 +69,14 @@ class DPSGD(GossipWithMomenta):
             self._give(worker)
         self.drain(worker)
         assert s.given is not None and s.mixed is not None
-        worker.replica.take_edits(s.given, into=s.mixed)
-        self.put(worker, s.mixed)  # sum_j W_ij x_j
+        if self.momentum == "average":
+            x = worker.parameters
+            self.put(worker, s.mixed)
+            worker.parameters = x
         self.forget(worker, s.graph)
+        worker.update(worker.gradient)  # of the gradient at x_i, and weight decay there
+        worker.replica.shift(s.mixed.add_(s.given, -1.0))  # from x_i to sum_j W_ij x_j
         s.given = s.mixed = None
-        worker.update(worker.gradient)  # of the gradient at x_i, before it was mixed
         if self.overlap:
             self._give(worker)
 
@@ -86,9 +89,8 @@ class DPSGD(GossipWithMomenta):
         s: State = worker.state
         if s.mixed is None or s.given is None:
             return worker.parameters
-        x = worker.replica.parameters_of(s.mixed)
-        worker.replica.take_edits(s.given, into=x)
-        return x
+        x = worker.parameters
+        return x.add_(worker.replica.parameters_of(s.mixed)).add_(worker.replica.parameters_of(s.given), -1.0)
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from quorate.core.common_point import CommonPoint
+from quorate.core.contracts import Work
 from quorate.core.local_steps import every
 from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
@@ -80,12 +81,17 @@ class EagerAveraging(Strategy):
     def step(self, worker: Worker) -> None:
         point, period = worker.state, every(self.sync_every)
         worker.update(worker.gradient)
-        point.count(worker.replica, period)
+        point.count(worker.replica, period, worker.weight)
         if point.is_due(worker.replica, period):
-            worker.rounds.contribute(point.hand_in(worker.parameters)).wait()
+            self._hand_in(worker).wait()
             for one in worker.rounds.completed():
                 self.apply(worker, one)
             worker.parameters = point.go_on()
+
+    def _hand_in(self, worker: Worker, *, waits: bool = True) -> Work[int]:
+        point = worker.state
+        weight = point.done / point.steps
+        return worker.rounds.contribute(point.hand_in(worker.parameters), waits=waits, weight=weight)
 
     def apply(self, worker: Worker, one: Mean) -> None:
         worker.state.take(one.mean, one.mine)
@@ -108,7 +114,7 @@ class EagerAveraging(Strategy):
 
     def _settle(self, worker: Worker, *, ended: bool) -> None:
         if worker.state.steps:
-            worker.rounds.contribute(worker.state.hand_in(worker.parameters), waits=False)
+            self._hand_in(worker, waits=False)
         worker.rounds.settle(ended=ended)
         has_moved, common = worker.state.rest(), worker.state.go_on()
         if has_moved:

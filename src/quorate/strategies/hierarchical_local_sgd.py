@@ -89,7 +89,7 @@ class HierarchicalLocalSGD(LocalSGD):
     def step(self, worker: Worker) -> None:
         state: State = worker.state
         worker.update(worker.gradient)
-        state.count(worker.replica, self.period_of(worker))
+        state.count(worker.replica, self.period_of(worker), worker.weight)
         if not state.is_due(worker.replica, self._after(state.meetings + 1)):
             return
         if state.meetings + 1 < self.across_every:

@@ -80,7 +80,7 @@ class LocalSGD(Strategy):
     def step(self, worker: Worker) -> None:
         local: LocalSteps = worker.state
         worker.update(worker.gradient)  # line 4
-        local.count(worker.replica, self.period_of(worker))
+        local.count(worker.replica, self.period_of(worker), worker.weight)
         if local.is_due(worker.replica, self.period_of(worker)):  # line 5
             self.meet(worker)
 

@@ -59,7 +59,7 @@ class Streaming(PostLocalSGD):
 
     def step(self, worker: Worker) -> None:
         if worker.state.is_local:
-            worker.state.gone(worker.replica.examples if every(self.sync_every).unit == "examples" else 1.0)
+            worker.state.gone(worker.replica.examples if every(self.sync_every).unit == "examples" else worker.weight)
         super().step(worker)
         self.outer_steps.take_in(worker, worker.state, age=self.overlap)
 

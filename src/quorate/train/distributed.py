@@ -26,6 +26,7 @@ from quorate.train.rest import rests_with_loaders
 from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
 from quorate.train.step_times import RECORDER
 from quorate.train.watch import Watch
+from quorate.train.weights import Weight, check_weight
 from quorate.train.worker import OptimizerWorker
 from quorate.wire import current
 
@@ -129,6 +130,7 @@ def distribute(
     alone: Literal["bypass", "algorithm"] = "bypass",
     on_nonfinite: OnNonfinite = "warn",
     compare_every: int = COMPARE_EVERY,
+    weight: Weight = "equal",
     **settings: Any,
 ) -> O:
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
@@ -144,6 +146,9 @@ def distribute(
     well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
     does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
     `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
+
+    `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
+    loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size.
 
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for an optimizer that is
     distributed already, and on every worker where the workers' models differ.
@@ -182,7 +187,8 @@ def distribute(
         swapped.__class__ = _class_of(Distributes, plain)
         try:
             watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, strategy=label)
-            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, watched)
+            check_weight(weight, chosen, label)
+            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, watched, weight)
         except BaseException:
             swapped.__class__ = plain
             raise

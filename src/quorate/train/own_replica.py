@@ -63,7 +63,7 @@ class Own:
 
     def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
         chosen: list[Tensor | None] = list(self._chosen(only))
-        behind = [torch.tensor(numbers)] if numbers else []
+        behind = [torch.tensor(numbers, dtype=self._wide)] if numbers else []
         vector = Flat.zeros(self._layout(moments, len(numbers), only))
         pack([*chosen, *(self._moments(only) if moments else []), *behind], vector)
         return vector
@@ -129,6 +129,17 @@ class Own:
             numbers.mul_(factors[group_of[id(p)]])
         return found
 
+    @property
+    def _wide(self) -> torch.dtype:
+        """Of numbers that travel with the parameters: float64 where a parameter has as much precision."""
+        double = (torch.float64, torch.complex128)
+        return torch.float64 if any(p.dtype in double for p in self._worker.trained) else torch.float32
+
+    def shift(self, way: Flat) -> None:
+        with torch.no_grad():
+            for p, numbers in zip(self._worker.trained, way.segments(), strict=False):
+                p.add_(numbers)
+
     def _chosen(self, only: Sequence[int] | None) -> Sequence[Parameter]:
         trained = self._worker.trained
         return trained if only is None else [trained[place] for place in only]
@@ -145,7 +156,7 @@ class Own:
             for kept in self._kept_keys() if moments else []:
                 tensors += [(f"{name}/{kept}", p) for name, p in named]
             if numbers:
-                tensors.append((_NUMBERS, torch.zeros(numbers)))
+                tensors.append((_NUMBERS, torch.zeros(numbers, dtype=self._wide)))
             self._layouts[key] = layout_of(tensors, header=own.header)
         return self._layouts[key]
 

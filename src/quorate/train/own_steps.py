@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
 from quorate.core.resize import laws_of
 from quorate.train.entering import compare_anew
@@ -49,6 +49,17 @@ def leaves_out_own(worker: OptimizerWorker) -> bool:
     names = [segment.name for segment in worker.peers.layout.segments]
     finite.note(names, [p.grad for p in worker.trained])
     return worker.safeguards.leaves_out([worker.rank], worker.timer.rounds + 1)
+
+
+def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:
+    """Those of an optimizer's parameters that are trained, by name, in the model's order.
+
+    Those that the model does not know come last, in the optimizer's order.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    order = {key: place for place, key in enumerate(names)}
+    chosen = sorted((p for p in every if p.requires_grad), key=lambda p: order.get(id(p), len(order)))
+    return [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
 
 
 def arrange_anew(worker: OptimizerWorker, place: Place, *, in_backward: bool) -> None:

@@ -73,15 +73,17 @@ class WorkerRounds:
         self._mean = None
         self.rounds.lay_out(layout)
 
-    def contribute(self, vector: Flat | None = None, *, waits: bool = True) -> Work[int]:
+    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
         """See `core.strategy.WorkerRounds`."""
         worker = self._worker
         worker.timer.arrived()
+        # 1 for a step of full batches, so that dividing by the number of workers stays right
+        counts = (worker.weight if weight is None else weight) / worker.step_weight.full
         with worker.timer.spending("encode"):
-            given = self._gradient() if vector is None else self._packed(vector)
+            given = self._gradient(counts) if vector is None else self._packed(vector, counts)
             work = self.rounds.contribute(
                 given,
-                weight=worker.weight,
+                weight=counts,
                 step=worker.step,
                 options=options_of(worker.optimizer),
                 waits=waits,
@@ -101,15 +103,15 @@ class WorkerRounds:
         """See `core.strategy.WorkerRounds`."""
         self.rounds.agree(why=why, **settings)
 
-    def _packed(self, vector: Flat) -> Flat:
+    def _packed(self, vector: Flat, weight: float) -> Flat:
         """Its own memory, as rounds take it, with a header."""
         worker = self._worker
-        packed = vector.times(worker.weight / worker.size, self.rounds.blank())
-        packed.header.copy_(header_of(worker.weight, [True] * len(worker.trained), packed.layout))
+        packed = vector.times(weight / worker.size, self.rounds.blank())
+        packed.header.copy_(header_of(weight, [True] * len(worker.trained), packed.layout))
         self._look(packed, packed.segments())
         return packed
 
-    def _gradient(self) -> Flat | None:
+    def _gradient(self, weight: float) -> Flat | None:
         """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
         worker = self._worker
         own: dict[str, Any] = worker.optimizer.__dict__
@@ -119,9 +121,9 @@ class WorkerRounds:
             return None
         scale = own.get("grad_scale")
         vector = self.rounds.blank()
-        share = worker.weight / worker.size
+        share = weight / worker.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
-        vector.header.copy_(header_of(worker.weight, [grad is not None for grad in grads], vector.layout))
+        vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
         self._look(vector, grads)
         return vector
 

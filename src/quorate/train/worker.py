@@ -29,13 +29,14 @@ from quorate.train.options import put_options
 from quorate.train.outer import updater
 from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
 from quorate.train.own_replica import Own
-from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own
+from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own, trained_in_order
 from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import agreed_closure, plain_step
 from quorate.train.rounds import WorkerRounds
 from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.step_times import StepTimer
 from quorate.train.updating import has_gradient, standing_at, with_gradient
+from quorate.train.weights import StepWeight, Weight
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
 
@@ -52,12 +53,14 @@ class OptimizerWorker:
         place: Place,
         name: str,
         watched: Watched,
+        weight: Weight = "equal",
     ) -> None:
         meter = Meter()
         wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
         self.timer = StepTimer(place, name, meter)
         self._pacing: Pacing | None = place.kept.get(PACING)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
+        self.step_weight = StepWeight(place, weight)
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
@@ -83,15 +86,10 @@ class OptimizerWorker:
 
     def arrange(self) -> None:
         """Lay out the parameters that are trained now, in the same order on every worker."""
-        names = {id(p): name for name, p in self._model.named_parameters()}
-        order = {key: place for place, key in enumerate(names)}
         self.every = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.is_trained = [p.requires_grad for p in self.every]
-        chosen = sorted(
-            (p for p in self.every if p.requires_grad), key=lambda p: order.get(id(p), len(order))
-        )  # the model's order; stable, so that parameters the model does not know keep the optimizer's
-        named = [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
-        self.trained = chosen
+        named = trained_in_order(self.every, self._model)
+        self.trained = [p for _, p in named]
         spending, overlap = self._listeners.spending, self.agrees_in_backward
         self.peers = Agreement(named, self.wire, spending, self.timer, self.safeguards, overlap=overlap)
         self.peers.marks.follow(self.saving, self)
@@ -108,8 +106,13 @@ class OptimizerWorker:
         if self._closure is None:
             self.safeguards.step_begins()
         arrange_anew(self, self._place, in_backward=True)
-        self.peers.ready.begin()
+        self._gradient_begins()
         self.neighbours.goes_on()
+
+    def _gradient_begins(self) -> None:
+        self.weight = self.step_weight.of_step()
+        self.peers.ready.scale = self.weight / self.size
+        self.peers.ready.begin()
 
     def forward_ended(self, losses: Any) -> None:
         """What backward was called on; a worker that is to be late is late here."""
@@ -247,7 +250,7 @@ class OptimizerWorker:
         elif closure is not None:
             self._closure = agreed_closure(closure, self.wire)
         if self.agrees_in_backward and not self._agreed and closure is None and has_gradient(self.trained):
-            self.peers.ready.begin()  # these gradients came without a backward
+            self._gradient_begins()  # these came without a backward
             self.peers.ready.touched = [p.grad is not None for p in self.trained]
             self.strategy.backward(self)
         self._loss = None
@@ -258,10 +261,10 @@ class OptimizerWorker:
             self.strategy.step(self)
         if self._rounds is None and not self.strategy.is_apart:
             self.safeguards.digests.look(self.timer.rounds)
-        self._agreed = False
-        self._closure = None
+        self._agreed, self._closure = False, None
         loss, self._loss = self._loss if of_closure is None else of_closure, None
         self.edits.step_ended()
+        self.step_weight.step_ended()
         self.timer.ended(is_scaled="found_inf" in self.optimizer.__dict__)
         self.saving.stepped()
         self.losses.look()

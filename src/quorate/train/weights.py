@@ -1,0 +1,57 @@
+"""What a worker's gradient counts in a mean: as much as any other's, or as many examples as it was computed on."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.strategy import Strategy
+from quorate.data.consumption import consumed
+from quorate.wire.current import Place
+
+Weight = Literal["equal", "examples"]
+
+
+def check_weight(weight: str, strategy: Strategy, label: str | None) -> None:
+    """Raise `ConfigurationError` for an unknown setting, and for a strategy that forms no mean of all workers."""
+    if weight not in get_args(Weight):
+        raise unknown("weight", weight, get_args(Weight))
+    if weight == "examples" and strategy.is_apart and not strategy.has_means:
+        raise ConfigurationError(
+            f'weight="examples" weighs the means of all workers, and {label} forms none: what neighbours count is said '
+            "by the topology"
+        )
+
+
+class StepWeight:
+    """The weight of one worker's steps, under the setting `weight` of `distribute`."""
+
+    def __init__(self, place: Place, weight: Weight) -> None:
+        self._place, self._weighs = place, weight == "examples"
+        self._until = consumed(place).all_examples
+        self._newest = self._largest = 1.0
+
+    def of_step(self) -> float:
+        """The examples that were loaded since the step before, or 1 where all count the same.
+
+        A step without a new batch counts as much as the one before. Raises `ConfigurationError` where nobody counts
+        examples.
+        """
+        if not self._weighs:
+            return 1.0
+        loaded = consumed(self._place).all_examples
+        if loaded == 0:
+            raise ConfigurationError('weight="examples" needs the loader of quorate.shard, which counts the examples')
+        if loaded > self._until:
+            self._newest = float(loaded - self._until)
+            self._largest = max(self._largest, self._newest)
+        return self._newest
+
+    @property
+    def full(self) -> float:
+        """What a step without short batches counts; under rounds a gradient counts as a share of it."""
+        return max(self._largest, float(consumed(self._place).full_batch)) if self._weighs else 1.0
+
+    def step_ended(self) -> None:
+        """What is loaded from now on is of the next step."""
+        self._until = consumed(self._place).all_examples

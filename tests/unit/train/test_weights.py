@@ -1,0 +1,98 @@
+"""`weight="examples"`: short batches count by their size in every mean of all workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+
+SIZE = 2
+DATA = torch.arange(10, dtype=torch.float64)
+"""In batches of 4, dealt out to 3 workers, the last one has 2."""
+
+
+def ends(size: int = SIZE, *, loads: bool = True, share: str = "static", epochs: int = 1, **settings: Any) -> list[Any]:
+    """The parameter of a model of one number that learns the mean of DATA, and the batches of every worker."""
+
+    def live(wire: Wire) -> tuple[float, list[list[float]]]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world = quorate.join()
+            model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+            torch.nn.init.zeros_(model.weight)
+            plain = torch.optim.SGD(model.parameters(), lr=0.5)
+            optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+            data = torch.utils.data.TensorDataset(DATA)
+            loader: Any = quorate.shard(data, 4, shuffle=False, share=share) if loads else [[DATA[:1]]]  # type: ignore[arg-type]
+            batches = []
+            for _ in range(epochs):
+                for (x,) in loader:
+                    batches.append(x.tolist())
+                    optimizer.zero_grad()
+                    ((model.weight - x) ** 2).mean().backward()
+                    wire.clock.sleep(0.01 * (1 + world.rank))
+                    optimizer.step()
+            optimizer.finish()
+            place.leave()
+            return model.weight.item(), batches
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(size).run(live)
+
+
+def recursion(batches: list[list[list[float]]], *, by_examples: bool) -> float:
+    """Synchronous SGD on what all workers had in each step."""
+    w = 0.0
+    for step in zip(*batches, strict=True):
+        weights = [len(x) if by_examples else 1 for x in step]
+        gradients = [2 * (w - sum(x) / len(x)) for x in step]
+        w -= 0.5 * sum(n * g for n, g in zip(weights, gradients, strict=True)) / sum(weights)
+    return w
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "quorum"])
+@pytest.mark.parametrize("by_examples", [True, False])
+def test_a_short_batch_counts_by_its_size(name: str, by_examples: bool) -> None:
+    settings = {"wait_for": "all", "divide_by": "arrived"} if name == "quorum" else {}
+    found = ends(3, share="dynamic", strategy=name, weight="examples" if by_examples else "equal", **settings)
+    batches = [one[1] for one in found]
+    assert sorted(len(x) for one in batches for x in one) == [2, 4, 4]
+    assert found[0][0] == pytest.approx(recursion(batches, by_examples=by_examples), abs=1e-12)
+
+
+def test_local_steps_count_by_their_examples() -> None:
+    found = ends(3, share="dynamic", strategy="local-sgd", sync_every=1, weight="examples")
+    batches = [one[1] for one in found]
+    assert sorted(len(x) for one in batches for x in one) == [2, 4, 4]
+    assert found[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["eager-solo", "eager-averaging", "diloco", "slowmo", "post-local-sgd", "group-averaging"]
+)
+def test_every_strategy_that_forms_means_takes_it(name: str) -> None:
+    for end, _ in ends(3, share="dynamic", epochs=2, strategy=name, weight="examples"):
+        assert -20 < end < 30
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "sgp", "relay"])
+def test_gossip_has_no_means_of_all(name: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f'weight="examples" weighs the means of all workers, and {name} forms'
+    ):
+        ends(strategy=name, weight="examples")
+
+
+def test_somebody_has_to_count() -> None:
+    with pytest.raises(ConfigurationError, match="needs the loader of quorate.shard"):
+        ends(loads=False, strategy="all-reduce", weight="examples")
+    with pytest.raises(ConfigurationError, match='unknown weight "tokens"'):
+        ends(strategy="all-reduce", weight="tokens")
