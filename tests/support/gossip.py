@@ -51,6 +51,7 @@ def train(
     steps: int,
     *,
     heavy: float = 0.0,
+    decay: float = 0.0,
     pauses: Callable[[int, int], float] = lambda rank, step: 0.0,
     evaluates: tuple[int, ...] = (),
     crashes: int | None = None,
@@ -61,8 +62,9 @@ def train(
 ) -> Told:
     """Plain SGD on a small net, with data of each worker's own.
 
-    `spoils` is a rank and a step whose loss is no number; `trains` says from which steps on the first layer is frozen
-    or trained, `adds` at which step the last one is given to the optimizer (None: it has it from the beginning).
+    `told.steps` are gradients without weight decay. `spoils` is a rank and a step whose loss is no number; `trains`
+    says from which steps on the first layer is frozen or trained, `adds` at which step the last one is given to the
+    optimizer (None: it has it from the beginning).
     """
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     draw = torch.Generator().manual_seed(1)
@@ -70,7 +72,7 @@ def train(
         for p in model.parameters():
             p.copy_(torch.randn(p.shape, generator=draw))
     first = [p for layer in (model[:2] if adds is not None else model) for p in layer.parameters()]
-    plain = torch.optim.SGD(first, lr=RATE, momentum=heavy)
+    plain = torch.optim.SGD(first, lr=RATE, momentum=heavy, weight_decay=decay)
     optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
     worker = optimizer.__dict__["_quorate_worker"]
     begin = flat(model.parameters())

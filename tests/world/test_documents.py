@@ -40,11 +40,19 @@ SUPPLIED = {
 AFTERWARDS = {
     "docs/howto/add-a-strategy.md": """
         plain = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = quorate.distribute(plain, model, strategy="periodic-averaging")
-        for batch in loader:
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer = quorate.distribute(
+            plain, model, strategy="periodic-averaging", sync_every=7, compare_every=1, alone="algorithm"
+        )
+        for _ in range(10):
+            for batch in loader:
+                loss_of(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            own = world.gather(model.weight.detach())
+            with world.evaluate():
+                every = world.gather(model.weight.detach())
+                assert all(torch.equal(each, every[0]) for each in every)
+                assert torch.allclose(every[0], sum(own) / len(own), atol=1e-6)
         optimizer.finish()
         every = world.gather(model.weight.detach())
         assert all(torch.equal(each, every[0]) for each in every)

@@ -21,12 +21,16 @@ class CommonPoint(LocalSteps):
     has_moved: bool = kept("drop", default=False)
     """Whether the common point is another one than when all rested last; equal on all workers while they rest."""
 
-    def hand_in(self, reached: Flat) -> Flat:
-        """What the newest local steps did, up to `reached`; it is pending from now on."""
-        way = reached - self.begun
+    def hand_in(self, reached: Flat) -> tuple[Flat, float]:
+        """What the newest local steps did, up to `reached`, and what one of them counts; it is pending from now on."""
+        way, weight = reached - self.begun, self.done / self.steps
         self.pending.append(way)
         self.restart()
-        return way
+        return way, weight
+
+    def move_to(self, common: Flat) -> None:
+        """All go on from `common`, by no step of theirs."""
+        self.common, self.begun, self.has_moved = common, common.clone(), True
 
     def take(self, mean: Flat, mine: int) -> None:
         """All went on by `mean`, in which the first `mine` of what is pending have come."""

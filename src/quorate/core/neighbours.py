@@ -115,6 +115,14 @@ class Neighbours(Protocol):
         """
         ...
 
+    def open(self) -> None:
+        """From now on a worker that rests or ends tells all others, so that exchanges go on without it.
+
+        Called in `start`, on every worker, by a strategy that also forms means of all workers; under gossip it holds
+        from the beginning.
+        """
+        ...
+
     def blank(self) -> Flat:
         """A vector to be filled, and then given without being copied."""
         ...

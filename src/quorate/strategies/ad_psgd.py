@@ -34,6 +34,7 @@ from typing import ClassVar
 
 from quorate.core.contracts import Work
 from quorate.core.draws import mixed
+from quorate.core.kept_copy import KeptCopy
 from quorate.core.neighbours import Answer, Request
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
@@ -44,15 +45,12 @@ from quorate.topology.living import among
 
 
 @dataclass(kw_only=True)
-class State(OnGraph):
+class State(KeptCopy, OnGraph):
     """The parameters between steps, which neighbours move as well; what was sent to be averaged, and the answer."""
 
-    x: Flat = kept("average")
-    shown: Flat | None = kept("drop", default=None)
-    """x as it was when the model got it."""
+    asked: tuple[Flat, Work[Answer]] | None = kept("drop", default=None)
     is_averaged: bool = kept("drop", default=False)
     """Whether the neighbour that is asked ahead has answered before the next step."""
-    asked: tuple[Flat, Work[Answer]] | None = kept("drop", default=None)
 
 
 @register("ad-psgd")
@@ -88,15 +86,9 @@ class ADPSGD(Gossip):
         s.is_averaged = False
         with worker.neighbours.lock:
             worker.update(worker.gradient, at=s.x)
-            self._show(worker)
+            s.show(worker)
         if self.overlap:
             s.asked = self._ask(worker)
-
-    def _show(self, worker: Worker) -> None:
-        """Write x into the model; called under the lock."""
-        s: State = worker.state
-        worker.parameters = s.x
-        s.shown = s.x.clone() if s.shown is None else s.shown.copy_(s.x)
 
     def _ask(self, worker: Worker) -> tuple[Flat, Work[Answer]] | None:
         s, rank, step = worker.state, worker.rank, worker.step
@@ -114,7 +106,7 @@ class ADPSGD(Gossip):
 
     def resumed(self, worker: Worker) -> None:  # a draw is by the step: no exchange is numbered
         with worker.neighbours.lock:
-            self._show(worker)
+            worker.state.show(worker)
 
     def finish(self, worker: Worker) -> None:
         super().finish(worker)
@@ -122,10 +114,8 @@ class ADPSGD(Gossip):
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
-        if s.shown is not None:
-            with worker.neighbours.lock:
-                if worker.replica.take_edits(s.shown, into=s.x):
-                    s.shown.copy_(worker.parameters)
+        with worker.neighbours.lock:
+            s.take_edits(worker)
         if s.asked is not None:
             sent, answer = s.asked
             theirs, s.asked, s.is_averaged = answer.wait()[0], None, True

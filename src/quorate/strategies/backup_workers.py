@@ -5,8 +5,9 @@ by what has arrived. Gradients are never stale.
 
 Cost: As `quorum`; the work of those left out is lost.
 
-When it loses: Where the same workers are always slow: what they see is never learnt. With few workers: one of four is
-a quarter of the work.
+When it loses: With fewer than 10 workers nine in ten are all of them: it is plain synchronous SGD, unless `wait_for`
+is set, such as to 3 of 4, and then a quarter of the work is lost. Where the same workers are always slow: what they
+see is never learnt.
 
 Honesty:
 - worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from quorate.core.common_point import CommonPoint
-from quorate.core.contracts import Work
 from quorate.core.local_steps import every
 from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
@@ -60,7 +59,6 @@ class EagerAveraging(Strategy):
     """As of `quorum`."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """As of `quorum`."""
-
     on_death: Literal["continue", "stop"] = "continue"
     """As of `quorum`."""
 
@@ -83,15 +81,11 @@ class EagerAveraging(Strategy):
         worker.update(worker.gradient)
         point.count(worker.replica, period, worker.weight)
         if point.is_due(worker.replica, period):
-            self._hand_in(worker).wait()
+            way, weight = point.hand_in(worker.parameters)
+            worker.rounds.contribute(way, weight=weight).wait()
             for one in worker.rounds.completed():
                 self.apply(worker, one)
             worker.parameters = point.go_on()
-
-    def _hand_in(self, worker: Worker, *, waits: bool = True) -> Work[int]:
-        point = worker.state
-        weight = point.done / point.steps
-        return worker.rounds.contribute(point.hand_in(worker.parameters), waits=waits, weight=weight)
 
     def apply(self, worker: Worker, one: Mean) -> None:
         worker.state.take(one.mean, one.mine)
@@ -100,8 +94,7 @@ class EagerAveraging(Strategy):
         return worker.state.common  # type: ignore[no-any-return]
 
     def adopted(self, worker: Worker, common: Flat) -> None:
-        point = worker.state
-        point.common, point.begun, point.has_moved = common, common.clone(), True
+        worker.state.move_to(common)
 
     def resumed(self, worker: Worker) -> None:
         worker.parameters = worker.state.go_on()
@@ -114,7 +107,8 @@ class EagerAveraging(Strategy):
 
     def _settle(self, worker: Worker, *, ended: bool) -> None:
         if worker.state.steps:
-            self._hand_in(worker, waits=False)
+            way, weight = worker.state.hand_in(worker.parameters)
+            worker.rounds.contribute(way, weight=weight, waits=False)
         worker.rounds.settle(ended=ended)
         has_moved, common = worker.state.rest(), worker.state.go_on()
         if has_moved:

@@ -31,7 +31,6 @@ authors' code has tau = 10 and always divides by S + 1)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,7 +43,7 @@ from quorate.core.turns import Turns, mean_of
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
-from quorate.topology.butterfly import Butterfly
+from quorate.topology.butterfly import Butterfly, group_size_near_root
 
 
 @dataclass(kw_only=True)
@@ -62,8 +61,7 @@ class GroupAveraging(LocalSGD):
     sync_every: int | str = 10
     """tau: from one mean of all to the next; as of `local-sgd`."""
     group_size: int | Literal["root"] = "root"
-    """S; "root" is the power of two nearest to the square root of the number of workers (of two that are equally near,
-    as ratios, the larger), at least 2."""
+    """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +69,7 @@ class GroupAveraging(LocalSGD):
             raise ConfigurationError(f'group_size is {self.group_size}; it is a number from 2 on, or "root"')
 
     def start(self, worker: Worker) -> State:
-        root = max(2, 2 ** math.floor(math.log2(worker.size) / 2 + 0.5))
-        size = root if self.group_size == "root" else self.group_size
+        size = group_size_near_root(worker.size) if self.group_size == "root" else self.group_size
         state = State(groups=Butterfly(group_size=size), newest=_copy(worker))
         worker.neighbours.serve("model", lambda request: self._answer(worker, state, request))
         return state
@@ -110,11 +107,11 @@ class GroupAveraging(LocalSGD):
             self._answer(worker, worker.state, request)
 
     def resumed(self, worker: Worker) -> None:
-        worker.state.newest = _copy(worker)
-
-    def adopted(self, worker: Worker, common: Flat) -> None:
         with worker.neighbours.lock:
             worker.state.newest = _copy(worker)
+
+    def adopted(self, worker: Worker, common: Flat) -> None:
+        self.resumed(worker)
 
     def finish(self, worker: Worker) -> None:
         worker.state.has_ended = True

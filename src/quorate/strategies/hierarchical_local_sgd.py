@@ -79,7 +79,7 @@ class HierarchicalLocalSGD(LocalSGD):
         return Every(one.count * means, one.unit)
 
     def start(self, worker: Worker) -> State:
-        worker.neighbours.blank()  # from now on who rests or ends tells all others
+        worker.neighbours.open()
         if self.group_size == "host":
             hosts = worker.neighbours.hosts()
             return State(group=tuple(rank for rank, host in enumerate(hosts) if host == hosts[worker.rank]))

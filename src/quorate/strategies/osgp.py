@@ -22,7 +22,7 @@ Honesty:
 - resume: goes on; every worker with its own numerator and weight, and nothing in flight
 
 Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, Algorithm
-2."""
+2, for tau = 1. With a larger tau workers give in every tau-th step there, and here in every step."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Given, UnderWay, added_up
+from quorate.core.push_sum import PushSum
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -40,16 +41,10 @@ from quorate.strategies.gossip import Gossip, OnGraph, check_patience, own_copy
 
 
 @dataclass(kw_only=True)
-class State(OnGraph):
-    """x and u of the paper's x and w, and the exchanges whose shares have not been taken in, the oldest first."""
+class State(PushSum, OnGraph):
+    """What push-sum holds, and the exchanges whose shares have not been taken in, the oldest first."""
 
-    x: Flat = kept("average")
-    u: float = kept("average", default=1.0)
     under_way: deque[UnderWay] = kept("drop", default_factory=deque)
-    came_x: Flat | None = kept("average", default=None)
-    """Shares that came while all rested, which the next step takes in: their numerators, added up."""
-    came_u: float = kept("average", default=0.0)
-    """Their weights, added up."""
 
 
 @register("osgp")
@@ -60,7 +55,7 @@ class OSGP(Gossip):
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""
     bound: int = 1
-    """Steps that a share may be late (the paper's tau); 0 is `sgp`."""
+    """Steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
     patience: float | None = None
     """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
 
@@ -74,50 +69,35 @@ class OSGP(Gossip):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
-        self._take_edits(worker)
+        s.take_edits(worker.replica)
         worker.update(worker.gradient, at=s.x)
         newest = self.begin(worker, s.graph, s.x, s.u)
         s.under_way.append(newest)
         assert newest.own is not None
-        s.x, s.u = added_up([newest.own, *self._came(worker, at_most=self.bound)], worker.neighbours.blank())
-        s.came_x, s.came_u = None, 0.0
+        came = self._came(worker, at_most=self.bound)
+        s.x, s.u = added_up([newest.own, *s.taken(), *came], worker.neighbours.blank())
         worker.parameters = s.x / s.u
-
-    def _take_edits(self, worker: Worker) -> None:
-        s: State = worker.state
-        z = s.x / s.u  # what the model shows
-        worker.replica.take_edits(z, into=s.x, scale=s.u)
-        if s.came_x is not None:
-            worker.replica.take_edits(z, into=s.came_x, scale=s.came_u)
 
     def _came(self, worker: Worker, *, at_most: int) -> list[Given]:
         """The others' shares that have come, after waiting for those that are more than `at_most` steps late."""
-        s: State = worker.state
-        found = [] if s.came_x is None else [Given(s.came_x, 1.0, (s.came_u,), -1)]
+        s, found = worker.state, []
         while s.under_way and (len(s.under_way) > at_most or s.under_way[0].done()):
             came = s.under_way.popleft().within(self.patience)
             found += [given for peer, given in came.items() if peer != worker.rank]
         return found if self.patience is None else [*found, *worker.neighbours.late()]
 
-    def _keep(self, worker: Worker, came: Sequence[Given]) -> None:
-        """Keep shares for the next step, so that a pause of all does not change what is mixed when."""
-        if came:
-            worker.state.came_x, worker.state.came_u = added_up(came, worker.neighbours.blank())
-
     def mass(self, worker: Worker) -> float:
-        return float(worker.state.u + worker.state.came_u)
+        return float(worker.state.mass)
 
     def consensus(self, worker: Worker) -> Flat:
-        s: State = worker.state
-        own = worker.parameters
-        return own if s.came_x is None else own.copy_((s.x + s.came_x) / (s.u + s.came_u))
+        return worker.state.consensus(worker.parameters)  # type: ignore[no-any-return]
 
     def drain(self, worker: Worker) -> None:
-        self._take_edits(worker)
-        self._keep(worker, self._came(worker, at_most=0))
+        worker.state.take_edits(worker.replica)
+        worker.state.keep(self._came(worker, at_most=0), worker.neighbours.blank())
 
     def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
-        self._keep(worker, [*self._came(worker, at_most=0), *late])
+        worker.state.keep([*self._came(worker, at_most=0), *late], worker.neighbours.blank())
         super().absorb(worker, late)
 
     def resumed(self, worker: Worker) -> None:

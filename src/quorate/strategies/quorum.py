@@ -14,7 +14,9 @@ each version that is pending, and the results that a slow worker has not applied
 When it loses: Where all workers are equally fast: late gradients are staler than they need be, and the exchange does
 not overlap with the backward pass. Under severe imbalance with a small quorum, fresh gradients are few and stale ones
 many: accuracy suffers (60.6 % against 69.7 % for solo and majority on UCF101 in the paper). At learning rates where
-synchronous SGD is only just stable.
+synchronous SGD is only just stable. Where a worker has to see its own newest gradient in the parameters ("read my
+writes", which parameter servers with bounded staleness promise): one that was too late for a round goes on at once, on
+parameters that its gradient has not been added to yet; with `wait_for="all"` that does not happen.
 
 Honesty:
 - worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given

@@ -33,20 +33,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.neighbours import Given
-from quorate.core.resize import kept
+from quorate.core.push_sum import PushSum
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.gossip import OnGraph, check_patience
 from quorate.strategies.gossip_momenta import GossipWithMomenta
 
 
 @dataclass(kw_only=True)
-class State(OnGraph):
-    """x and u of the paper's x and w; what is in flight belongs to nobody."""
-
-    x: Flat = kept("average")
-    u: float = kept("average", default=1.0)
+class State(PushSum, OnGraph):
+    """What push-sum holds."""
 
 
 @register("sgp")
@@ -76,8 +72,7 @@ class SGP(GossipWithMomenta):
         self.forget(worker, s.graph)
 
     def drain(self, worker: Worker) -> None:
-        s: State = worker.state
-        worker.replica.take_edits(s.x / s.u, into=s.x, scale=s.u)  # the model shows z
+        worker.state.take_edits(worker.replica)
 
     def mass(self, worker: Worker) -> float:
         return float(worker.state.u)

@@ -5,8 +5,9 @@ Idea: Workers take local steps and average their parameters every `sync_every` s
 that the local steps had: u = beta u + (x - m) / eta, and x - alpha eta u is where all go on. With alpha = 1 and beta
 = 0 it is `local-sgd`, bit for bit.
 
-eta is the mean over the steps since then, of every parameter group, agreed on with the parameters; where it is 0 (the
-first step of a warm-up, the end of a schedule) nothing is divided: the mean is taken as it is.
+eta is the mean over the steps since then, of every parameter group, agreed on with the parameters. Where it is 0 (the
+first step of a warm-up, the end of a schedule) x - m is not divided by it: u becomes beta u, and all go on at
+(1 - alpha) x + alpha m.
 
 Cost: As `local-sgd`; two more copies of the parameters in memory (x and u), in float32, and a few passes over them
 every `slow_every` means.

@@ -54,8 +54,7 @@ class Streaming(PostLocalSGD):
         self.outer_steps.resume(worker.state, worker.parameters if worker.state.is_local else None)
 
     def adopted(self, worker: Worker, common: Flat) -> None:
-        if worker.state.is_local:
-            worker.state.before = self.outer_steps.place(common)
+        worker.state.before = self.outer_steps.place(common)
 
     def step(self, worker: Worker) -> None:
         if worker.state.is_local:
@@ -64,9 +63,8 @@ class Streaming(PostLocalSGD):
         self.outer_steps.take_in(worker, worker.state, age=self.overlap)
 
     def meet(self, worker: Worker) -> None:
-        mine, weight = self.leftover(worker)
+        self.outer_steps.begin(worker, *self.leftover(worker), worker.state)
         worker.state.restart()
-        self.outer_steps.begin(worker, mine, weight, worker.state)
 
     def leftover(self, worker: Worker) -> tuple[Flat, float]:
         state: State = worker.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
@@ -37,3 +38,9 @@ class Butterfly(Undirected):
         stride = self.group_size ** (round % self.cycle(size))
         first = rank - rank // stride % self.group_size * stride
         return frozenset(range(first, min(size, first + self.group_size * stride), stride)) - {rank}
+
+
+def group_size_near_root(size: int) -> int:
+    """The power of two nearest to the square root of `size` as a ratio (the larger of two that are equally near: 8 of
+    32), at least 2."""
+    return max(2, 1 << math.floor(math.log2(size) / 2 + 0.5))

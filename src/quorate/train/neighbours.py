@@ -62,7 +62,7 @@ class NeighboursOf:
 
     @cached_property
     def _wire(self) -> Wire:
-        self._is_used = True
+        self.open()
         return self._worker.wire.channel("neighbours")
 
     def _layout(self) -> Layout:
@@ -93,6 +93,10 @@ class NeighboursOf:
     def members(self) -> tuple[int, ...]:
         """See `core.neighbours.Neighbours`."""
         return self._members.of(self.round + 1)
+
+    def open(self) -> None:
+        """See `core.neighbours.Neighbours`."""
+        self._is_used = True
 
     def blank(self) -> Flat:
         """See `core.neighbours.Neighbours`."""

@@ -159,3 +159,8 @@ def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
     calls.is_gone(3)
     assert calls.may_settle()
     assert calls.all_ended
+
+
+@pytest.mark.parametrize(("fraction", "size", "wanted"), [(0.28, 25, 7), (0.07, 100, 7), (0.5, 3, 2), (0.9, 4, 4)])
+def test_a_fraction_is_the_decimal_that_was_written(fraction: float, size: int, wanted: int) -> None:
+    assert Agreed(size=size, wait_for=fraction).quorum == wanted

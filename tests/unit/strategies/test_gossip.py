@@ -121,6 +121,19 @@ def test_d_psgd_is_the_recursion_of_the_paper(topology: str) -> None:
         assert torch.allclose(told.given[0], mixed_once_more[rank], atol=2e-6)
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_weight_decay_of_d_psgd_is_that_of_the_parameters_before_they_are_mixed(overlap: bool) -> None:
+    size, steps, decay = 5, 4, 0.5
+    settings: dict[str, Any] = {"strategy": "d-psgd", "topology": "ring", "overlap": overlap}
+    found = run(size, lambda w: train(w, steps + 1, decay=decay, evaluates=(steps,), **settings))
+    weights = torch.tensor(matrix(topology_of("ring", size), size, 0))
+    x = torch.stack([told.begin for told in found])
+    for step in range(steps):
+        x = weights @ x - RATE * (torch.stack([told.steps[step] for told in found]) + decay * x)
+    for rank, told in enumerate(found):
+        assert torch.allclose(told.replicas[0], x[rank], atol=2e-6)
+
+
 def test_d2_is_the_recursion_of_the_paper() -> None:
     size, steps = 5, 4
     found = run(size, lambda w: train(w, steps + 1, evaluates=(steps,), strategy="d2", topology="ring"))

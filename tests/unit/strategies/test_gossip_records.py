@@ -72,3 +72,10 @@ def test_what_travels_is_the_parameters_and_nothing_else(
 ) -> None:
     for steps in steps_of(tmp_path, monkeypatch, 4, **settings):
         assert sum(step["bytes_out"] for step in steps) == vectors * NUMBERS * 4
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"])
+def test_distances_are_those_from_the_mean_of_all(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that mixes with neighbours knows no mean of all, and measures nothing."""
+    steps_of(tmp_path, monkeypatch, 3, strategy=name)
+    assert not [row for rank in range(3) for row in rows(records_of(tmp_path, rank)) if row["kind"] == "distance"]

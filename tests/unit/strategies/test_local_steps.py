@@ -342,3 +342,19 @@ def test_at_every_mean_the_distance_of_each_replica_is_recorded(
         assert 0 < one["distance"] < one["norm"] == pytest.approx(other["norm"])
     if strategy == "local-sgd":
         assert first[-1]["norm"] == pytest.approx(float(told[0].end.norm()), rel=1e-5)
+
+
+def test_numbers_travel_as_precisely_as_the_parameters() -> None:
+    def live(wire: Wire) -> float:
+        current.enter(wire, thread_only=True)
+        try:
+            quorate.join()
+            model = torch.nn.Linear(2, 1, dtype=torch.float64)
+            optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "slowmo")
+            replica = optimizer.__dict__["_quorate_worker"].replica
+            (found,) = replica.numbers_of(replica.read(numbers=(0.1,)))
+            return float(found)
+        finally:
+            current.forget(thread_only=True)
+
+    assert VirtualWorld(2).run(live) == [0.1, 0.1]

@@ -11,6 +11,7 @@ import pytest
 
 from quorate.core.errors import ConfigurationError
 from quorate.topology import topologies
+from quorate.topology.butterfly import group_size_near_root
 from quorate.topology.mixing import matrix, mixing_of
 from quorate.topology.reading import topology_of
 
@@ -156,3 +157,10 @@ def test_drawn_graphs_are_the_same_for_equal_seeds_only() -> None:
 
     assert graph(1) == graph(1)
     assert graph(1) != graph(2)
+
+
+@pytest.mark.parametrize(
+    ("size", "near"), [(2, 2), (4, 2), (8, 4), (16, 4), (32, 8), (64, 8), (128, 16), (512, 32), (1024, 32)]
+)
+def test_groups_near_the_root(size: int, near: int) -> None:
+    assert group_size_near_root(size) == near

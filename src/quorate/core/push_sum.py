@@ -1,0 +1,50 @@
+"""What a worker holds under push-sum: a numerator, its weight, and shares that came while all rested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quorate.core.neighbours import Given, added_up
+from quorate.core.own_replica import OwnReplica
+from quorate.core.resize import kept
+from quorate.core.vectors import Flat
+
+
+@dataclass(kw_only=True)
+class PushSum:
+    """x and u of the paper's x and w; the model shows z = x / u. What is in flight belongs to nobody."""
+
+    x: Flat = kept("average")
+    u: float = kept("average", default=1.0)
+    came_x: Flat | None = kept("average", default=None)
+    """Numerators that came while all rested, added up; the next step takes them in."""
+    came_u: float = kept("average", default=0.0)
+    """Their weights, added up."""
+
+    @property
+    def mass(self) -> float:
+        """The weight of all that this worker holds."""
+        return self.u + self.came_u
+
+    def take_edits(self, replica: OwnReplica) -> None:
+        """What the script has written into the model since it showed z is held from now on."""
+        z = self.x / self.u
+        replica.take_edits(z, into=self.x, scale=self.u)
+        if self.came_x is not None:
+            replica.take_edits(z, into=self.came_x, scale=self.came_u)
+
+    def keep(self, came: Sequence[Given], blank: Flat) -> None:
+        """Hold shares that came while all rest; `blank` takes their sum."""
+        if came or self.came_x is not None:
+            self.came_x, self.came_u = added_up([*came, *self.taken()], blank)
+
+    def taken(self) -> list[Given]:
+        """What came while all rested, as one share; it is held no more."""
+        found = [] if self.came_x is None else [Given(self.came_x, 1.0, (self.came_u,), -1)]
+        self.came_x, self.came_u = None, 0.0
+        return found
+
+    def consensus(self, own: Flat) -> Flat:
+        """What all of it comes to; `own` are the model's parameters, and may be written to."""
+        return own if self.came_x is None else own.copy_((self.x + self.came_x) / self.mass)
