@@ -94,6 +94,14 @@ class Calls:
         worker.activity, worker.computing = "ended" if ended else "settling", None
         self.callers.discard(rank)
 
+    def counted_at(self, now: float) -> int:
+        """How many train on: they have not ended or died, and have not been silent for too long."""
+        return sum(
+            worker.activity not in ("ended", "gone")
+            and (worker.is_present or now - worker.heard_at < self.agreed.patience)
+            for worker in self.workers
+        )
+
     def may_start(self) -> bool:
         """Whether a round starts now."""
         return self._is_called_for() and not self._far_behind()

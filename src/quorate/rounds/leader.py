@@ -47,7 +47,7 @@ class Leader:
         term: int,
         log: Log,
         send: Send,
-        accept: Callable[[Round], None],
+        accept: Callable[[Round, int], None],
         started: int,
         blank: Callable[[], Flat] | None = None,
     ) -> None:
@@ -58,6 +58,8 @@ class Leader:
         self._resumes = started > log.newest
         self.gathering: Gathering | None = None
         self._has = dict.fromkeys(agreed.ranks, log.newest)
+        self._acknowledged = dict.fromkeys(agreed.ranks, 0)
+        """The newest round that each is known to have: it came before what it has answered."""
         self._told: dict[int, tuple[int, float]] = {}
         """By rank, the result that is on its way there, and since when."""
         self._there = [Carrying(agreed) for _ in agreed.ranks]
@@ -239,11 +241,7 @@ class Leader:
                 best_step, best_options = one.step, one.options
         workers = self.calls.workers
         entering = self.entrance.let_in(gathering.number, self._has, settles=gathering.settles)
-        live = sum(
-            worker.activity not in ("ended", "gone")
-            and (worker.is_present or now - worker.heard_at < self.agreed.patience)
-            for worker in workers
-        )
+        live = self.calls.counted_at(now)
         contributors = {rank: one.stalenesses for rank, one in given.items() if one.vector is not None}
         formed = Round(
             number=gathering.number,
@@ -269,13 +267,15 @@ class Leader:
         self.calls.completed(gathering.number)
         for rank in entering:
             self.calls.comes(rank, gathering.number)
+        self._acknowledged.update((rank, min(self._has[rank], formed.number - 1)) for rank in given)
+        acknowledged = min(self._acknowledged[rank] for rank, one in enumerate(workers) if one.activity != "gone")
         for rank in [r for r in self.agreed.ranks if r != self.rank]:
             if self._has[rank] == formed.number - 1:
-                self._send(rank, {"kind": "round", **formed.about}, formed.sum)
+                self._send(rank, {"kind": "round", "acknowledged": acknowledged, **formed.about}, formed.sum)
                 self._has[rank] = formed.number
                 if self.agreed.is_large and formed.sum is not None:
                     self._told.setdefault(rank, (formed.number, now))
-        self._accept(formed)
+        self._accept(formed, acknowledged)
         self.calls.agreed = self._changes.agreed
         self._has[self.rank] = formed.number
 
@@ -294,5 +294,5 @@ class Leader:
             return
         for one in missing:
             assert one is not None
-            self._send(rank, {"kind": "round", **one.about}, one.sum)
+            self._send(rank, {"kind": "round", "acknowledged": 0, **one.about}, one.sum)
         self._has[rank] = newest

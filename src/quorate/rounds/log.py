@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat
+from quorate.rounds.terms import Agreed
 
 NO_REQUEST = -1
 """For other settings, was answered so far."""
@@ -133,6 +134,10 @@ History = Sequence[tuple[int, int, Sequence[int]]]
 Marks = Sequence[tuple[int, int]]
 """(number, request) of rounds that are to be kept, in order."""
 _MARKS = 8
+BRIDGE = 4
+"""Rounds that may go by while a copy of a replica travels."""
+_CONTRIBUTIONS = 3
+"""Of one worker: what is pending, what a round takes, and what is kept until it is known which."""
 
 
 class Log:
@@ -254,10 +259,25 @@ class Log:
         """Round `number`; None where it is not kept."""
         return self._rounds.get(number)
 
-    def trim(self, applied: int) -> None:
-        """Forget the oldest of those before round `applied` that are too many."""
+    def trim(self, applied: int, acknowledged: int) -> None:
+        """Forget those before round `applied` that all are known to have (up to `acknowledged`), or that are too many.
+
+        So where all keep up, few results lie in memory, and the next ones are written where these were. The newest are
+        kept all the same, for one that gets a copy of a replica meanwhile.
+        """
         size = sum(one.nbytes for one in self._rounds.values())
+        acknowledged = min(acknowledged, self.newest - BRIDGE)
         for number in sorted(self._rounds):
-            if number >= applied or (size <= self._limit and number > applied - self._most):
+            is_kept = number > acknowledged and size <= self._limit and number > applied - self._most
+            if number >= applied or is_kept:
                 break
             size -= self._rounds.pop(number).nbytes
+
+
+def at_once(agreed: Agreed, rank: int) -> int:
+    """How many vectors lie in this worker's memory at once where all keep up: contributions, and the leader's results.
+
+    The first leader is rank 0.
+    """
+    results = min(BRIDGE + 1, agreed.log_bytes // max(1, agreed.vector_bytes))
+    return _CONTRIBUTIONS + (results if rank == 0 else 0)

@@ -110,7 +110,7 @@ class Member:
         elif kind == "start":
             self._start(says["number"], now)
         elif kind == "round":
-            self._round(round_from(says, vector))
+            self._round(round_from(says, vector), says["acknowledged"])
             if self.agreed.is_large and vector is not None:
                 self._tell(source, {"kind": "got", "number": says["number"]}, None)
                 self.patience.got(says["number"], now)
@@ -171,7 +171,7 @@ class Member:
         snapshot = self._giving.give(number)
         self._tell(self.leads, {"kind": "give", **snapshot.about}, snapshot.vector)
 
-    def _round(self, one: Round) -> None:
+    def _round(self, one: Round, acknowledged: int) -> None:
         if one.number <= self.log.newest:
             return
         if one.number > self.log.newest + 1:
@@ -184,7 +184,7 @@ class Member:
         self.started = max(self.started, one.number)
         self.keeping.marked(one.number, one.saves)
         self._giving.put_back(one.number, self.keeping.oldest(one.number))
-        self.log.trim(self.applied)
+        self.log.trim(self.applied, acknowledged)
         self._news()
 
     def jump(self, says: dict[str, Any]) -> None:

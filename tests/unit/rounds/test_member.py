@@ -193,3 +193,36 @@ def test_where_vectors_are_large_one_says_that_it_is_here_before_it_adds_up() ->
     bench.call(1)
     bench.deliver()
     assert order == ["note", "here", "adds up", "give", "got"]
+
+
+def test_results_that_all_have_are_not_kept() -> None:
+    """Where everyone keeps up, some newest ones for copies under way; where one is deaf, all that it misses."""
+    bench = Bench(3, wait_for=1, max_staleness=16)
+
+    def go(rounds: int) -> None:
+        for _ in range(rounds):
+            bench.call(1)
+            bench.deliver()
+            bench.now += 0.06
+            bench.members[0].passed(bench.now)
+            bench.deliver()
+            for member in bench.members:
+                member.applied = member.log.newest
+
+    def kept() -> list[int]:
+        log = bench.members[0].log
+        return [number for number in range(1, log.newest + 1) if log.get(number) is not None]
+
+    go(12)
+    assert bench.members[0].log.newest == 12
+    assert kept() == [9, 10, 11, 12]
+    bench.deaf = {2}
+    go(10)
+    newest = bench.members[0].log.newest
+    assert newest > 14
+    assert kept() == list(range(12, newest + 1)), "rank 2 has nothing after 12"
+    bench.deaf = set()
+    bench.deliver()
+    assert bench.logs() == [(newest, 0)] * 3
+    go(2)
+    assert len(kept()) <= 6
