@@ -59,4 +59,5 @@ def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtu
     if settings:
         from quorate.core.settings import settings_for
 
-        settings_for(strategies.get(name), settings)
+        kind = strategies.get(name)
+        kind(**settings_for(kind, settings))

@@ -13,9 +13,17 @@ from typing import Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
-from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, status_after, told
+from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
 from quorate.launch.newcomers import Newcomers
-from quorate.wire.failure import ended, read_gone, report_death, report_failure
+from quorate.wire.failure import (
+    ended,
+    is_in_training,
+    is_outlived,
+    read_failure,
+    read_gone,
+    report_death,
+    report_failure,
+)
 
 LOOK_EVERY = 0.02
 """Seconds between two looks at who is still alive."""
@@ -84,7 +92,7 @@ class Crew:
         self.endings: dict[int, Ending] = {}
         self.first_failure: Ending | None = None
         self.outlived: list[Ending] = []
-        """The workers that died, and the others went on."""
+        """The workers that died, and the others went on, by an error of their own or otherwise."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
@@ -177,8 +185,10 @@ class Crew:
     def _has_ended(self, rank: int, status: int) -> None:
         child = self._alive.pop(rank)
         ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank))
+        self._board.set(left(rank), b"1")  # nobody waits for it any more
         now = time.monotonic()
-        if status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None):
+        is_well = status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None)
+        if is_well and not self._is_missed(rank, status):
             self._board.set(ended(rank), b"%d" % status)
         elif self._newcomers is not None and not self._newcomers.has_come(rank):
             self._newcomers.came_to_nothing(rank, ending.in_words)
@@ -197,14 +207,24 @@ class Crew:
         if child.pid is not None and _signal_group(child.pid, signal.SIGTERM):
             self._left_behind[child.pid] = now + LAST_CALL
 
+    def _is_missed(self, rank: int, status: int) -> bool:
+        """Whether it ended with status 0 where others train on and count on it: a death, which they can outlive."""
+        is_here = status == 0 and bool(self._alive) and is_in_training(self._board, rank)
+        return is_here and is_outlived(self._board, rank)
+
     def _is_outlived(self, rank: int, ending: Ending) -> bool:
         """Whether the others go on without it, which is said."""
         is_ours = ending.stopped_with is not None or bool(self._asked)
-        if not self._alive or self._plan or is_ours or not report_death(self._board, rank, ending.in_words):
+        if not self._alive or self._plan or is_ours or read_failure(self._board) is not None:
+            return False
+        if ending.status > 0 and not is_in_training(self._board, rank):
+            return False  # an error behind its training, in which it has let nobody down
+        reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
+        if not report_death(self._board, rank, reason):
             return False
         known = next(one for one in read_gone(self._board) if one.rank == rank)
-        left = ranks_in_words(self.alive)
-        self._say(f"{known.in_words}; {left} {'goes' if len(self._alive) == 1 else 'go'} on")
+        others = ranks_in_words(self.alive)
+        self._say(f"{known.in_words}; {others} {'goes' if len(self._alive) == 1 else 'go'} on")
         started = None if self._newcomers is None else self._newcomers.died(rank)
         if started is not None:
             self._say(f"rank {started} is started in place of rank {rank}")

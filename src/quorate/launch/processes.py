@@ -24,7 +24,7 @@ from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.overrides import Overrides
 from quorate.launch.verdict import cause_of, log_of, verdict
 from quorate.wire.board_server import BoardServer
-from quorate.wire.failure import noted_place, read_failure
+from quorate.wire.failure import has_erred, noted_place, read_failure, read_gone
 from quorate.wire.socket_folder import make_socket_folder
 
 WRONG_INPUT = 2
@@ -252,6 +252,10 @@ def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
         return Conclusion(status_after(crew.interrupted_by), why)
     if crew.first_failure is None:
         asked = asked_to_stop(server.board)
+        erred = [one for one in read_gone(server.board) if has_erred(server.board, one.rank)]
+        if erred:
+            where = f"its log is {log_of(folder, erred[0].rank)}"
+            return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')
         if asked is None or not any(ending.status for ending in crew.endings.values()):
             return Conclusion(0)
         return Conclusion(asked, "the workers were asked to leave; every worker has ended")

@@ -145,10 +145,16 @@ class Report:
         if not failures:
             return 0
         first = failures[0]
+        is_outlived = first.rank in self.world.stage.gone and not first.is_crashed
+        if is_outlived:
+            print(
+                f'quorate: rank {first.rank} had failed, and the others went on (on_error="continue")',
+                file=self._console,
+            )
         followers = [o.rank for o in outcomes if o.rank != first.rank and self._is_secondary(o.error)]
         if first.is_crashed:
             print(f"quorate: rank {first.rank} crashed", file=self._console)
-        if followers:
+        if followers and not is_outlived:
             print(f"quorate: {in_words(followers)} stopped because rank {first.rank} had failed", file=self._console)
         return _status(first.error)
 
