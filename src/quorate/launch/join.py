@@ -17,7 +17,9 @@ from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.data.sharding import SEAT
 from quorate.launch.between_hosts import address_here, interface_of, token_here
 from quorate.launch.ending import end_well
+from quorate.launch.meeting import meet_on_this_host
 from quorate.launch.orphans import watch_launcher
+from quorate.launch.other_launchers import seat_here
 from quorate.launch.overrides import overrides_here
 from quorate.launch.preparing import prepare
 from quorate.launch.recording import start_records
@@ -34,9 +36,9 @@ _KEPT = "world"
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> World:
     """Join the workers this process was started with, and return the `World`; calling it again returns the same.
 
-    Works under `quorate run` (real and virtual), torchrun, in a process whose default process group is already there
-    (used, never re-created), and in a process on its own (a world of one). Where torch's default process group is not
-    there, it is made, so that samplers, meshes and the user's own collectives work.
+    Works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group is
+    already there (used, never re-created), and in a process on its own (a world of one). Where torch's default process
+    group is not there, it is made, so that samplers, meshes and the user's own collectives work.
 
     `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
     a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. Raises
@@ -61,6 +63,9 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
 
 
 def _enter(timeout: float) -> current.Place:
+    seat = None if dist.is_initialized() else seat_here()
+    if seat is not None:
+        os.environ.update(seat.environment(os.environ))
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     address = os.environ.get("QUORATE_BOARD", "")
     board: Board
@@ -75,6 +80,10 @@ def _enter(timeout: float) -> current.Place:
     elif address.startswith("unix:"):
         board = SocketBoard(address.removeprefix("unix:"))
         folder = Path(address.removeprefix("unix:")).parent
+    elif (
+        seat is not None and seat.is_one_host and not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"))
+    ):
+        board, folder = meet_on_this_host(seat, timeout)
     else:
         store, rank, size = _meet(timeout)
         board = StoreBoard(dist.PrefixStore("quorate", store))
