@@ -14,6 +14,7 @@ from typing import Protocol
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
 from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
+from quorate.launch.guard import Guard
 from quorate.launch.newcomers import Newcomers
 from quorate.wire.failure import (
     ended,
@@ -88,6 +89,7 @@ class Crew:
         grace: float = GRACE,
         newcomers: Newcomers | None = None,
         shows: Callable[[int, str], None] = lambda rank, text: None,
+        guard: Guard | None = None,
     ) -> None:
         self.endings: dict[int, Ending] = {}
         self.first_failure: Ending | None = None
@@ -98,6 +100,7 @@ class Crew:
         self._grace = grace
         self._newcomers = newcomers
         self._shows = shows
+        self._guard = guard
         self._shown: tuple[int, str] | None = None
         self._asked: list[signal.Signals] = []
         self._handled = 0
@@ -113,6 +116,8 @@ class Crew:
 
     def join(self, child: Child) -> None:
         """Take in the next rank."""
+        if self._guard is not None and child.pid is not None:
+            self._guard.begun(child.pid)
         self._alive[len(self._alive) + len(self.endings)] = child
 
     @property
@@ -171,9 +176,9 @@ class Crew:
         for group, until in list(self._left_behind.items()):
             if now > until:
                 _signal_group(group, signal.SIGKILL)
-                del self._left_behind[group]
+                self._is_over(group)
             elif not _signal_group(group, 0):
-                del self._left_behind[group]
+                self._is_over(group)
 
     def _show(self) -> None:
         """What a worker reports of all of them."""
@@ -204,8 +209,15 @@ class Crew:
                     (now + self._grace, signal.SIGTERM),
                     (now + self._grace + LAST_CALL, signal.SIGKILL),
                 ]
-        if child.pid is not None and _signal_group(child.pid, signal.SIGTERM):
+        if child.pid is not None:
             self._left_behind[child.pid] = now + LAST_CALL
+            if not _signal_group(child.pid, signal.SIGTERM):
+                self._is_over(child.pid)
+
+    def _is_over(self, group: int) -> None:
+        del self._left_behind[group]
+        if self._guard is not None:
+            self._guard.over(group)
 
     def _is_missed(self, rank: int, status: int) -> bool:
         """Whether it ended with status 0 where others train on and count on it: a death, which they can outlive."""

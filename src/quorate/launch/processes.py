@@ -19,6 +19,7 @@ from quorate.launch.asking import ASKS, asked_to_stop, status_after
 from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
 from quorate.launch.crew import GRACE, Child, Crew
 from quorate.launch.door import open_to_all
+from quorate.launch.guard import Guard
 from quorate.launch.newcomers import Newcomers, Room
 from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.overrides import Overrides
@@ -123,7 +124,9 @@ def run_crew(
             shared["QUORATE_MOST"] = str(size + room.all)
             newcomers = Newcomers(server.board, size, room, start)
             stack.enter_context(open_to_all(folder, server.path))
-        crew = stack.enter_context(Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows))
+        guard = stack.enter_context(Guard())
+        crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard)
+        stack.enter_context(crew)
         stack.enter_context(_signals_to(crew))
         for rank in range(size):
             start(rank, rank)

@@ -59,7 +59,6 @@ class EagerAveraging(Strategy):
     """As of `quorum`."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """As of `quorum`."""
-
     on_death: Literal["continue", "stop"] = "continue"
     """As of `quorum`."""
 

@@ -306,6 +306,24 @@ def test_workers_die_with_a_killed_launcher(
     until(lambda: not any(is_running(pid) for pid in pids), "the workers' end", seconds=2.0)
 
 
+def test_what_workers_have_started_dies_with_a_killed_launcher(
+    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
+) -> None:
+    text = """
+    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+    (WORDS / f'child-{RANK}').write_text(str(child.pid))
+    if RANK == '0':
+        forked = os.fork()
+        if not forked:
+            (WORDS / 'forked').write_text(str(os.getpid()))
+            time.sleep(60)
+    """
+    launched = launch(script(textwrap.dedent(text) + STAYS), 2)
+    pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1", "child-0", "child-1", "forked")]
+    launched.send(signal.SIGKILL)
+    until(lambda: not any(is_running(pid) for pid in pids), "the end of all", seconds=5.0)
+
+
 def test_where_the_kernel_does_not_see_to_it_a_pipe_does(tmp_path: Path) -> None:
     text = """
     import os, sys, time
