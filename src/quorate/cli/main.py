@@ -6,7 +6,6 @@ again, 130 interrupted.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -25,6 +24,7 @@ from quorate.cli.run import run
 from quorate.cli.simulate import simulate
 from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
+from quorate.core.telling import tell
 
 FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
 _LONGEST_SENTENCE = 1500
@@ -93,9 +93,7 @@ def _say(sentence: str, status: int) -> int:
     line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in sentence)
     if len(line) > _LONGEST_SENTENCE:
         line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"
-    with contextlib.suppress(OSError):  # a terminal that was closed
-        sys.stderr.write(f"quorate: {line}\n")
-        sys.stderr.flush()
+    tell(f"quorate: {line}\n")
     return status
 
 

@@ -21,6 +21,7 @@ from quorate.core.errors import (
     QuorateError,
     WireTimeout,
 )
+from quorate.core.telling import flush, tell
 from quorate.launch.asking import ask_to_stop, left
 from quorate.launch.attendant import attend
 from quorate.launch.recording import flush_records
@@ -71,7 +72,7 @@ class _Ending:
             return
         stop = stop_of(self.place)
         if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
-            print(f"quorate: left, as it was asked to, while it waited: {error}", file=sys.stderr)
+            tell(f"quorate: left, as it was asked to, while it waited: {error}\n")
             self._stop(stop.asked, in_order=False)  # the one it waited for has left already
         if issubclass(kind, KeyboardInterrupt):
             self.fail(130, "was interrupted")
@@ -88,9 +89,9 @@ class _Ending:
                 self.fail(status, str(error), kind=how, ranks=ranks)
         if issubclass(kind, QuorateError):
             where = script_line(trace) if issubclass(kind, ConfigurationError) else ""
-            print(f"quorate: {error}{where}", file=sys.stderr)
+            tell(f"quorate: {error}{where}\n")
         elif issubclass(kind, KeyboardInterrupt):
-            print("quorate: interrupted", file=sys.stderr)
+            tell("quorate: interrupted\n")
         else:
             self._shown(kind, error, trace)
 
@@ -138,9 +139,8 @@ class _Ending:
                 return
             except QuorateError as error:
                 self.status = 1
-                print(f"quorate: {error}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
+                tell(f"quorate: {error}\n")
+        flush()
         os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
 
     def _stop(self, status: int, *, in_order: bool = True) -> NoReturn:
@@ -151,10 +151,9 @@ class _Ending:
                 self.place.leave()
                 self._part()
         except (QuorateError, OSError) as error:
-            print(f"quorate: {error}", file=sys.stderr)
+            tell(f"quorate: {error}\n")
         flush_records(self.place)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         os._exit(status)
 
     def _part(self) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.telling import tell
 from quorate.data.sharding import SEAT
 from quorate.launch.between_hosts import address_here, interface_of, token_here
 from quorate.launch.ending import end_well
@@ -109,7 +110,7 @@ def _refused(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if not issubclass(kind, ConfigurationError):
         sys.__excepthook__(kind, error, trace)
         return
-    print(f"quorate: {error}", file=sys.stderr, flush=True)
+    tell(f"quorate: {error}\n")
     atexit.register(os._exit, 2)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from quorate.core.telling import tell
 from quorate.launch.asking import ASKS, asked_to_stop, status_after
 from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
 from quorate.launch.crew import GRACE, Child, Crew
@@ -96,9 +97,7 @@ def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE
 def _show(rank: int, text: str) -> None:
     """On stderr, unless it is of rank 0, which is shown anyway; a terminal that was closed shows nothing."""
     if rank != 0:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        tell(text)
 
 
 def run_crew(
