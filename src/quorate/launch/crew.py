@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -78,7 +78,8 @@ class Crew:
     A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death, and the
     others have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
     started ends with it: its process group gets SIGTERM at its end, and SIGKILL `LAST_CALL` later. Leaving the `with`
-    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them.
+    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them, and
+    `asked()` is called before the first signal is passed on.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Crew:
         newcomers: Newcomers | None = None,
         shows: Callable[[int, str], None] = lambda rank, text: None,
         guard: Guard | None = None,
+        asked: Callable[[], None] = lambda: None,
     ) -> None:
         self.endings: dict[int, Ending] = {}
         self.first_failure: Ending | None = None
@@ -101,6 +103,7 @@ class Crew:
         self._newcomers = newcomers
         self._shows = shows
         self._guard = guard
+        self._is_asked = asked
         self._shown: tuple[int, str] | None = None
         self._asked: list[signal.Signals] = []
         self._handled = 0
@@ -256,8 +259,9 @@ class Crew:
             signum = self._asked[self._handled]
             self._handled += 1
             if self._handled == 1:
+                self._is_asked()
                 ask_to_stop(self._board, status_after(signum))
-                self._tell_alive(signum)
+                self.tell_alive(signum)
                 self._plan = [(time.monotonic() + self._grace, signal.SIGKILL)]
             else:
                 self._send(signal.SIGKILL)
@@ -269,16 +273,17 @@ class Crew:
     def _send(self, signum: signal.Signals) -> None:
         """Send a signal that is the crew's own decision."""
         self._sent.update(dict.fromkeys(self._alive, signum))
-        self._signal_alive(signum)
+        self.signal_alive(signum)
 
-    def _tell_alive(self, signum: signal.Signals) -> None:
-        """Send it to the workers themselves; what they have started ends with them."""
-        for child in self._alive.values():
-            if child.pid is not None:
+    def tell_alive(self, signum: signal.Signals, ranks: Container[int] | None = None) -> None:
+        """Send it to the workers themselves (None: to all), not to what they have started."""
+        for rank, child in self._alive.items():
+            if child.pid is not None and (ranks is None or rank in ranks):
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signum)
 
-    def _signal_alive(self, signum: signal.Signals) -> None:
+    def signal_alive(self, signum: signal.Signals) -> None:
+        """Send it to the workers and to what they have started."""
         for child in self._alive.values():
             if child.pid is not None and not _signal_group(child.pid, signum):
                 # It has not made its process group yet, or has just ended and is not collected.

@@ -50,6 +50,13 @@ GRACE = 10.0
 """Seconds a worker that has ended waits for the others before it closes its connections."""
 
 
+def status_after_error(kind: type[BaseException]) -> int:
+    """The exit status of a worker that this has ended."""
+    if issubclass(kind, KeyboardInterrupt):
+        return 130
+    return 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
+
+
 class _Ending:
     """What this process knows about its own end; `status` is set once something went wrong.
 
@@ -79,7 +86,7 @@ class _Ending:
         else:
             if isinstance(error, WireTimeout) and isinstance(self.place.wire, RealWire):
                 report_quietly(self.place.wire, self.place, "a wait took too long", trace)
-            status = 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
+            status = status_after_error(kind)
             how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
             if how is None:
                 # What Quorate raises concerns everyone; an error of this worker's own may be its own death.

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
-from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.core.telling import tell
+from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
+from quorate.core.telling import flush, tell
 from quorate.data.sharding import SEAT
 from quorate.launch.between_hosts import address_here, interface_of, token_here
-from quorate.launch.ending import end_well
+from quorate.launch.ending import end_well, status_after_error
 from quorate.launch.meeting import meet_on_this_host
 from quorate.launch.orphans import watch_launcher
 from quorate.launch.other_launchers import seat_here
@@ -32,6 +32,8 @@ from quorate.wire.real.wire import RealWire
 from quorate.wire.store import BoardStore, StoreBoard
 
 _KEPT = "world"
+_SOON = 1.0
+"""Seconds; longer than a launcher needs to notice that a worker has died."""
 
 
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> World:
@@ -51,8 +53,8 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
         watch_launcher()
         try:
             place = _enter(timeout)
-        except ConfigurationError:
-            sys.excepthook = _refused
+        except (QuorateError, KeyboardInterrupt):
+            sys.excepthook = _came_to_nothing
             raise
     if _KEPT not in place.kept:
         device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
@@ -105,13 +107,17 @@ def _enter(timeout: float) -> current.Place:
     return place
 
 
-def _refused(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Wrong input is one sentence and status 2, also where nothing has been joined yet."""
-    if not issubclass(kind, ConfigurationError):
+def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What goes wrong before the worker has joined is one sentence, and a status, as it is later."""
+    if issubclass(kind, KeyboardInterrupt):
+        tell("quorate: interrupted\n")
+    elif issubclass(kind, QuorateError):
+        tell(f"quorate: {error}\n")
+    else:
         sys.__excepthook__(kind, error, trace)
         return
-    tell(f"quorate: {error}\n")
-    atexit.register(os._exit, 2)
+    flush()
+    atexit.register(os._exit, status_after_error(kind))
 
 
 def _meet(timeout: float) -> tuple[dist.Store, int, int]:
@@ -145,7 +151,24 @@ def _start_default_group(wire: RealWire) -> None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = BoardStore(wire.board, "default", timeout=wire.timeout)
-    dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
+    try:
+        dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
+    except (RuntimeError, OSError):
+        failure = _failure_of(wire)
+        if failure is None:
+            raise
+        raise failure from None
+
+
+def _failure_of(wire: RealWire) -> QuorateError | None:
+    """The failure of the run that is on the board, or comes there soon after a connection has broken."""
+    try:
+        wire.board.wait(["failure"], _SOON)
+    except WireTimeout:
+        return None
+    except QuorateError as failure:
+        return failure
+    return None
 
 
 def _device() -> torch.device:

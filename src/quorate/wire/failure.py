@@ -85,6 +85,11 @@ def host_of(board: Board, rank: int) -> str:
     return "virtual" if written is None else written.decode()
 
 
+def has_joined(board: Board, rank: int) -> bool:
+    """Whether `rank` has come to `quorate.join()`."""
+    return board.get(f"generation/0/host/{rank}") is not None
+
+
 def note_place(board: Board, strategy: str, number: int) -> None:
     """Write where the training stood when it failed: round `number` of `strategy`. What is written first stays."""
     board.swap(_AT, None, json.dumps({"strategy": strategy, "round": number}).encode())

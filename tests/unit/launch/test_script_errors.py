@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from quorate.launch.forked import CAN_FORK, RunServer
 from quorate.launch.forked_request import RunRequest
 from quorate.launch.processes import Conclusion
+from tests.support.launching import until
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
 
@@ -96,3 +98,42 @@ def test_the_end_of_a_forked_child_is_its_own(server: RunServer, tmp_path: Path,
     ended, logs = _run(server, tmp_path, strategy, forks)
     assert ended == Conclusion(0), logs
     assert all("finished" in log for log in logs)
+
+
+JOINS = """
+import os, signal, sys
+from pathlib import Path
+import torch.distributed
+
+if os.environ["RANK"] == "1":
+    {where}
+import quorate
+(Path(__file__).parent / f"joins-{{os.environ['RANK']}}").write_text(str(os.getpid()))
+quorate.join(timeout=20.0)
+"""
+IS_KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize("where", [IS_KILLED, f"torch.distributed.init_process_group = lambda *a, **k: {IS_KILLED}"])
+def test_a_death_before_all_have_joined_is_a_sentence(server: RunServer, tmp_path: Path, where: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "script.py").write_text(JOINS.format(where=where))
+    ended = server.start(RunRequest(script=str(tmp_path / "script.py"), size=3, folder=tmp_path / "run")).wait(60.0)
+    assert ended is not None
+    assert ended.status == 1
+    for rank in (0, 2):
+        log = (tmp_path / "run" / f"rank-{rank}.log").read_text()
+        assert log.startswith("quorate: rank 1 (host ") and log.count("\n") == 1, log
+        assert "was killed by signal 9 (SIGKILL)" in log
+
+
+def test_an_interrupt_before_all_have_joined_is_a_sentence(server: RunServer, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "script.py").write_text(JOINS.format(where="import time; time.sleep(60)"))
+    run = server.start(RunRequest(script=str(tmp_path / "script.py"), size=2, folder=tmp_path / "run"))
+    until(lambda: (tmp_path / "joins-0").exists(), "rank 0")
+    run.send(signal.SIGINT)
+    ended = run.wait(60.0)
+    assert ended is not None
+    assert ended.status == 130
+    assert (tmp_path / "run" / "rank-0.log").read_text() in ("quorate: interrupted\n", "")
