@@ -46,6 +46,10 @@ from quorate.wire.real.wire import RealWire
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
 """Failures that concern several workers: what they say is the whole sentence."""
+_TWICE = (
+    "quorate.join() has started torch's default process group already; leave out init_process_group, or call it before "
+    "quorate.join(), which uses the group that it finds"
+)
 GRACE = 10.0
 """Seconds a worker that has ended waits for the others before it closes its connections."""
 
@@ -77,6 +81,8 @@ class _Ending:
         if os.getpid() != self._pid:
             self._shown(kind, error, trace)
             return
+        if issubclass(kind, ValueError) and "default process group twice" in str(error):
+            kind, error = ConfigurationError, ConfigurationError(_TWICE)
         stop = stop_of(self.place)
         if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
             tell(f"quorate: left, as it was asked to, while it waited: {error}\n")

@@ -137,3 +137,15 @@ def test_an_interrupt_before_all_have_joined_is_a_sentence(server: RunServer, tm
     assert ended is not None
     assert ended.status == 130
     assert (tmp_path / "run" / "rank-0.log").read_text() in ("quorate: interrupted\n", "")
+
+
+def test_a_second_default_process_group_is_refused_in_one_sentence(server: RunServer, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    text = "import quorate, torch.distributed\nquorate.join()\ntorch.distributed.init_process_group('gloo')\n"
+    (tmp_path / "script.py").write_text(text)
+    ended = server.start(RunRequest(script=str(tmp_path / "script.py"), size=2, folder=tmp_path / "run")).wait(60.0)
+    assert ended is not None
+    assert ended.status == 2
+    log = (tmp_path / "run" / "rank-0.log").read_text()
+    assert log.startswith("quorate: quorate.join() has started torch's default process group already; leave out")
+    assert log.endswith("script.py, line 3)\n") and log.count("\n") == 1
