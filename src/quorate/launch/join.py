@@ -19,6 +19,7 @@ from quorate.data.sharding import SEAT
 from quorate.launch.between_hosts import address_here, interface_of, token_here
 from quorate.launch.ending import end_well, status_after_error
 from quorate.launch.meeting import meet_on_this_host
+from quorate.launch.newcomers import MOST_NEWCOMERS
 from quorate.launch.orphans import watch_launcher
 from quorate.launch.other_launchers import seat_here
 from quorate.launch.overrides import overrides_here
@@ -50,8 +51,8 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
     """
     place = current.place()
     if place is None:
-        watch_launcher()
         try:
+            watch_launcher()
             place = _enter(timeout)
         except (QuorateError, KeyboardInterrupt):
             sys.excepthook = _came_to_nothing
@@ -91,6 +92,8 @@ def _enter(timeout: float) -> current.Place:
         store, rank, size = _meet(timeout)
         board = StoreBoard(dist.PrefixStore("quorate", store))
     most = _number("QUORATE_MOST") or size
+    if most > size + MOST_NEWCOMERS:
+        raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")
     if rank >= max(size, most):
         raise ConfigurationError(f"RANK={rank} is none of {size} workers; a launcher sets ranks from 0 on")
     endpoint = Endpoint(
