@@ -13,7 +13,7 @@ import typer
 import quorate
 from quorate.cli.cards import Card, cards_of
 from quorate.cli.listing import FAMILIES, registry
-from quorate.cli.main import app
+from quorate.cli.verbs import app
 
 
 def write(folder: Path) -> None:

@@ -78,3 +78,10 @@ def test_who_catches_anything_raises_it_again_or_says_why() -> None:
         if isinstance(node, ast.ExceptHandler) and _catches_anything(node) and not isinstance(node.body[-1], ast.Raise)
     }
     assert caught == set(MAY_CATCH_ANYTHING), "keep the table beside this test in step with the code"
+
+
+def test_what_only_tells_is_told_in_one_way() -> None:
+    """By `core.telling`, which ends nothing where the log's disk is full."""
+    direct = ("sys.stderr.write(", "file=sys.stderr")
+    found = [module.place for module in modules() if any(words in module.text for words in direct)]
+    assert not found

@@ -12,7 +12,8 @@ import pytest
 import typer
 
 import quorate
-from quorate.cli.main import app, main
+from quorate.cli.main import main
+from quorate.cli.verbs import app
 from tests.architecture.tree import ROOT
 
 GENERATED = ROOT / "docs" / "generated"

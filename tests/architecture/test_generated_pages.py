@@ -15,7 +15,7 @@ import typer
 import quorate
 from quorate.cli.cards import FAULTS, cards_of
 from quorate.cli.listing import registry
-from quorate.cli.main import app
+from quorate.cli.verbs import app
 from tests.architecture.tree import ROOT
 
 DOCS = ROOT / "docs"

@@ -43,6 +43,11 @@ class Launch:
         self._reader.join(LIMIT)
         return "".join(self._said)
 
+    @property
+    def pid(self) -> int:
+        """Its own."""
+        return self._process.pid
+
     def send(self, signum: int) -> None:
         self._process.send_signal(signum)
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from quorate.cli.listing import registry
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.overrides import MOST_SEED, Overrides
+from quorate.launch.overrides import MOST_SEED, SHARES, Overrides
 
-SHARES = ("dynamic", "static")
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000
 
@@ -59,4 +58,5 @@ def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtu
     if settings:
         from quorate.core.settings import settings_for
 
-        settings_for(strategies.get(name), settings)
+        kind = strategies.get(name)
+        kind(**settings_for(kind, settings))

@@ -22,6 +22,7 @@ from quorate.cli.listing import registry
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.telling import tell
 from quorate.launch.asking import ASKS, status_after
 from quorate.launch.run_folder import run_folder, usual_name
 from quorate.report.wording import counted, listed
@@ -248,8 +249,7 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
     from quorate.launch.forked import RunServer
     from quorate.report.write import write_report
 
-    sys.stderr.write(f"quorate: comparing {in_words(plan)}; records in {folder}\n")
-    sys.stderr.flush()
+    tell(f"quorate: comparing {in_words(plan)}; records in {folder}\n")
     interrupt = Interrupt()
     with _alone_in(folder):
         try:
@@ -266,8 +266,7 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
     if done.is_interrupted:
         with contextlib.suppress(OSError):
             show(folder, page, as_json=as_json)
-            sys.stderr.write(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")
-            sys.stderr.flush()
+            tell(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")
         return status_after(interrupt.signum)
     show(folder, page, as_json=as_json)
     return 0 if all(status == 0 for status in done.statuses) else 1

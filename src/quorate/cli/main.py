@@ -1,109 +1,25 @@
-"""`quorate`: the verbs, and what they have in common: one sentence for wrong input, and the exit statuses.
-
-0 ok, 1 a run failed, 2 wrong input, 3 the environment lacks something, 75 it may well be tried
-again, 130 interrupted.
-"""
+"""`quorate`: its entrance, which imports the verbs where an interrupt is a sentence already."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
-from importlib import metadata
-from typing import Annotated
 
-import typer
+from quorate.core.telling import tell
 
-from quorate.cli.compare import CompareCommand, compare
-from quorate.cli.config import ConfiguredCommand
-from quorate.cli.doctor.verb import doctor
-from quorate.cli.explain import explain
-from quorate.cli.join import join
-from quorate.cli.listing import list_names
-from quorate.cli.report import report
-from quorate.cli.run import run
-from quorate.cli.simulate import simulate
-from quorate.cli.trace import trace
-from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
-
-FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
-_LONGEST_SENTENCE = 1500
-
-# The root of what typer raises about an argument; its own name has moved between versions.
-_ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
-
-app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("run", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False})(run)
-app.command("join")(join)
-app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
-app.command("simulate", cls=ConfiguredCommand)(simulate)
-app.command("report")(report)
-app.command("list")(list_names)
-app.command("explain")(explain)
-app.command("trace")(trace)
-app.command("doctor")(doctor)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"quorate {_version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def quorate(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Distributed training in PyTorch in which how workers agree is one argument."""
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line; leaves with its exit status."""
-    sys.exit(_status(arguments))
-
-
-def _status(arguments: Sequence[str] | None) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = app(args=given or ["--help"], prog_name="quorate", standalone_mode=False)
-    except typer.Exit as end:
-        return end.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except MissingExtra as error:
-        return _say(str(error), LACKING)
-    except ConfigurationError as error:
-        return _say(str(error), WRONG_INPUT)
-    except (QuorateError, OSError) as error:
-        return _say(str(error), FAILED)
-    except _ArgumentError as error:
-        return _say(_sentence_of(error), WRONG_INPUT)
-    return status if isinstance(status, int) else 0
+        from quorate.cli.verbs import status_of
 
-
-def _sentence_of(error: BaseException) -> str:
-    told = str(getattr(error, "format_message", error.__str__)())
-    return f"{told[:1].lower()}{told[1:].rstrip('.')}; see quorate --help"
-
-
-def _say(sentence: str, status: int) -> int:
-    """One line, whatever was given: what cannot be shown as Python writes it, and of very much the middle left out."""
-    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in sentence)
-    if len(line) > _LONGEST_SENTENCE:
-        line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"
-    with contextlib.suppress(OSError):  # a terminal that was closed
-        sys.stderr.write(f"quorate: {line}\n")
-        sys.stderr.flush()
-    return status
-
-
-def _version() -> str:
-    try:
-        return metadata.version("quorate")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+        status = status_of(arguments)
+    except KeyboardInterrupt:
+        tell("quorate: interrupted\n")
+        status = INTERRUPTED
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Comparison
 from quorate.core.records import records_of
+from quorate.core.telling import tell
 from quorate.launch.forked import RunServer
 from quorate.launch.processes import Conclusion
 from quorate.report.wording import number_in_words, seconds_in_words
@@ -176,8 +177,7 @@ class Progress:
 
     def _say(self, line: str) -> None:
         if self._bar is None:
-            sys.stderr.write(f"quorate: {line}\n")
-            sys.stderr.flush()
+            tell(f"quorate: {line}\n")
         else:
             self._bar.say(line)
 

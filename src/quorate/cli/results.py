@@ -11,6 +11,10 @@ from quorate.report.schema import Arm, Estimate, Summary
 from quorate.report.wording import number_in_words, seconds_in_words
 
 _NOTHING = "–"
+_UNNAMED = (
+    "quality: not compared; let the script call quorate.log(accuracy=…) at its evaluations, and name that value with "
+    "--metric accuracy"
+)
 
 
 def show(folder: Path, page: Path, *, as_json: bool) -> None:
@@ -26,6 +30,8 @@ def show(folder: Path, page: Path, *, as_json: bool) -> None:
     for line in _table(summary):
         typer.echo(line)
     typer.echo()
+    if summary.metric is None:
+        typer.echo(_UNNAMED)
     for warning in summary.warnings:
         typer.echo(f"caution: {warning}")
     typer.echo(f"report: {page}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
 from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
+from quorate.core.telling import tell
 from quorate.launch.newcomers import Room
 from quorate.launch.overrides import Overrides
 from quorate.launch.run_folder import run_folder, usual_name, write_outcome, write_run
@@ -158,17 +158,14 @@ def _start(plan: Plan, *, is_resumed: bool) -> int:
 def _go(plan: Plan, go: Callable[[], Conclusion]) -> int:
     from quorate.report.closing import closing_line
 
-    sys.stderr.write(f"quorate: {plan.in_words}\n")
-    sys.stderr.flush()
+    tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
     ended = go()
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(plan.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(plan.folder)
     if line is not None:
-        with contextlib.suppress(OSError):  # the terminal was closed
-            sys.stderr.write(f"quorate: {line}\n")
-            sys.stderr.flush()
+        tell(f"quorate: {line}\n")
     return ended.status
 
 

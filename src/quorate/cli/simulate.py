@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from quorate.cli.config import config_text, read_config
 from quorate.core.errors import ConfigurationError
+from quorate.core.telling import tell as say
 from quorate.launch.run_folder import run_folder, usual_name
 
 
@@ -107,6 +107,5 @@ def simulate(
         return 0
     from quorate.cli.simulation import tell
 
-    sys.stderr.write(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
-    sys.stderr.flush()
+    say(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
     return tell(plan, folder, None if picture is None else Path(picture), as_json=as_json)

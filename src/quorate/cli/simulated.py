@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, number_in_words, seconds_in_words, share_in_words
 from quorate.simulation.grid import Cell, Row
 
@@ -118,5 +119,4 @@ class Shown:
     def _say_what_took_long(self) -> None:
         seconds = time.monotonic() - self._began
         if self._bar is None and self._line and seconds > _TOLD_FROM:
-            sys.stderr.write(f"quorate: {self._line}: {seconds_in_words(seconds)}\n")
-            sys.stderr.flush()
+            tell(f"quorate: {self._line}: {seconds_in_words(seconds)}\n")

@@ -18,6 +18,7 @@ from quorate.core.batch_times import Batches, traces
 from quorate.core.draws import uniform
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.quantities import factor_from, number_from, seconds_from
+from quorate.core.text_files import text_of
 
 Durations = Callable[[int, int], float]
 """(rank, step) -> seconds; steps count from 0."""
@@ -134,13 +135,10 @@ def parse_trace(text: str, *, seed: int) -> Batches | Trace | None:
 
 def _read(path: Path) -> Trace:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = text_of(path, "the trace").splitlines()
     except FileNotFoundError:
         known = ", ".join(traces.names())
         raise ConfigurationError(f"there is no file {path}, and no trace of this name. Known: {known}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigurationError(f"the trace {path} cannot be read: {why}") from None
     shared: list[float] = []
     by_rank: dict[int, list[float]] = {}
     for number, line in enumerate(lines, start=1):
@@ -151,7 +149,7 @@ def _read(path: Path) -> Trace:
             entry = value if isinstance(value, dict) else {"seconds": value}
             times = by_rank.setdefault(int(entry["rank"]), []) if "rank" in entry else shared
             times.append(float(entry["seconds"]))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             raise ConfigurationError(
                 f'line {number} of the trace {path} is neither a number nor {{"seconds": ..., "rank": ...}}: {line!r}'
             ) from None

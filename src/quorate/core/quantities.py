@@ -16,8 +16,15 @@ _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def seconds_from(text: str, within: str = "") -> float:
-    """A duration: `50us`, `1.5ms`, `2s`, or a number of seconds; `within` is what it is a part of, for the message."""
-    return _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
+    """A duration: `50us`, `1.5ms`, `2s`, or a number of seconds below 1; `within` is what it is a part of.
+
+    From 1 on a number without a unit is refused: who writes 20 may well mean milliseconds.
+    """
+    seconds = _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
+    bare = text.strip()
+    if seconds >= 1 and not bare[-1].isalpha():
+        raise _wrong(text, within, f"a duration, for want of a unit; write {bare}ms or {bare}s")
+    return seconds
 
 
 def bytes_per_second_from(text: str) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.contracts import Clock, Work
+from quorate.core.errors import ConfigurationError
 from quorate.core.measured import Measured
 from quorate.core.neighbours import Given, Neighbours
 from quorate.core.own_replica import OwnReplica
@@ -179,6 +180,16 @@ class Strategy(ABC):
     lets_join: ClassVar[bool] = False
     """Whether workers may join a training under way, where others are outlived: one that agrees in rounds of all, or in
     sums of all of which each worker has begun as many at the end of each step."""
+
+    on_error: Literal["stop", "continue"] = "stop"
+    """Whether all stop when the script of a worker raises, or the others go on as after a death, and the run fails."""
+
+    def __post_init__(self) -> None:
+        if self.on_error == "continue" and not self.outlives():
+            raise ConfigurationError(
+                'on_error="continue" needs a strategy that goes on when a worker dies, which is what on_death says; '
+                'without one leave it "stop"'
+            )
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:
         """What becomes of buffers at an evaluation and at the end: each worker's own, their mean, or rank 0's."""

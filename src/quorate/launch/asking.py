@@ -82,6 +82,11 @@ def said_where(board: Board, number: int, rank: int) -> dict[str, Any] | None:
     return says
 
 
+def left(rank: int) -> str:
+    """The key under which `rank` writes that it has done all it had to do with the others."""
+    return f"left/{rank}"
+
+
 def is_first_to_report(board: Board, why: str, rank: int) -> bool:
     """Whether `rank` is to ask everyone, of several that find the same at the same time."""
     return board.swap(f"{_SAID}/{why}", None, b"%d" % rank)

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from quorate.core.errors import QuorateError, Stopped
+from quorate.core.telling import tell
 from quorate.launch import asking, whereabouts
 from quorate.train.stopping import INTERRUPTED, stop_of
 from quorate.wire.current import Place
@@ -126,8 +127,7 @@ class Attendant:
         if now - self._asked_at > LEAVE_WITHIN:
             status = self._stop.asked
             words = "the step under way did not end" if self._stop.left_with is None else "others were waited for"
-            sys.stderr.write(f"quorate: asked to leave {LEAVE_WITHIN:g} s ago, and {words}; leaving at once\n")
-            sys.stderr.flush()
+            tell(f"quorate: asked to leave {LEAVE_WITHIN:g} s ago, and {words}; leaving at once\n")
             os._exit(status)
 
     def _answer(self) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from quorate.core.telling import tell
 from quorate.launch.run_folder import run_folder, usual_name, write_run
 from quorate.train.checkpoint.loading import load as load_here
 from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT, TELL, saving
@@ -73,5 +74,4 @@ def _prepare(place: Place, *, is_needed: bool) -> None:
 
 
 def _tell(sentence: str) -> None:
-    sys.stderr.write(f"quorate: {sentence}\n")
-    sys.stderr.flush()
+    tell(f"quorate: {sentence}\n")

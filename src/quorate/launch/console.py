@@ -46,6 +46,7 @@ class ShownConsole:
         self._theirs: list[int] = []
         self._terminals: list[tuple[int, int]] = []
         self._pumps: list[threading.Thread] = []
+        self._is_hidden = False
         self._out = self._connect(out)
         self._err = self._out if self._terminals and _is_terminal(err) else self._connect(err)
 
@@ -66,6 +67,10 @@ class ShownConsole:
             pump.join(seconds)
         if not any(pump.is_alive() for pump in self._pumps):
             self._log.close()
+
+    def hide(self) -> None:
+        """From here on only the log has what it writes."""
+        self._is_hidden = True
 
     def resize(self) -> None:
         """Our terminal has another size now."""
@@ -90,7 +95,7 @@ class ShownConsole:
             while piece := source.read():
                 with contextlib.suppress(OSError):  # a full disk ends the log, not the run
                     self._log.write(piece)
-                if is_shown:
+                if is_shown and not self._is_hidden:
                     try:
                         shown.write(piece)
                         shown.flush()

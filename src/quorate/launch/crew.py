@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,9 +13,18 @@ from typing import Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
-from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, status_after, told
+from quorate.launch.asking import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
+from quorate.launch.guard import Guard
 from quorate.launch.newcomers import Newcomers
-from quorate.wire.failure import ended, read_gone, report_death, report_failure
+from quorate.wire.failure import (
+    ended,
+    is_in_training,
+    is_outlived,
+    read_failure,
+    read_gone,
+    report_death,
+    report_failure,
+)
 
 LOOK_EVERY = 0.02
 """Seconds between two looks at who is still alive."""
@@ -69,7 +78,8 @@ class Crew:
     A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death, and the
     others have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
     started ends with it: its process group gets SIGTERM at its end, and SIGKILL `LAST_CALL` later. Leaving the `with`
-    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them.
+    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them, and
+    `asked()` is called before the first signal is passed on.
     """
 
     def __init__(
@@ -80,16 +90,20 @@ class Crew:
         grace: float = GRACE,
         newcomers: Newcomers | None = None,
         shows: Callable[[int, str], None] = lambda rank, text: None,
+        guard: Guard | None = None,
+        asked: Callable[[], None] = lambda: None,
     ) -> None:
         self.endings: dict[int, Ending] = {}
         self.first_failure: Ending | None = None
         self.outlived: list[Ending] = []
-        """The workers that died, and the others went on."""
+        """The workers that died, and the others went on, by an error of their own or otherwise."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
         self._newcomers = newcomers
         self._shows = shows
+        self._guard = guard
+        self._is_asked = asked
         self._shown: tuple[int, str] | None = None
         self._asked: list[signal.Signals] = []
         self._handled = 0
@@ -105,6 +119,8 @@ class Crew:
 
     def join(self, child: Child) -> None:
         """Take in the next rank."""
+        if self._guard is not None and child.pid is not None:
+            self._guard.begun(child.pid)
         self._alive[len(self._alive) + len(self.endings)] = child
 
     @property
@@ -163,9 +179,9 @@ class Crew:
         for group, until in list(self._left_behind.items()):
             if now > until:
                 _signal_group(group, signal.SIGKILL)
-                del self._left_behind[group]
+                self._is_over(group)
             elif not _signal_group(group, 0):
-                del self._left_behind[group]
+                self._is_over(group)
 
     def _show(self) -> None:
         """What a worker reports of all of them."""
@@ -177,8 +193,10 @@ class Crew:
     def _has_ended(self, rank: int, status: int) -> None:
         child = self._alive.pop(rank)
         ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank))
+        self._board.set(left(rank), b"1")  # nobody waits for it any more
         now = time.monotonic()
-        if status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None):
+        is_well = status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None)
+        if is_well and not self._is_missed(rank, status):
             self._board.set(ended(rank), b"%d" % status)
         elif self._newcomers is not None and not self._newcomers.has_come(rank):
             self._newcomers.came_to_nothing(rank, ending.in_words)
@@ -194,17 +212,34 @@ class Crew:
                     (now + self._grace, signal.SIGTERM),
                     (now + self._grace + LAST_CALL, signal.SIGKILL),
                 ]
-        if child.pid is not None and _signal_group(child.pid, signal.SIGTERM):
+        if child.pid is not None:
             self._left_behind[child.pid] = now + LAST_CALL
+            if not _signal_group(child.pid, signal.SIGTERM):
+                self._is_over(child.pid)
+
+    def _is_over(self, group: int) -> None:
+        del self._left_behind[group]
+        if self._guard is not None:
+            self._guard.over(group)
+
+    def _is_missed(self, rank: int, status: int) -> bool:
+        """Whether it ended with status 0 where others train on and count on it: a death, which they can outlive."""
+        is_here = status == 0 and bool(self._alive) and is_in_training(self._board, rank)
+        return is_here and is_outlived(self._board, rank)
 
     def _is_outlived(self, rank: int, ending: Ending) -> bool:
         """Whether the others go on without it, which is said."""
         is_ours = ending.stopped_with is not None or bool(self._asked)
-        if not self._alive or self._plan or is_ours or not report_death(self._board, rank, ending.in_words):
+        if not self._alive or self._plan or is_ours or read_failure(self._board) is not None:
+            return False
+        if ending.status > 0 and not is_in_training(self._board, rank):
+            return False  # an error behind its training, in which it has let nobody down
+        reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
+        if not report_death(self._board, rank, reason):
             return False
         known = next(one for one in read_gone(self._board) if one.rank == rank)
-        left = ranks_in_words(self.alive)
-        self._say(f"{known.in_words}; {left} {'goes' if len(self._alive) == 1 else 'go'} on")
+        others = ranks_in_words(self.alive)
+        self._say(f"{known.in_words}; {others} {'goes' if len(self._alive) == 1 else 'go'} on")
         started = None if self._newcomers is None else self._newcomers.died(rank)
         if started is not None:
             self._say(f"rank {started} is started in place of rank {rank}")
@@ -224,8 +259,9 @@ class Crew:
             signum = self._asked[self._handled]
             self._handled += 1
             if self._handled == 1:
+                self._is_asked()
                 ask_to_stop(self._board, status_after(signum))
-                self._tell_alive(signum)
+                self.tell_alive(signum)
                 self._plan = [(time.monotonic() + self._grace, signal.SIGKILL)]
             else:
                 self._send(signal.SIGKILL)
@@ -237,16 +273,17 @@ class Crew:
     def _send(self, signum: signal.Signals) -> None:
         """Send a signal that is the crew's own decision."""
         self._sent.update(dict.fromkeys(self._alive, signum))
-        self._signal_alive(signum)
+        self.signal_alive(signum)
 
-    def _tell_alive(self, signum: signal.Signals) -> None:
-        """Send it to the workers themselves; what they have started ends with them."""
-        for child in self._alive.values():
-            if child.pid is not None:
+    def tell_alive(self, signum: signal.Signals, ranks: Container[int] | None = None) -> None:
+        """Send it to the workers themselves (None: to all), not to what they have started."""
+        for rank, child in self._alive.items():
+            if child.pid is not None and (ranks is None or rank in ranks):
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signum)
 
-    def _signal_alive(self, signum: signal.Signals) -> None:
+    def signal_alive(self, signum: signal.Signals) -> None:
+        """Send it to the workers and to what they have started."""
         for child in self._alive.values():
             if child.pid is not None and not _signal_group(child.pid, signum):
                 # It has not made its process group yet, or has just ended and is not collected.

@@ -17,6 +17,8 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
+from quorate.core.telling import tell
+
 CANNOT_OPEN = 2
 """The exit status of `python` for a script that is not there."""
 
@@ -82,7 +84,7 @@ def _told(ending: BaseException | None) -> int:
     if ending.code is None or isinstance(ending.code, int):
         return (ending.code or 0) & 0xFF
     sys.stdout.flush()
-    sys.stderr.write(f"{ending.code}\n")
+    tell(f"{ending.code}\n")
     return 1
 
 
@@ -93,7 +95,7 @@ def _file(script: str, main: ModuleType) -> CodeType:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+        tell(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
         raise SystemExit(CANNOT_OPEN) from None
     return compile(source, path, "exec", dont_inherit=True)
 
@@ -104,7 +106,7 @@ def _module(name: str, main: ModuleType) -> CodeType:
         found = importlib.util.find_spec(f"{name}.__main__")
     code = found.loader.get_code(found.name) if found and isinstance(found.loader, InspectLoader) else None
     if found is None or code is None:
-        sys.stderr.write(f"{sys.executable}: No module named {name}\n")
+        tell(f"{sys.executable}: No module named {name}\n")
         raise SystemExit(1)
     main.__dict__.update(
         __file__=found.origin,

@@ -13,11 +13,15 @@ import torch
 import torch.distributed as dist
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
-from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
+from quorate.core.telling import flush, tell
 from quorate.data.sharding import SEAT
 from quorate.launch.between_hosts import address_here, interface_of, token_here
-from quorate.launch.ending import end_well
+from quorate.launch.ending import end_well, status_after_error
+from quorate.launch.meeting import meet_on_this_host
+from quorate.launch.newcomers import MOST_NEWCOMERS
 from quorate.launch.orphans import watch_launcher
+from quorate.launch.other_launchers import seat_here
 from quorate.launch.overrides import overrides_here
 from quorate.launch.preparing import prepare
 from quorate.launch.recording import start_records
@@ -29,14 +33,16 @@ from quorate.wire.real.wire import RealWire
 from quorate.wire.store import BoardStore, StoreBoard
 
 _KEPT = "world"
+_SOON = 1.0
+"""Seconds; longer than a launcher needs to notice that a worker has died."""
 
 
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> World:
     """Join the workers this process was started with, and return the `World`; calling it again returns the same.
 
-    Works under `quorate run` (real and virtual), torchrun, in a process whose default process group is already there
-    (used, never re-created), and in a process on its own (a world of one). Where torch's default process group is not
-    there, it is made, so that samplers, meshes and the user's own collectives work.
+    Works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group is
+    already there (used, never re-created), and in a process on its own (a world of one). Where torch's default process
+    group is not there, it is made, so that samplers, meshes and the user's own collectives work.
 
     `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
     a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. Raises
@@ -45,11 +51,11 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
     """
     place = current.place()
     if place is None:
-        watch_launcher()
         try:
+            watch_launcher()
             place = _enter(timeout)
-        except ConfigurationError:
-            sys.excepthook = _refused
+        except (QuorateError, KeyboardInterrupt):
+            sys.excepthook = _came_to_nothing
             raise
     if _KEPT not in place.kept:
         device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
@@ -61,6 +67,9 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
 
 
 def _enter(timeout: float) -> current.Place:
+    seat = None if dist.is_initialized() else seat_here()
+    if seat is not None:
+        os.environ.update(seat.environment(os.environ))
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     address = os.environ.get("QUORATE_BOARD", "")
     board: Board
@@ -75,10 +84,16 @@ def _enter(timeout: float) -> current.Place:
     elif address.startswith("unix:"):
         board = SocketBoard(address.removeprefix("unix:"))
         folder = Path(address.removeprefix("unix:")).parent
+    elif (
+        seat is not None and seat.is_one_host and not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"))
+    ):
+        board, folder = meet_on_this_host(seat, timeout)
     else:
         store, rank, size = _meet(timeout)
         board = StoreBoard(dist.PrefixStore("quorate", store))
     most = _number("QUORATE_MOST") or size
+    if most > size + MOST_NEWCOMERS:
+        raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")
     if rank >= max(size, most):
         raise ConfigurationError(f"RANK={rank} is none of {size} workers; a launcher sets ranks from 0 on")
     endpoint = Endpoint(
@@ -95,13 +110,17 @@ def _enter(timeout: float) -> current.Place:
     return place
 
 
-def _refused(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Wrong input is one sentence and status 2, also where nothing has been joined yet."""
-    if not issubclass(kind, ConfigurationError):
+def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What goes wrong before the worker has joined is one sentence, and a status, as it is later."""
+    if issubclass(kind, KeyboardInterrupt):
+        tell("quorate: interrupted\n")
+    elif issubclass(kind, QuorateError):
+        tell(f"quorate: {error}\n")
+    else:
         sys.__excepthook__(kind, error, trace)
         return
-    print(f"quorate: {error}", file=sys.stderr, flush=True)
-    atexit.register(os._exit, 2)
+    flush()
+    atexit.register(os._exit, status_after_error(kind))
 
 
 def _meet(timeout: float) -> tuple[dist.Store, int, int]:
@@ -135,7 +154,24 @@ def _start_default_group(wire: RealWire) -> None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = BoardStore(wire.board, "default", timeout=wire.timeout)
-    dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
+    try:
+        dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
+    except (RuntimeError, OSError):
+        failure = _failure_of(wire)
+        if failure is None:
+            raise
+        raise failure from None
+
+
+def _failure_of(wire: RealWire) -> QuorateError | None:
+    """The failure of the run that is on the board, or comes there soon after a connection has broken."""
+    try:
+        wire.board.wait(["failure"], _SOON)
+    except WireTimeout:
+        return None
+    except QuorateError as failure:
+        return failure
+    return None
 
 
 def _device() -> torch.device:

@@ -16,6 +16,11 @@ from quorate.wire.failure import ended, has_come, report_outsider
 
 _WANTED, _SAID, _ENDED = "newcomers/wanted", "newcomers/said", "newcomers/ended"
 
+_MOST = 64
+"""Workers of either kind in `Room`."""
+MOST_NEWCOMERS = 2 * _MOST
+"""Of one run."""
+
 
 @dataclass(frozen=True)
 class Room:
@@ -26,8 +31,8 @@ class Room:
 
     def __post_init__(self) -> None:
         for name, count in (("--restart", self.restarts), ("--room", self.more)):
-            if not 0 <= count <= 64:
-                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to 64")
+            if not 0 <= count <= _MOST:
+                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {_MOST}")
 
     @property
     def all(self) -> int:

@@ -6,9 +6,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable
+
+from quorate.core.errors import ConfigurationError
 
 LAUNCHER_FD = "QUORATE_LAUNCHER_FD"
 """Names the inherited end of a pipe of which the launcher alone holds the other end."""
@@ -39,13 +42,22 @@ def watch_launcher() -> None:
     """End this process as soon as its launcher has ended, if that passed down a pipe to watch; does nothing otherwise.
 
     Asked for once; a daemon thread waits for the end of the pipe. The name is taken out of the environment, so that
-    this process's own children, which do not inherit the pipe, look for none.
+    this process's own children, which do not inherit the pipe, look for none. Raises `ConfigurationError` where the
+    name stands for something else.
     """
     named = os.environ.pop(LAUNCHER_FD, None)
     if named is None:
         return
-    watched = int(named)
-    os.set_inheritable(watched, False)
+    watched = int(named) if named.isdecimal() and len(named) < 10 else -1
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(watched).st_mode)
+        os.set_inheritable(watched, False)
+    except OSError:
+        is_pipe = False
+    if not is_pipe:
+        raise ConfigurationError(
+            f"{LAUNCHER_FD}={named} is no pipe of a launcher; leave it unset, as `quorate run` sets it"
+        )
     threading.Thread(target=_until_it_ends, args=(watched,), name="quorate launcher", daemon=True).start()
 
 

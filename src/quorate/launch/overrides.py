@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, unknown
 
+SHARES = ("dynamic", "static")
 MOST_SEED = 2**63 - 1
 """What generators take."""
 
@@ -72,10 +73,17 @@ def overrides_here() -> Overrides:
         seed=_whole("QUORATE_SEED"),
         imbalance=os.environ.get("QUORATE_IMBALANCE") or None,
         pace=os.environ.get("QUORATE_PACE") or None,
-        share=os.environ.get("QUORATE_SHARE") or None,
+        share=_share(),
         seconds=_positive("QUORATE_SECONDS"),
         learning_rate_factor=_positive("QUORATE_LEARNING_RATE_FACTOR"),
     )
+
+
+def _share() -> str | None:
+    text = os.environ.get("QUORATE_SHARE") or None
+    if text is not None and text not in SHARES:
+        raise unknown("share", text, SHARES)
+    return text
 
 
 def _settings() -> dict[str, object]:

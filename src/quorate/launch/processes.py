@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from quorate.core.contracts import Board
+from quorate.core.telling import tell
 from quorate.launch.asking import ASKS, asked_to_stop, status_after
 from quorate.launch.console import FollowSize, QuietConsole, ShownConsole
 from quorate.launch.crew import GRACE, Child, Crew
 from quorate.launch.door import open_to_all
+from quorate.launch.guard import Guard
 from quorate.launch.newcomers import Newcomers, Room
 from quorate.launch.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.overrides import Overrides
+from quorate.launch.signals import signals_to
 from quorate.launch.verdict import cause_of, log_of, verdict
 from quorate.wire.board_server import BoardServer
-from quorate.wire.failure import noted_place, read_failure
+from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure, read_gone
 from quorate.wire.socket_folder import make_socket_folder
 
 WRONG_INPUT = 2
@@ -86,7 +90,7 @@ def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, _following(shown):
-        ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show)
+        ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show, asked=shown.hide)
     if ended.why is not None:
         _show(-1, f"quorate: {ended.why}\n")
     return ended
@@ -95,9 +99,7 @@ def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE
 def _show(rank: int, text: str) -> None:
     """On stderr, unless it is of rank 0, which is shown anyway; a terminal that was closed shows nothing."""
     if rank != 0:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        tell(text)
 
 
 def run_crew(
@@ -109,8 +111,12 @@ def run_crew(
     grace: float = GRACE,
     room: Room = NO_ROOM,
     shows: Callable[[int, str], None] = lambda rank, text: None,
+    asked: Callable[[], None] = lambda: None,
 ) -> Conclusion:
-    """As `run_processes`, for workers of any kind; says nothing itself (`shows`: see `Crew`)."""
+    """As `run_processes`, for workers of any kind; says nothing itself (`shows`: see `Crew`).
+
+    `asked` is called where all are asked to end, and rank 0 has not joined yet.
+    """
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_board())
         shared = environment(size, server.path, folder, command)
@@ -123,13 +129,22 @@ def run_crew(
             shared["QUORATE_MOST"] = str(size + room.all)
             newcomers = Newcomers(server.board, size, room, start)
             stack.enter_context(open_to_all(folder, server.path))
-        crew = stack.enter_context(Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows))
-        stack.enter_context(_signals_to(crew))
+        guard = stack.enter_context(Guard())
+        hides = partial(_unless_joined, server.board, asked)
+        crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard, asked=hides)
+        stack.enter_context(crew)
+        stack.enter_context(signals_to(crew, server.board, folder, shows))
         for rank in range(size):
             start(rank, rank)
         crew.watch()
         ranks.finish()
         return _conclusion(crew, server, folder)
+
+
+def _unless_joined(board: Board, asked: Callable[[], None]) -> None:
+    """Call `asked` where rank 0 has not joined: what it says of an interrupt is where its imports were."""
+    if not has_joined(board, 0):
+        asked()
 
 
 def environment(size: int, board: str, folder: Path, command: Command) -> dict[str, str]:
@@ -226,21 +241,6 @@ def _board() -> Iterator[BoardServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _signals_to(crew: Crew) -> Iterator[None]:
-    """While in force, what asks this process to end is passed on to the workers. In the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        for signum in PASSED_ON:
-            if signal.getsignal(signum) is signal.SIG_IGN:  # as after nohup
-                continue
-            before = signal.signal(signum, lambda number, frame: crew.pass_on(number))
-            stack.callback(signal.signal, signum, before)
-        yield
-
-
 def _following(shown: ShownConsole) -> contextlib.AbstractContextManager[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     return FollowSize(shown) if in_main_thread else contextlib.nullcontext()
@@ -252,6 +252,10 @@ def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
         return Conclusion(status_after(crew.interrupted_by), why)
     if crew.first_failure is None:
         asked = asked_to_stop(server.board)
+        erred = [one for one in read_gone(server.board) if has_erred(server.board, one.rank)]
+        if erred:
+            where = f"its log is {log_of(folder, erred[0].rank)}"
+            return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')
         if asked is None or not any(ending.status for ending in crew.endings.values()):
             return Conclusion(0)
         return Conclusion(asked, "the workers were asked to leave; every worker has ended")

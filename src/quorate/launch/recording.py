@@ -8,13 +8,13 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
+from quorate.core.telling import tell
 from quorate.data.sharding import SEAT
 from quorate.launch.event_files import event_files
 from quorate.launch.overrides import Overrides
@@ -61,9 +61,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
 
 
 def _warn(sentence: str) -> None:
-    with suppress(OSError, ValueError):  # what the worker prints may go to the same disk
-        sys.stderr.write(f"quorate: {sentence}\n")
-        sys.stderr.flush()
+    tell(f"quorate: {sentence}\n")
 
 
 def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
@@ -86,7 +84,7 @@ def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
         }
         write_run(folder, script if script.is_file() else None, about)
         wire.board.set("records", str(folder).encode())
-        sys.stderr.write(f"quorate: records in {os.path.relpath(folder)}\n")
+        tell(f"quorate: records in {os.path.relpath(folder)}\n")
     wire.board.wait(["records"], wire.timeout)
     written = wire.board.get("records")
     assert written is not None

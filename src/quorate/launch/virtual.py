@@ -19,6 +19,7 @@ from typing import TextIO
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
+from quorate.core.telling import tell
 from quorate.launch.recording import flush_records
 from quorate.launch.script_line import script_line
 from quorate.launch.virtual_logging import put_ranks_in_logs
@@ -83,7 +84,7 @@ def run_script(
         try:
             outcomes = world.outcomes(task, on_start=lambda stage: stand_ins.serve(stage.scheduler))
         except KeyboardInterrupt:
-            print("quorate: interrupted", file=console)
+            tell("quorate: interrupted\n", console)
             return INTERRUPTED
         return report.conclude(outcomes)
 
@@ -107,7 +108,7 @@ def _live(source: bytes, path: str, report: Report, wire: Wire) -> None:
         raise
     except SystemExit as end:
         if not isinstance(end.code, int):
-            sys.stderr.write(f"{end.code}\n")
+            tell(f"{end.code}\n")
         raise
     finally:
         flush_records(place)
@@ -137,7 +138,7 @@ class Report:
         self._logs.write(rank, text)
         if not self._is_secondary(error):
             for line in text.splitlines():
-                print(f"[rank {rank}] {line}", file=self._console)
+                tell(f"[rank {rank}] {line}\n", self._console)
 
     def conclude(self, outcomes: Sequence[Outcome[None]]) -> int:
         """The exit status, and one line for those that ended because another had failed."""
@@ -145,11 +146,16 @@ class Report:
         if not failures:
             return 0
         first = failures[0]
+        is_outlived = first.rank in self.world.stage.gone and not first.is_crashed
+        if is_outlived:
+            tell(
+                f'quorate: rank {first.rank} had failed, and the others went on (on_error="continue")\n', self._console
+            )
         followers = [o.rank for o in outcomes if o.rank != first.rank and self._is_secondary(o.error)]
         if first.is_crashed:
-            print(f"quorate: rank {first.rank} crashed", file=self._console)
-        if followers:
-            print(f"quorate: {in_words(followers)} stopped because rank {first.rank} had failed", file=self._console)
+            tell(f"quorate: rank {first.rank} crashed\n", self._console)
+        if followers and not is_outlived:
+            tell(f"quorate: {in_words(followers)} stopped because rank {first.rank} had failed\n", self._console)
         return _status(first.error)
 
     def _is_secondary(self, error: BaseException | None) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError, ranks_in_words
+from quorate.core.telling import tell
 from quorate.launch import asking
 from quorate.train.step_times import TIMERS, StepTimer
 from quorate.wire.current import Place
@@ -106,8 +107,7 @@ def report(wire: RealWire, place: Place, main: int, why: str) -> None:
             time.sleep(_LOOK_EVERY)
     silent = {rank: _ask_by_signal(board, rank, wire.endpoint.host) for rank, one in answers.items() if one is None}
     text = compose(answers, silent, why)
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    tell(text)
     asking.tell_all(board, why, wire.rank, text)
 
 

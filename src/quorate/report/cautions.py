@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quorate.report.fairness import Runs, unequal_work
 from quorate.report.figures import RunFigures
 from quorate.report.planned import Planned
-from quorate.report.schema import Arm
+from quorate.report.schema import NOT_BEGUN, Arm
 from quorate.report.wording import counted
 
 
@@ -30,7 +30,9 @@ def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
     failed = []
     status, why = run.outcome.status, run.outcome.why
     left_out = "" if plan.is_single else "; it is left out"
-    if status is None:
+    if why == NOT_BEGUN:
+        failed.append(f"{which} has not begun{left_out}")
+    elif status is None:
         failed.append(f"{which} has no outcome: it was not watched to its end, or is still under way{left_out}")
     elif status != 0:
         because = f": {why}" if why else ""

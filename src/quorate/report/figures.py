@@ -20,7 +20,7 @@ from quorate.report.quality import Amounts, curve_of, distance_curve, final_qual
 from quorate.report.reading import RunRecords, read_run
 from quorate.report.round_figures import RoundFigures, figures_of_rounds
 from quorate.report.rounds import last_arrivals, wait_for_all
-from quorate.report.schema import Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
+from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
 from quorate.report.time_use import by_rank, spent_in, totals_of
 from quorate.report.timeline import timeline_of
 
@@ -155,7 +155,7 @@ def _joined(run: RunRecords, seed: int) -> tuple[Joined, ...]:
 
 
 def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
-    said = run.outcome or {}
+    said = run.outcome or ({} if run.folder.exists() else {"why": NOT_BEGUN})
     seconds = said.get("seconds")
     return Outcome(
         seed=seed,

@@ -116,11 +116,14 @@ def _name(view: View, arm: Arm) -> Markup:
     if arm.learning_rate_factor not in (None, 1.0):
         small.append(f"learning rate ×{arm.learning_rate_factor:g}")
     well = sum(run.status == 0 for run in arm.runs)
-    failed = len(arm.runs) - well
+    missing = sum(run.status is None for run in arm.runs)
+    failed = len(arm.runs) - well - missing
     chips = [chip("baseline")] if arm.is_baseline else []
     if failed:
         chips.append(chip(f"{failed} of {counted(len(arm.runs), 'run')} failed", "bad"))
-    elif len(arm.runs) == 1:
+    if missing:
+        chips.append(chip(f"{missing} of {counted(len(arm.runs), 'run')} not ended", "warn"))
+    if len(arm.runs) == 1 and not failed + missing:
         chips.append(chip("one seed", "warn"))
     head = [_sign(view.looks[arm.name]), element("span", arm.name, class_="arm-name"), *chips]
     lines = [element("div", *head)]
@@ -163,6 +166,8 @@ def _cell(arm: Arm, column: Column) -> Markup:
 
 def _nothing(arm: Arm, column: Column) -> tuple[str, str]:
     """What a cell without a figure says, and why there is none."""
+    if all(run.status is None for run in arm.runs):
+        return "not run", "No run of this arm has ended."
     if not any(run.status == 0 for run in arm.runs):
         return "failed", "No run of this arm ended well."
     if column.field == "time_to_target" and arm.target_reached is not None and arm.target_reached[0] == 0:

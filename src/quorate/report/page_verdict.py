@@ -16,7 +16,7 @@ from quorate.report.page_table import (
     head,
     ratio_in_words,
 )
-from quorate.report.schema import Arm, Estimate
+from quorate.report.schema import NOT_BEGUN, Arm, Estimate
 
 _LONG = 150
 """Letters in a verdict, from which on it is set smaller."""
@@ -60,7 +60,7 @@ def _failures(view: View) -> Markup:
     items = []
     for arm in view.summary.arms:
         for run in arm.runs:
-            if run.status == 0:
+            if run.status == 0 or run.why == NOT_BEGUN:
                 continue
             what = "did not end" if run.status is None else f"ended with status {run.status}"
             why = f": {run.why}" if run.why else ""
@@ -75,7 +75,7 @@ def _failures(view: View) -> Markup:
             )
     if not items:
         return Markup()
-    return element("div", element("h3", "Runs that failed"), element("ul", *items), class_="failures")
+    return element("div", element("h3", "Runs that did not end well"), element("ul", *items), class_="failures")
 
 
 def _meanings(view: View) -> Markup:

@@ -23,6 +23,10 @@ FORMAT = 1
 Difference = Literal["better", "worse", "no difference shown"]
 
 
+NOT_BEGUN = "it has not begun"
+"""`Outcome.why` of a run that there is no folder of."""
+
+
 class Outcome(Part):
     """How one run ended."""
 

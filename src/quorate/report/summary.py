@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quorate.report.arms import arm_of
 from quorate.report.cautions import cautions_of
 from quorate.report.fairness import fairness_of
-from quorate.report.figures import figures_of
+from quorate.report.figures import RunFigures, figures_of
 from quorate.report.markdown import markdown
 from quorate.report.planned import Planned, planned_in
 from quorate.report.plot_data import tables
@@ -19,6 +19,14 @@ from quorate.report.tuning import trials_of
 from quorate.report.verdict import verdict_of
 
 SUMMARY = "summary.json"
+
+
+def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping[int, float]]:
+    """By arm and seed, of the runs that are used."""
+    return {
+        name: {run.seed: run.quality for run in some if run.is_used and run.quality is not None}
+        for name, some in runs.items()
+    }
 
 
 def summarize(folder: Path) -> Summary:
@@ -36,7 +44,7 @@ def summarize(folder: Path) -> Summary:
         title=plan.title,
         world=plan.world,
         workers=plan.workers,
-        verdict=verdict_of(plan, arms),
+        verdict=verdict_of(plan, arms, _qualities(runs)),
         warnings=tuple(cautions_of(plan, runs, arms)),
         metric=plan.metric,
         target=plan.target,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
 from quorate.report.planned import Planned
 from quorate.report.schema import Arm, Estimate
@@ -11,7 +12,11 @@ from quorate.report.wording import counted, listed, number_in_words, seconds_in_
 NONE_SHOWN = "no difference shown"
 
 
-def verdict_of(plan: Planned, arms: Sequence[Arm]) -> str:
+Qualities = Mapping[str, Mapping[int, float]]
+"""By arm and seed, of runs that ended well."""
+
+
+def verdict_of(plan: Planned, arms: Sequence[Arm], qualities: Qualities) -> str:
     """One sentence that claims no more than the intervals do."""
     if plan.is_single:
         return _of_one(plan, arms[0])
@@ -20,32 +25,50 @@ def verdict_of(plan: Planned, arms: Sequence[Arm]) -> str:
     if baseline is None or not rest:
         return "; ".join(_alone(arm, plan) for arm in arms) + "."
     if not _is_measured(baseline):
-        return f"No run of the baseline {baseline.name} ended well, so nothing can be held against it."
-    return "; ".join(_against(arm, baseline, plan) for arm in rest) + "."
+        ended = "has ended yet" if _is_awaited(baseline) else "ended well"
+        return f"No run of the baseline {baseline.name} {ended}, so nothing can be held against it."
+    return "; ".join(_against(arm, baseline, plan, qualities) for arm in rest) + "."
 
 
 def _is_measured(arm: Arm) -> bool:
     return arm.steps is not None
 
 
-def _against(arm: Arm, baseline: Arm, plan: Planned) -> str:
+def _is_awaited(arm: Arm) -> bool:
+    """Whether none of its runs has failed, and none has ended."""
+    return all(run.status is None for run in arm.runs)
+
+
+def _nothing_of(arm: Arm) -> str:
+    return f"no run of {arm.name} {'has ended yet' if _is_awaited(arm) else 'ended well'}"
+
+
+def _against(arm: Arm, baseline: Arm, plan: Planned, qualities: Qualities) -> str:
     if not _is_measured(arm):
-        return f"no run of {arm.name} ended well"
-    parts = (_reaching(arm, baseline, plan), _target(arm, baseline, plan), _speed(arm, baseline))
+        return _nothing_of(arm)
+    parts = (_reaching(arm, baseline, plan, qualities), _target(arm, baseline, plan), _speed(arm, baseline))
     said = listed([part for part in parts if part])
     return f"{arm.name} {said or f'cannot be held against {baseline.name}: nothing of both was measured'}"
 
 
-def _reaching(arm: Arm, baseline: Arm, plan: Planned) -> str | None:
-    """Where its quality ends."""
+def _reaching(arm: Arm, baseline: Arm, plan: Planned, qualities: Qualities) -> str | None:
+    """Where its quality ends; beside the baseline's, on the seeds that both have."""
     if plan.metric is None or arm.quality is None:
         return None
-    said = f"reaches {plan.metric.name} {number_in_words(arm.quality.mean)}"
-    if baseline.quality is not None:
-        theirs = number_in_words(baseline.quality.mean)
-        found = arm.differences.get("quality", NONE_SHOWN)
-        said += f" ({baseline.name} {theirs}: {found})"
-    return said
+    ours, theirs = qualities.get(arm.name, {}), qualities.get(baseline.name, {})
+    both = sorted(ours.keys() & theirs.keys())
+    if not both:
+        other = "" if baseline.quality is None else f" ({baseline.name}: no run of an equal seed)"
+        return f"reaches {plan.metric.name} {number_in_words(arm.quality.mean)}{other}"
+    own, other = (number_in_words(statistics.fmean(some[seed] for seed in both)) for some in (ours, theirs))
+    of = "" if len(both) == len(ours.keys() | theirs.keys()) else f", on {_seeds(both)} alone"
+    return (
+        f"reaches {plan.metric.name} {own} ({baseline.name} {other}{of}: {arm.differences.get('quality', NONE_SHOWN)})"
+    )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}"
 
 
 def _target(arm: Arm, baseline: Arm, plan: Planned) -> str | None:
@@ -82,7 +105,7 @@ def _spread(estimate: Estimate) -> str:
 def _alone(arm: Arm, plan: Planned) -> str:
     """What an arm did that is compared with nothing."""
     if arm.steps is None:
-        return f"no run of {arm.name} ended well"
+        return _nothing_of(arm)
     said = []
     if plan.metric is not None and arm.quality is not None:
         said.append(f"reaches {plan.metric.name} {number_in_words(arm.quality.mean)}")

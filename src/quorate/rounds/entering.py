@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from quorate.core.contracts import Wire
 from quorate.core.errors import Stopped, WireTimeout
+from quorate.core.telling import tell
 from quorate.rounds.member import Member
 from quorate.rounds.progress import Progress
 from quorate.rounds.replica import Replica
@@ -27,7 +26,7 @@ def say_over(wire: Wire) -> None:
 def leave_if_over(wire: Wire) -> None:
     """Raise `Stopped`, for one that has come too late to join those of `wire`."""
     if wire.board.get(_over(wire)) is not None:
-        sys.stderr.write("quorate: the training ended before this worker could join it\n")
+        tell("quorate: the training ended before this worker could join it\n")
         raise Stopped(0)
 
 

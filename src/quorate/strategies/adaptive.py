@@ -75,6 +75,7 @@ class Adaptive(Strategy):
     """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.window < 1 or self.lateness < 0 or self.margin < 0:
             found = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
             raise ConfigurationError(f"{found}: window is at least 1, lateness and margin are at least 0")

@@ -63,6 +63,7 @@ class EagerAveraging(Strategy):
     """As of `quorum`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         every(self.sync_every)
 
     def which_buffers(self) -> Literal["none", "mean", "rank0"]:

@@ -62,6 +62,7 @@ class LocalSGD(Strategy):
     """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         every(self.sync_every)
 
     def period_of(self, worker: Worker) -> Every:

@@ -60,6 +60,7 @@ class OSGP(Gossip):
     """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.bound < 0:
             raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
         check_patience(self.patience)

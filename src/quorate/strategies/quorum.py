@@ -78,6 +78,7 @@ class Quorum(Strategy):
     """Whether the others go on without a worker that has died, or stop as one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.overlap and self.max_staleness < 1:
             raise ConfigurationError(
                 "overlap makes every gradient at least one round stale; max_staleness is at least 1"

@@ -56,6 +56,7 @@ class SGP(GossipWithMomenta):
     """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_patience(self.patience)
 
     def start(self, worker: Worker) -> State:

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.text_files import text_of
 from quorate.core.topology import Edge
 from quorate.topology import register
 from quorate.topology.edges import Directed, Undirected
@@ -108,9 +109,9 @@ class _OneWay(Directed):
 @lru_cache(maxsize=16)
 def _read(path: str) -> _Edges:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the topology file {path} cannot be read: {error}") from None
+        text = text_of(Path(path), "the topology file")
+    except FileNotFoundError:
+        raise ConfigurationError(f"the topology file {path} cannot be read: there is none") from None
     pairs: set[tuple[int, int]] = set()
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, NotFinite, ranks_in_words
+from quorate.core.telling import tell
 from quorate.wire.failure import host_of
 
 _SMALL = 1 << 18
@@ -87,7 +87,7 @@ class Finite:
         if is_told and (self._wire.rank == 0 or self._wire.rank in ranks):
             does = "its update is left out" if self.policy == "skip" else "it counts like any other"
             times = "" if self._seen == 1 else f" ({count} rounds by now)"
-            sys.stderr.write(f'quorate: {sentence}; {does} (on_nonfinite="{self.policy}"){times}\n')
+            tell(f'quorate: {sentence}; {does} (on_nonfinite="{self.policy}"){times}\n')
         return self.policy == "skip"
 
     def _sentence(self, ranks: Sequence[int], number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request, mass_of_the_dead
 from quorate.core.strategy import Strategy
+from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.train.answers import Answers
@@ -225,7 +225,7 @@ class NeighboursOf:
             self.lost_with[rank] = mass_of_the_dead([rank], self._began, balances)
             self.books.lost.pop(rank, None)
             if self._travels and self._worker.losses.is_first:
-                sys.stderr.write(
+                tell(
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
                     "mean is that of what is left\n"
                 )
@@ -245,7 +245,7 @@ class NeighboursOf:
         """All have rested: what has not come by now never does. New books are begun."""
         for peer, mass in sorted(self.books.lost.items()):
             if mass > 0:
-                sys.stderr.write(
+                tell(
                     f"quorate: of what rank {peer} gave to rank {self.rank}, a weight of {mass:.3g} was lost on the "
                     "way; the mean is that of what is left\n"
                 )

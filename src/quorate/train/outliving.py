@@ -17,7 +17,7 @@ from quorate.train.replicas import agree_on, optimizer_from_plain, optimizer_to_
 from quorate.train.replicas import level as level_all
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.failure import forbid_outliving, let_outlive, read_gone
+from quorate.wire.failure import forbid_outliving, let_outlive, let_outlive_errors, note_training, read_gone
 from quorate.wire.survivors import SURVIVORS, Survivors
 
 if TYPE_CHECKING:
@@ -33,11 +33,14 @@ def survivors(place: Place) -> Survivors | None:
     return found
 
 
-def outlive(wire: Wire, place: Place, name: str, *, wanted: bool) -> None:
-    """The optimizer `name` is distributed on this worker, and its strategy can, or cannot, go on without a worker.
+def outlive(wire: Wire, place: Place, name: str, *, wanted: bool, errors: bool) -> None:
+    """The optimizer `name` is distributed on this worker, and its strategy can, or cannot, go on without a worker, and
+    does, or does not, where that worker's script has raised (`errors`).
 
     All optimizers must be able to.
     """
+    note_training(wire.board, wire.rank, is_under_way=True)
+    let_outlive_errors(wire.board, wanted=wanted and errors)
     if wanted and (SURVIVORS not in place.kept or place.kept[SURVIVORS] is not None):
         place.kept.setdefault(SURVIVORS, Survivors(place.wire.channel("survivors")))
         wire.outlives(_TAG)

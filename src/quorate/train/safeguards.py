@@ -16,6 +16,7 @@ from quorate.train.digests import Digests
 from quorate.train.finite import Finite, OnNonfinite, check_policy
 from quorate.train.stopping import BEFORE_STOPPING, leave, stop_of
 from quorate.wire.current import Place
+from quorate.wire.failure import note_training
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
@@ -97,6 +98,8 @@ class Safeguards:
         """The training has ended after so many rounds."""
         self._worker.saving.boundary()
         self.stop.trainings -= 1
+        if self.stop.trainings == 0:
+            note_training(self._worker.wire.board, self._worker.wire.rank, is_under_way=False)
         self.digests.look_at_end(number)
 
 

@@ -7,11 +7,11 @@ begins, so that schedulers and logs behind `optimizer.step()` have had their tur
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from quorate.core.errors import QuorateError, Stopped
+from quorate.core.telling import tell
 from quorate.wire.current import Place
 
 INTERRUPTED, RETRY = 130, 75
@@ -91,4 +91,4 @@ def _before_stopping(place: Place) -> None:
         try:
             action()
         except QuorateError as error:
-            sys.stderr.write(f"quorate: {error}\n")
+            tell(f"quorate: {error}\n")

@@ -79,7 +79,8 @@ class OptimizerWorker:
         begin(self, model)
         self.state = strategy.start(self)
         connect(self)
-        outlive(self.wire, place, name, wanted=self.safeguards.outlives)
+        errors = strategy.on_error == "continue"
+        outlive(self.wire, place, name, wanted=self.safeguards.outlives, errors=errors)
         enter(self, model, place)
         self._listeners.all.append(self)
         self.timer.set_out_again()

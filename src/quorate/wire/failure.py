@@ -4,7 +4,9 @@
 the run, whoever noticed it. `ended/<rank>` holds the exit status of a worker that ended normally (its launcher
 writes it), in decimal. `failed at` holds JSON, `{"strategy": "quorum", "round": 17}`: where the training stood for the
 first worker that left because of the failure. `outlives` holds the number of workers once all have said that a death
-leaves them going (0: something needs everyone), and `gone` those that were outlived.
+leaves them going (0: something needs everyone), and `gone` those that were outlived. `outlives errors` is 1 where a
+worker's own error counts as its death, and `erred/<rank>` is there for those of which that was so. `training/<rank>` is
+1 from the beginning of that worker's first training to the end of its last.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ GONE = "gone"
 """Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
 others have outlived, and those that have joined them since, in the order in which that was noticed."""
 _OUTLIVES = "outlives"
+_OUTLIVES_ERRORS = "outlives errors"
+_ERRED = "erred"
+_TRAINING = "training"
 Kind = Literal["died", "mismatch", "diverged", "not finite"]
 FAILED = "failed"
 _AT = "failed at"
@@ -80,6 +85,11 @@ def host_of(board: Board, rank: int) -> str:
     return "virtual" if written is None else written.decode()
 
 
+def has_joined(board: Board, rank: int) -> bool:
+    """Whether `rank` has come to `quorate.join()`."""
+    return board.get(f"generation/0/host/{rank}") is not None
+
+
 def note_place(board: Board, strategy: str, number: int) -> None:
     """Write where the training stood when it failed: round `number` of `strategy`. What is written first stays."""
     board.swap(_AT, None, json.dumps({"strategy": strategy, "round": number}).encode())
@@ -120,6 +130,24 @@ def let_outlive(board: Board, size: int, *, name: str) -> None:
 def forbid_outliving(board: Board) -> None:
     """Something in this run needs every worker: a death is everyone's end, whatever else was said."""
     board.set(_OUTLIVES, b"0")
+
+
+def let_outlive_errors(board: Board, *, wanted: bool) -> None:
+    """Called by each worker for each training: where all want it, a worker's own error is a death like any other."""
+    if wanted:
+        board.swap(_OUTLIVES_ERRORS, None, b"1")
+    else:
+        board.set(_OUTLIVES_ERRORS, b"0")
+
+
+def note_training(board: Board, rank: int, *, is_under_way: bool) -> None:
+    """`rank` begins a training with the others, or has ended all that it had begun."""
+    board.set(f"{_TRAINING}/{rank}", b"1" if is_under_way else b"0")
+
+
+def is_in_training(board: Board, rank: int) -> bool:
+    """Whether `rank` has begun a training and not ended it."""
+    return board.get(f"{_TRAINING}/{rank}") == b"1"
 
 
 def is_outlived(board: Board, rank: int) -> bool:
@@ -181,3 +209,16 @@ def report_death(board: Board, rank: int, reason: str, host: str | None = None) 
             return True
     report_failure(board, rank, reason, place)
     return False
+
+
+def report_outlived_error(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
+    """As `report_death`, of a worker that ended by an error of its own; False, and nothing written, where all stop."""
+    if board.get(_OUTLIVES_ERRORS) != b"1" or not is_outlived(board, rank):
+        return False
+    board.set(f"{_ERRED}/{rank}", b"1")
+    return report_death(board, rank, reason, host)
+
+
+def has_erred(board: Board, rank: int) -> bool:
+    """Whether `rank`, which was outlived, ended by an error of its own."""
+    return board.get(f"{_ERRED}/{rank}") is not None

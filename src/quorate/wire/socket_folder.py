@@ -23,14 +23,43 @@ _LONGEST_NAME = "quorate-12345678-4194304-123456789012-12345678/mail-100-100000"
 _NAME = re.compile(r"quorate-([0-9a-f]{8})-(\d+)-(\d+)-[A-Za-z0-9_]+")
 
 
-def make_socket_folder() -> Path:
-    """A new folder of mode 0700 whose path is short enough for sockets; whoever made it removes it."""
-    place = tempfile.gettempdir()
-    if len(os.fsencode(place)) > LONGEST_PATH - len(_LONGEST_NAME) - 1:
-        place = "/tmp"
-    clear_abandoned(Path(place))
+def make_socket_folder(label: str | None = None) -> Path:
+    """A new folder of mode 0700 whose path is short enough for sockets; whoever made it removes it.
+
+    Who knows its `label` finds it: `find_socket_folder`.
+    """
+    place = _place()
+    clear_abandoned(place)
     pid = os.getpid()
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_system()}-{pid}-{started(pid) or 0}-", dir=place))
+    prefix = f"{_PREFIX}{_system()}-{pid}-{started(pid) or 0}-"
+    if label is None:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    folder = place / f"{prefix}{_digest(label)}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def find_socket_folder(label: str) -> Path | None:
+    """The folder that a process of this user, which lives, has made on this machine with this `label`; None: none."""
+    place, end = _place(), f"-{_digest(label)}"
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            found = _NAME.fullmatch(entry.name)
+            if found is None or found[1] != _system() or not entry.name.endswith(end) or _is_abandoned(entry):
+                continue
+            about = entry.stat(follow_symlinks=False)
+            if entry.is_dir(follow_symlinks=False) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
+                return Path(entry.path)
+    return None
+
+
+def _place() -> Path:
+    place = tempfile.gettempdir()
+    return Path("/tmp" if len(os.fsencode(place)) > LONGEST_PATH - len(_LONGEST_NAME) - 1 else place)
+
+
+def _digest(label: str) -> str:
+    return hashlib.sha256(label.encode()).hexdigest()[:8]
 
 
 def clear_abandoned(place: Path) -> list[Path]:

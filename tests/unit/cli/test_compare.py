@@ -13,6 +13,7 @@ import pytest
 from quorate.cli.comparison import arms_from, factors_from, metric_from, seeds_from, subject_from
 from quorate.cli.main import main
 from quorate.cli.progress import Progress, Tail
+from quorate.cli.results import show
 from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
@@ -20,6 +21,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, Step
 from quorate.launch.forked import RunServer
 from quorate.launch.processes import Conclusion
+from quorate.report.summary import summarize
+from tests.support.made_records import make_comparison
 
 LIMIT = 30.0
 
@@ -278,3 +281,14 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines(tmp_path: Path, monkeypatch: p
     assert "a, seed 4: step 1" in shown
     assert "[1/2] a, seed 4: 2.00 s\r\n" in shown
     assert "run 2 of 2, about 0 µs left" in shown
+
+
+def test_without_a_metric_the_end_says_how_to_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, metric in (("none", None), ("named", "keep")):
+        folder = make_comparison(tmp_path / name, seeds=(0,), fails=False, steps=20)
+        if metric is None:
+            plan = json.loads((folder / "compare.json").read_text())
+            (folder / "compare.json").write_text(json.dumps({**plan, "metric": None}))
+        (folder / "summary.json").write_text(summarize(folder).model_dump_json())
+        show(folder, folder / "index.html", as_json=False)
+        assert ("and name that value with --metric accuracy" in capsys.readouterr().out) == (metric is None)

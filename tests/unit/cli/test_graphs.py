@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from quorate.cli.graphs import drawn, lines
-from quorate.cli.main import app
+from quorate.cli.verbs import app
 from quorate.core.errors import ConfigurationError
 
 

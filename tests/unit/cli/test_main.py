@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,11 @@ def test_the_environment_of_other_launchers_stays_outside(folder: Path, monkeypa
 def test_a_module_runs_like_a_script(folder: Path) -> None:
     finished = quorate(folder, "run", "-m", "train", "--lr", "3")
     assert (finished.returncode, finished.stdout) == (0, "0 ['--lr', '3']\n")
+
+
+def test_an_interrupt_while_the_verbs_are_imported_is_a_sentence(tmp_path: Path) -> None:
+    """Another module stands in for the first that the command line needs, and is interrupted."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    command = [sys.executable, "-c", "from quorate.cli.main import main; main(['list'])"]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "quorate: interrupted\n")

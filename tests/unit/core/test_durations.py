@@ -57,7 +57,7 @@ def test_a_distribution_is_read() -> None:
     [
         ("trace:ucf101", "no file ucf101, and no trace of this name. Known: cloud-resnet50, ucf101-lstm"),
         ("trace:ucf101-lstm:xx", '"xx" in "trace:ucf101-lstm:xx" is not a factor'),
-        ("trace:/", "the trace / cannot be read: Is a directory"),
+        ("trace:/", "the trace / is no file, but a folder"),
     ],
 )
 def test_wrong_traces_are_one_sentence(text: str, sentence: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from quorate.core.errors import PeerFailed
 from quorate.launch.crew import Crew, Ending, status_in_words
 from quorate.launch.overrides import Overrides
 from quorate.launch.processes import Command, environment, run_processes
+from quorate.launch.verdict import log_of
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure
 from tests.support.launching import Launch, is_running, until
@@ -276,7 +278,50 @@ def test_a_signal_is_passed_on(
     launched.send(signum)
     assert launched.wait() == status
     assert not any(is_running(pid) for pid in pids)
-    assert "KeyboardInterrupt" in launched.said or signum != signal.SIGINT
+    assert "KeyboardInterrupt" in log_of(tmp_path / "run", 0).read_text() or signum != signal.SIGINT
+    assert "Traceback" not in launched.said, "what is interrupted before it has joined is in its log only"
+
+
+def test_ever_so_many_requests_leave_the_sentence(
+    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
+) -> None:
+    launched = launch(script(STAYS), 2)
+    _words(tmp_path, "pid-0", "pid-1")
+    for _ in range(50):
+        launched.send(signal.SIGHUP)
+        time.sleep(0.001)
+    assert launched.wait() == 130
+    assert "ended by SIGHUP; every worker has ended" in launched.said
+
+
+def test_a_request_for_stacks_ends_nobody(
+    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
+) -> None:
+    launched = launch(script(STAYS), 2)
+    pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1")]
+    launched.send(signal.SIGUSR2)
+    launched.send(signal.SIGTERM)
+    assert launched.wait() == 75
+    assert "0 workers have been told to write their stacks" in launched.said
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_who_is_stopped_says_so_and_stops_the_workers(
+    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
+) -> None:
+    launched = launch(script(STAYS), 2)
+    pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1")]
+    launched.send(signal.SIGTSTP)
+    until(lambda: all(_state(pid) == "T" for pid in (launched.pid, *pids)), "all to be stopped")
+    launched.send(signal.SIGCONT)
+    until(lambda: all(_state(pid) in "SR" for pid in (launched.pid, *pids)), "all to go on")
+    launched.send(signal.SIGTERM)
+    assert launched.wait() == 75
+    assert "quorate: stopped, and the workers with it; fg or bg lets all go on" in launched.said
+
+
+def _state(pid: int) -> str:
+    return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout[0]
 
 
 def test_a_second_interrupt_leaves_at_once(
@@ -304,6 +349,24 @@ def test_workers_die_with_a_killed_launcher(
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1", "pid-2")]
     launched.send(signal.SIGKILL)
     until(lambda: not any(is_running(pid) for pid in pids), "the workers' end", seconds=2.0)
+
+
+def test_what_workers_have_started_dies_with_a_killed_launcher(
+    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
+) -> None:
+    text = """
+    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+    (WORDS / f'child-{RANK}').write_text(str(child.pid))
+    if RANK == '0':
+        forked = os.fork()
+        if not forked:
+            (WORDS / 'forked').write_text(str(os.getpid()))
+            time.sleep(60)
+    """
+    launched = launch(script(textwrap.dedent(text) + STAYS), 2)
+    pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1", "child-0", "child-1", "forked")]
+    launched.send(signal.SIGKILL)
+    until(lambda: not any(is_running(pid) for pid in pids), "the end of all", seconds=5.0)
 
 
 def test_where_the_kernel_does_not_see_to_it_a_pipe_does(tmp_path: Path) -> None:

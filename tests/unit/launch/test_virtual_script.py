@@ -328,3 +328,33 @@ def test_ctrl_c_ends_every_wait(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (INTERRUPTED, "told\n")
     assert err == "quorate: interrupted\n"
+
+
+TRAINS = """
+import sys
+import torch
+import quorate
+world = quorate.join()
+model = torch.nn.Linear(2, 1)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "quorum", on_error={on_error!r})
+for step in range(10):
+    if step == 4 and world.rank == 1:
+        sys.exit(5)
+    model(torch.randn(4, 2)).square().mean().backward()
+    optimizer.step()
+optimizer.finish()
+print("finished")
+"""
+
+
+def test_an_error_under_rounds_ends_the_run_or_is_outlived_and_told(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, logs = run(TRAINS.format(on_error="stop"), preamble="")
+    assert status == 5
+    assert not any("finished" in log for log in logs)
+    capsys.readouterr()
+    status, logs = run(TRAINS.format(on_error="continue"), preamble="")
+    assert status == 5
+    assert [log for log in logs if "finished" in log] == ["finished\n"] * 2
+    assert 'rank 1 had failed, and the others went on (on_error="continue")' in capsys.readouterr().err

@@ -241,7 +241,8 @@ def test_a_miss_is_a_miss() -> None:
 
 def test_a_failed_arm_is_there_with_why() -> None:
     _, root = read("a failed arm")
-    assert "2 of 2 runs failed" in root.one("th", data_arm="gossip").text
+    assert "1 of 2 runs failed" in root.one("th", data_arm="gossip").text
+    assert "1 of 2 runs not ended" in root.one("th", data_arm="gossip").text
     assert root.one("td", data_arm="gossip", data_field="quality").text == "failed"
     told = root.one("div", "failures")
     assert "seed 0, ended with status 1: rank 1 was killed by SIGKILL" in told.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def test_arms_are_held_against_the_baseline_seed_by_seed(summary: Summary) -> No
 def test_the_verdict_claims_what_is_shown(summary: Summary) -> None:
     said = summary.verdict
     assert said.startswith(
-        "all-reduce reaches top1 0.685 (ddp 0.689: no difference shown), meets the target 0.62 in 2 of"
+        "all-reduce reaches top1 0.685 (ddp 0.689, on seeds 0 and 1 alone: no difference shown), "
+        "meets the target 0.62 in 2 of"
     )
     assert "times ddp's examples per second (0.98 to 1.02, 2 seeds: no difference shown); quorum reaches" in said
     assert said.endswith("3 seeds: better).") and said.count(".") > 3 and "\n" not in said
@@ -238,7 +240,27 @@ def test_a_comparison_that_is_under_way(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
     found = summarize(changed(tmp_path, lambda plan: plan.update(seeds=[0, 1, 2])))
     assert found.arms[0].runs[2].status is None
-    assert sum("has no outcome" in one for one in found.warnings) == 3
+    assert sum("has not begun" in one for one in found.warnings) == 3
+    assert "failed" not in " ".join(found.warnings)
+
+
+def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0,), fails=False, steps=20, quality=0.5)
+    make_run(tmp_path / "ddp" / "seed-1", strategy="ddp", seed=1, steps=20, quality=0.01)
+    stopped = changed(tmp_path, lambda plan: plan.update(seeds=[0, 1]))
+    own = arm(summarize(stopped), "all-reduce").quality
+    base = arm(summarize(stopped), "ddp").quality
+    assert own is not None and base is not None and len(own.values) == 1 and len(base.values) == 2
+    both = f"(ddp {base.values[0]:.3g}, on seed 0 alone: no difference shown)"
+    assert f"all-reduce reaches top1 {own.values[0]:.3g} {both}" in summarize(stopped).verdict
+
+
+def test_of_runs_that_never_began_none_has_failed(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0,), fails=False, steps=20)
+    shutil.rmtree(tmp_path / "quorum")
+    found = summarize(tmp_path)
+    assert found.verdict.endswith("; no run of quorum has ended yet.")
+    assert arm(found, "quorum").runs[0].why == "it has not begun"
 
 
 def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from quorate.cli.doctor import examinations
 from quorate.cli.doctor.findings import Finding, Level
+from quorate.core.telling import tell
 
 LACKING = 3
 """The exit status where something fails: the environment lacks it."""
@@ -47,16 +48,14 @@ def _progress(findings: Iterable[Finding], names: Sequence[str]) -> Iterator[Fin
     found = iter(findings)
     for number, name in enumerate(names, 1):
         told = f"quorate: [{number}/{len(names)}] {name}"
-        sys.stderr.write(f"\r\x1b[2K{told}" if with_terminal else "")
-        sys.stderr.flush()
+        tell(f"\r\x1b[2K{told}" if with_terminal else "")
         finding = next(found, None)
         if finding is None:
             break
         if not with_terminal:
-            sys.stderr.write(f"{told}: {finding.level}\n")
+            tell(f"{told}: {finding.level}\n")
         yield finding
-    sys.stderr.write("\r\x1b[2K" if with_terminal else "")
-    sys.stderr.flush()
+    tell("\r\x1b[2K" if with_terminal else "")
 
 
 def _show(findings: Sequence[Finding]) -> None:

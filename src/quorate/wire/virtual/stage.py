@@ -21,6 +21,7 @@ from quorate.wire.failure import (
     has_come,
     report_death,
     report_failure,
+    report_outlived_error,
     report_outsider,
 )
 from quorate.wire.virtual.board import VirtualBoard
@@ -218,10 +219,12 @@ class Stage:
     def _announce(self, rank: int, reason: str) -> None:
         if not has_come(self.board, self.size, rank):
             report_outsider(self.board, rank, reason, host=HOST)
-        elif isinstance(self.lives[rank].error, QuorateError) and not self.lives[rank].is_crashed:
-            report_failure(self.board, rank, reason, host=HOST)
-        else:
+        elif self.lives[rank].is_crashed:
             report_death(self.board, rank, reason, host=HOST)
+        elif isinstance(self.lives[rank].error, QuorateError) or not report_outlived_error(
+            self.board, rank, reason, host=HOST
+        ):
+            report_failure(self.board, rank, reason, host=HOST)
 
     def _end(self, life: Life) -> None:
         self._close(life, "ended")

@@ -23,6 +23,7 @@ import numpy as np
 
 from quorate.core.cache_folder import cache_folder
 from quorate.core.errors import ConfigurationError
+from quorate.core.telling import tell
 from quorate.workloads.hyperplane.plane import Floats, Plane
 
 FORMAT = 1
@@ -130,7 +131,7 @@ def _write(path: Path, plane: Plane, rows: int) -> None:
 def _fill(file: BinaryIO, path: Path, plane: Plane, rows: int) -> None:
     is_shown = 4 * rows * plane.features >= SHOWN_FROM_BYTES
     if is_shown:
-        sys.stderr.write(f"hyperplane: writing {4 * rows * plane.features / 1e9:.2g} GB to {path}, once\n")
+        tell(f"hyperplane: writing {4 * rows * plane.features / 1e9:.2g} GB to {path}, once\n")
     file.seek(HEADER_BYTES)
     targets = np.empty(rows, np.float32)
     tenths = 0
@@ -140,7 +141,7 @@ def _fill(file: BinaryIO, path: Path, plane: Plane, rows: int) -> None:
         file.write(inputs.data)
         if is_shown and end * 10 // rows > tenths:
             tenths = end * 10 // rows
-            sys.stderr.write(f"hyperplane: {tenths}0 % written\n")
+            tell(f"hyperplane: {tenths}0 % written\n")
     file.write(targets.data)
     file.seek(0)
     file.write(_header(plane, rows, targets))
@@ -157,7 +158,7 @@ def _alone(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if wait == round(1 / _POLL_SECONDS):
-                    sys.stderr.write("hyperplane: waiting for another process, which writes the points\n")
+                    tell("hyperplane: waiting for another process, which writes the points\n")
                 pause.wait(_POLL_SECONDS)
             else:
                 break

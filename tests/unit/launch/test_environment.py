@@ -1,0 +1,54 @@
+"""Variables that somebody has set by hand, and wrongly: one sentence, and status 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.orphans import watch_launcher
+from quorate.launch.overrides import overrides_here
+
+ALONE = "import quorate; quorate.join()"
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "77777", "0.5", "99999999999999999999", ""])
+def test_what_is_no_pipe_of_a_launcher(monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    monkeypatch.setenv("QUORATE_LAUNCHER_FD", number)
+    with pytest.raises(ConfigurationError, match=f"^QUORATE_LAUNCHER_FD={number} is no pipe of a launcher"):
+        watch_launcher()
+
+
+def test_an_open_file_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w") as file:
+        monkeypatch.setenv("QUORATE_LAUNCHER_FD", str(file.fileno()))
+        with pytest.raises(ConfigurationError, match="is no pipe of a launcher"):
+            watch_launcher()
+
+
+def test_a_share_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_SHARE", "statik")
+    with pytest.raises(ConfigurationError, match='^unknown share "statik"; did you mean "static"'):
+        overrides_here()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"QUORATE_LAUNCHER_FD": "x"},
+        {"QUORATE_IMBALANCE": "trace:/dev/zero"},
+        {"QUORATE_MOST": "999999999", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
+    ],
+    ids=lambda wrong: str(next(iter(wrong))),
+)
+def test_it_is_one_sentence(wrong: dict[str, str]) -> None:
+    command = [sys.executable, "-c", ALONE]
+    ended = subprocess.run(
+        command, env={**os.environ, **wrong}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert ended.stderr.startswith("quorate: ") and ended.stderr.count("\n") == 1

@@ -1,0 +1,204 @@
+"""The places that srun and mpirun give, read from their variables; and workers that find each other by them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.launch.meeting import meet_on_this_host
+from quorate.launch.other_launchers import Seat, first_host, seat_here
+from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
+    "PMIX_NAMESPACE": "12@1",
+}
+SRUN = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "1",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "node[07-08]",
+    "SLURM_NTASKS": "8",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+ALLOCATED = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_NODELIST": "node07", "SLURM_NNODES": "1"}
+MPIEXEC = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "PMI_PORT": "h:4"}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in os.environ:
+        if name.startswith(("OMPI_", "PMI", "SLURM_", "MASTER_")) or name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def seat_with(environment: pytest.MonkeyPatch, *several: dict[str, str]) -> Seat | None:
+    for variables in several:
+        for name, value in variables.items():
+            environment.setenv(name, value)
+    return seat_here()
+
+
+def test_open_mpi(environment: pytest.MonkeyPatch) -> None:
+    seat = seat_with(environment, OPEN_MPI)
+    assert seat == Seat(
+        launcher="mpirun", rank=2, size=3, local_rank=2, local_size=3, is_one_host=True, job="12@1", first_host=None
+    )
+    assert seat.environment({}) == {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
+
+
+def test_srun_over_two_hosts(environment: pytest.MonkeyPatch) -> None:
+    seat = seat_with(environment, SRUN)
+    assert seat is not None
+    told = seat.environment({})
+    port = told.pop("MASTER_PORT")
+    assert 20_000 <= int(port) < 30_000
+    assert told == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node07"}
+    told = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.1", "29500")
+
+
+def test_srun_on_one_host(environment: pytest.MonkeyPatch) -> None:
+    seat = seat_with(environment, SRUN, {"SLURM_STEP_NUM_NODES": "1"})
+    assert seat is not None
+    assert seat.is_one_host
+    assert seat.job == "77 1"
+    assert "MASTER_ADDR" not in seat.environment({})
+
+
+def test_mpiexec(environment: pytest.MonkeyPatch) -> None:
+    seat = seat_with(environment, MPIEXEC)
+    assert seat is not None
+    assert (seat.rank, seat.size, seat.local_rank, seat.is_one_host, seat.job) == (1, 2, 1, True, "h:4")
+
+
+def test_mpirun_within_srun_goes_first(environment: pytest.MonkeyPatch) -> None:
+    seat = seat_with(environment, SRUN, OPEN_MPI)
+    assert seat is not None
+    assert seat.launcher == "mpirun"
+
+
+ALONE = {
+    "nothing at all": {},
+    "the shell of salloc": ALLOCATED,
+    "the script of sbatch": {**ALLOCATED, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+    "the script of sbatch, as a step": {**ALLOCATED, "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"},
+    "a shell in a step of its own": {**ALLOCATED, "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290"},
+    "srun with one task": {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    "mpirun with one process": {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+    "mpiexec with one process": {"PMI_RANK": "0", "PMI_SIZE": "1"},
+    "torchrun or quorate run within srun": {**SRUN, "RANK": "0", "WORLD_SIZE": "2"},
+}
+
+
+@pytest.mark.parametrize("where", ALONE)
+def test_what_is_no_seat_among_several(environment: pytest.MonkeyPatch, where: str) -> None:
+    assert seat_with(environment, ALONE[where]) is None
+
+
+def without(variables: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name not in names}
+
+
+REFUSED = {
+    "OMPI_COMM_WORLD_SIZE is not set": without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"),
+    "OMPI_COMM_WORLD_LOCAL_RANK is not set": without(OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "OMPI_COMM_WORLD_RANK=x is no rank": {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "x"},
+    "this is rank 3 of 3": {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"},
+    "SLURM_PROCID is not set": without(SRUN, "SLURM_PROCID"),
+    "SLURM_NTASKS is not set": without(SRUN, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    "PMI_RANK is not set": without(MPIEXEC, "PMI_RANK"),
+    "MPI_LOCALNRANKS is not set": without(MPIEXEC, "MPI_LOCALNRANKS"),
+    "PMIX_RANK says": {"PMIX_RANK": "0"},
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_is_missing_is_named(environment: pytest.MonkeyPatch, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        seat_with(environment, REFUSED[said])
+
+
+def test_between_hosts_mpirun_needs_an_address(environment: pytest.MonkeyPatch) -> None:
+    seat = seat_with(environment, OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    assert seat is not None
+    with pytest.raises(ConfigurationError, match="set MASTER_ADDR to the address"):
+        seat.environment({})
+    assert seat.environment({"MASTER_ADDR": "h"})["MASTER_ADDR"] == "h"
+
+
+@pytest.mark.parametrize(
+    ("listed", "first"),
+    [
+        ("node07", "node07"),
+        ("node[01-03,07],login", "node01"),
+        ("a,b[1-2]", "a"),
+        ("rack[2-3]node[10-12]", "rack2node10"),
+    ],
+)
+def test_the_first_of_a_list_of_hosts(listed: str, first: str) -> None:
+    assert first_host(listed) == first
+
+
+def test_a_folder_is_found_by_its_label() -> None:
+    label = f"of a test {os.getpid()}"
+    assert find_socket_folder(label) is None
+    folder = make_socket_folder(label)
+    try:
+        assert find_socket_folder(label) == folder
+        assert find_socket_folder("another") is None
+        folder.chmod(0o755)
+        assert find_socket_folder(label) is None, "others could have put something there"
+    finally:
+        folder.rmdir()
+
+
+def test_without_rank_0_there_is_a_sentence() -> None:
+    seat = Seat(
+        launcher="srun", rank=1, size=2, local_rank=1, local_size=2, is_one_host=True, job=f"alone {os.getpid()}"
+    )
+    with pytest.raises(WireTimeout, match="rank 0 of the 2 workers that srun has started was not met on this host"):
+        meet_on_this_host(seat, 0.1)
+
+
+SCRIPT = """
+import torch, quorate
+world = quorate.join(timeout=60.0, records=False)
+torch.manual_seed(world.rank)
+model = torch.nn.Linear(4, 2)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+model(torch.randn(3, 4)).square().mean().backward()
+optimizer.step()
+optimizer.finish()
+print(world.rank, world.size, world.wire.endpoint.is_local, model.weight.sum().item())
+"""
+
+
+def test_two_processes_of_mpirun_train_together(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    processes = []
+    for rank in ("0", "1"):
+        own = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank, "PMIX_NAMESPACE": str(tmp_path)}
+        counts = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, str(tmp_path / "script.py")],
+            env={**os.environ, **own, **counts},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+    said = [process.communicate(timeout=120)[0].split() for process in processes]
+    assert [words[:3] for words in said] == [["0", "2", "True"], ["1", "2", "True"]]
+    assert said[0][3] == said[1][3]
+    assert find_socket_folder(str(tmp_path)) is None
