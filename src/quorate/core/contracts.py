@@ -34,8 +34,9 @@ class Work(Protocol[T_co]):
     def wait(self, timeout: float | None = None) -> T_co:
         """The result, once it is there; asking again returns the same.
 
-        Raises `PeerFailed` within a second of a needed worker's death (a collective needs all workers of its wire), `WireTimeout` after `timeout` seconds
-        (None: the wire's own), naming the ranks waited for, and `Mismatch` where workers called different things.
+        Raises `PeerFailed` within a second of a needed worker's death (a collective needs all workers of its wire),
+        `WireTimeout` after `timeout` seconds (None: the wire's own), naming the ranks waited for, and `Mismatch` where
+        workers called different things.
         """
         ...
 
