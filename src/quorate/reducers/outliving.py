@@ -5,7 +5,8 @@ Its parts travel as they are ready. If a worker dies before the commit, those th
 what each of them has kept of its own, whichever parts had travelled. So they do where a part changed after it had left.
 
 Cost beside `Dense`'s: two to four words with the board for each sum, a few tenths of a millisecond; what is kept of a
-contribution. After a death every worker sends its vector to every other: (P - 1) d numbers each.
+contribution. A sum that is formed anew, as all are after a death, sends every worker's vector to every other: (P - 1) d
+numbers each.
 """
 
 from __future__ import annotations
