@@ -36,7 +36,7 @@ class Seen:
     seconds: float
 
 
-def _seen(wire: Wire, wait: Callable[[], Any], again: Callable[[], Any]) -> Seen | None:
+def seen(wire: Wire, wait: Callable[[], Any], again: Callable[[], Any]) -> Seen | None:
     begin = wire.clock.now()
     try:
         wait()
@@ -61,7 +61,7 @@ def one_dies(dead: int, how: str, wait: str, wire: Wire) -> Seen | None:
         if how == "raises":
             raise ZeroDivisionError("by hand")
         return None
-    return _seen(wire, lambda: WAITS[wait](wire, dead), lambda: wire.barrier().wait())
+    return seen(wire, lambda: WAITS[wait](wire, dead), lambda: wire.barrier().wait())
 
 
 def work_that_is_done_outlives_a_death(wire: Wire) -> Seen | list[int]:
@@ -76,9 +76,9 @@ def work_that_is_done_outlives_a_death(wire: Wire) -> Seen | list[int]:
         wire.clock.sleep(0.1)
         wire.crash()
     note.wait()
-    seen = _seen(wire, lambda: wire.barrier().wait(), lambda: None)
-    assert seen is not None
-    assert seen.kind == "PeerFailed"
+    error = seen(wire, lambda: wire.barrier().wait(), lambda: None)
+    assert error is not None
+    assert error.kind == "PeerFailed"
     return [int(x) for x in gathered.wait()] + note.wait()[1].header["numbers"]
 
 
@@ -101,7 +101,7 @@ def one_disagrees(how: str, wire: Wire) -> Seen | None:
     """The last worker calls something else than the others."""
     wire.all_reduce(torch.ones(1)).wait()
     is_odd = wire.rank == wire.size - 1
-    return _seen(wire, lambda: MISMATCHES[how](wire, is_odd).wait(), lambda: None)
+    return seen(wire, lambda: MISMATCHES[how](wire, is_odd).wait(), lambda: None)
 
 
 def one_keeps_others_waiting(how: str, wire: Wire) -> Seen | None:
@@ -111,5 +111,5 @@ def one_keeps_others_waiting(how: str, wire: Wire) -> Seen | None:
         wire.clock.sleep(1.2)
         return None
     if how == "receive":
-        return _seen(wire, lambda: wire.receive(wire.size - 1, "t").wait(timeout=0.3), lambda: None)
-    return _seen(wire, lambda: wire.barrier().wait(timeout=0.3), lambda: None)
+        return seen(wire, lambda: wire.receive(wire.size - 1, "t").wait(timeout=0.3), lambda: None)
+    return seen(wire, lambda: wire.barrier().wait(timeout=0.3), lambda: None)

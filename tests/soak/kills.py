@@ -26,18 +26,21 @@ from quorate.wire.socket_folder import clear_abandoned
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 GOSSIP = ("d-psgd", "sgp", "ad-psgd")
-STRATEGIES = ("all-reduce", "all-reduce+", "quorum", "eager-solo", "bounded-staleness", *GOSSIP)
-"""With a "+" the others go on when a worker dies; under rounds and gossip they do anyway."""
+LOCAL = ("local-sgd", "diloco", "group-averaging")
+STRATEGIES = ("all-reduce", "all-reduce+", "quorum", "eager-solo", "bounded-staleness", *LOCAL, *GOSSIP)
+"""With a "+" the others go on when a worker dies; under the others they do anyway."""
 SECONDS_AT_MOST = 30.0
 BEGIN_SECONDS = 60.0
 
 FAULTS: dict[str, float] = {
-    "kill worker": 4, "kill worker early": 1, "kill stopped worker": 1, "kill launcher": 2, "kill launcher early": 1,
+    "kill worker": 4, "kill worker at first": 2, "kill worker early": 1, "kill stopped worker": 1, "kill launcher": 2,
+    "kill launcher early": 1,
     "SIGINT": 2, "SIGTERM": 2, "SIGUSR1": 2, "SIGHUP": 1, "SIGINT early": 1, "SIGTERM early": 1, "SIGINT twice": 1,
     "SIGTERM twice": 1, "SIGUSR1 to a worker": 1, "SIGTERM to all workers": 1, "stop a worker, SIGINT": 1,
     "raises": 2, "leaves": 1, "parts": 1, "kill two workers": 2, "kill all but one": 1,
 }  # fmt: skip
 """What is done to a run, and how often."""
+LONE_KILLS = ("kill worker", "kill worker at first", "kill stopped worker")
 STATUS_AFTER = {"SIGINT": 130, "SIGHUP": 130, "SIGTERM": 75, "SIGUSR1": 75}
 
 
@@ -51,7 +54,7 @@ class Trial:
     rank: int
     """Whom it is done to."""
     delay: float
-    """Seconds after the workers are going (after the start, for "early" ones)."""
+    """Seconds after the workers are going (after all have begun, for "at first"; after the start, for "early" ones)."""
 
     @property
     def victims(self) -> list[int]:
@@ -62,7 +65,7 @@ class Trial:
     @property
     def is_outlived(self) -> bool:
         """Whether the others go on."""
-        goes_on = ("kill worker", "kill stopped worker", "raises", "kill two workers", "kill all but one")
+        goes_on = (*LONE_KILLS, "raises", "kill two workers", "kill all but one")
         return self.strategy != "all-reduce" and self.fault in goes_on
 
     @staticmethod
@@ -71,13 +74,13 @@ class Trial:
         draw = random.Random(seed)
         chosen = draw.choices(list(FAULTS), list(FAULTS.values()))[0]
         size = draw.choice((2, 3, 3, 4))
-        is_early = "early" in (fault or chosen)
+        is_early, is_first = "early" in (fault or chosen), "at first" in (fault or chosen)
         return Trial(
             fault=fault or chosen,
             strategy="all-reduce" if (fault or chosen) == "parts" else draw.choice(STRATEGIES),
             size=size,
             rank=draw.randrange(size),
-            delay=draw.uniform(0.0, 1.0 if is_early else 0.3),
+            delay=draw.uniform(0.0, 1.0 if is_early else 0.03 if is_first else 0.3),
         )
 
 
@@ -149,7 +152,7 @@ class Soak:
     def _inflict(self, trial: Trial, run: Run, folder: Path) -> float:
         """Do it; when."""
         if "early" not in trial.fault:
-            is_begun = all_of(folder, "going", trial.size)
+            is_begun = all_of(folder, "begun" if "at first" in trial.fault else "going", trial.size)
             _until(lambda: is_begun() or run.wait(0.0) is not None, BEGIN_SECONDS)
         time.sleep(trial.delay)
         at = time.monotonic()
@@ -263,8 +266,8 @@ def _expected(trial: Trial) -> tuple[tuple[int, ...], str]:
         return (0,), ""
     if kind in ("kill two workers", "kill all but one"):
         return (1,), r"rank [0-9] \(host \S+\) was killed by signal 9 \(SIGKILL\)"
-    if kind in ("kill worker", "kill stopped worker"):
-        return (1,), rf"{who} was killed by signal 9 \(SIGKILL\){where}"
+    if kind in LONE_KILLS:
+        return (1,), rf"{who} was killed by signal 9 \(SIGKILL\)" + ("" if "first" in kind else where)
     if kind == "kill worker early":
         return (0, 1) if trial.strategy != "all-reduce" else (1,), rf"({who} was killed by signal 9 \(SIGKILL\))?"
     if "launcher" in kind:

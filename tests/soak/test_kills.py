@@ -37,6 +37,14 @@ def test_the_others_go_on(soak: Soak, seed: int) -> None:
     assert soak.carry_out(trial, f"goes-on-{seed}") == []
 
 
+@pytest.mark.parametrize(
+    ("seed", "strategy"), [(6, "group-averaging"), (14, "group-averaging"), (5, "all-reduce+"), (7, "diloco")]
+)
+def test_the_others_go_on_from_their_first_mean(soak: Soak, seed: int, strategy: str) -> None:
+    trial = replace(Trial.drawn(seed, "kill worker at first"), strategy=strategy, size=3)
+    assert soak.carry_out(replace(trial, rank=trial.rank % 3), f"first-{seed}") == []
+
+
 @pytest.mark.parametrize("strategy", GOSSIP)
 def test_gossip_goes_on(soak: Soak, strategy: str) -> None:
     trial = Trial(fault="kill worker", strategy=strategy, size=3, rank=GOSSIP.index(strategy), delay=0.1)

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 RUN = Path(os.environ["QUORATE_RUN"])
 (RUN / f"pid-{os.environ['RANK']}").write_text(f"{os.getpid()} {os.getppid()}")
@@ -23,8 +24,11 @@ def main(strategy: str, fault: str = "", rank: int = -1, at: int = -1) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 10), torch.nn.Tanh(), torch.nn.Linear(10, 2))
     plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    settings = {"on_death": "continue"} if strategy.endswith("+") else {}
+    settings: dict[str, Any] = {"on_death": "continue"} if strategy.endswith("+") else {}
+    if strategy in ("local-sgd", "diloco", "group-averaging"):
+        settings["sync_every"] = 3
     optimizer = quorate.distribute(plain, model, strategy.rstrip("+"), compare_every=20, **settings)
+    (RUN / f"begun-{world.rank}").write_text("x")
     last = 100_000
     for step in range(last):
         if world.wire.gone and last == 100_000:

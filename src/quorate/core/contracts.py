@@ -34,8 +34,9 @@ class Work(Protocol[T_co]):
     def wait(self, timeout: float | None = None) -> T_co:
         """The result, once it is there; asking again returns the same.
 
-        Raises `PeerFailed` within a second of a needed worker's death, `WireTimeout` after `timeout` seconds
-        (None: the wire's own), naming the ranks waited for, and `Mismatch` where workers called different things.
+        Raises `PeerFailed` within a second of a needed worker's death (a collective needs all workers of its wire),
+        `WireTimeout` after `timeout` seconds (None: the wire's own), naming the ranks waited for, and `Mismatch` where
+        workers called different things.
         """
         ...
 
@@ -222,11 +223,12 @@ class Wire(ABC):
         """Never waits for the receiver. First in, first out per (sender, receiver, tag). To oneself: a copy."""
 
     @abstractmethod
-    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+    def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         """The next message from `source` (None: from anyone) under `tag`, and who sent it.
 
         A receive whose wait timed out stays asked for, and may be waited for again. A receive from anyone needs no
-        worker in particular, so it is not ended by one that has ended.
+        worker in particular, so it is not ended by one that has ended. Where workers outlive each other, the death of
+        one of `needs` ends a receive as the death of its source does, unless the message is there.
         """
 
     @abstractmethod

@@ -77,7 +77,7 @@ def _enter(timeout: float) -> current.Place:
     folder: Path | None = None
     if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
-        board = StoreBoard(dist.PrefixStore("quorate", dist.distributed_c10d._get_default_store()))
+        board = StoreBoard(dist.PrefixStore("quorate", dist.distributed_c10d._get_default_store()), timeout)
     elif rank is None or size is None:
         if rank is not None or size is not None:
             raise ConfigurationError("RANK and WORLD_SIZE must be set together; a launcher sets both")
@@ -91,7 +91,7 @@ def _enter(timeout: float) -> current.Place:
         board, folder = meet_on_this_host(seat, timeout)
     else:
         store, rank, size = _meet(timeout)
-        board = StoreBoard(dist.PrefixStore("quorate", store))
+        board = StoreBoard(dist.PrefixStore("quorate", store), timeout)
     most = _number("QUORATE_MOST") or size
     if most > size + MOST_NEWCOMERS:
         raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")

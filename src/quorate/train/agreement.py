@@ -25,6 +25,7 @@ from quorate.train.given_again import again, packed_again
 from quorate.train.headers import COUNTS, ENDED, RESTING, SAVING, STOPPING, VECTORS, VOTES, WEIGHT
 from quorate.train.local_gradient import LocalGradient
 from quorate.train.step_times import StepTimer, Timed
+from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
 if TYPE_CHECKING:
@@ -116,6 +117,13 @@ class Agreement:
             given = self._vector(x, weight)
             sums = self.reducer.start(given, again(given, self.reducer))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
+
+    def mean_of(self, value: Tensor) -> Tensor:
+        """The mean of every worker's `value`; all that train ask for it at the same place."""
+        if isinstance(self.reducer, Outliving):
+            found = self.reducer.survivors.all_gather(value).wait()
+            return sum_in_order(found) / len(found)
+        return self.wire.all_reduce(value / self.size).wait()
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"

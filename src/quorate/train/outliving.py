@@ -6,13 +6,14 @@ It holds from the moment when every worker has been through `distribute`; whoeve
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Message, Wire
+from quorate.core.records import Kind
 from quorate.train.replicas import agree_on, optimizer_from_plain, optimizer_to_plain
 from quorate.train.replicas import level as level_all
 from quorate.wire.current import Place
@@ -104,12 +105,16 @@ def level(
 
 
 class Losses:
-    """Tells the records, on the first worker that is left, who has died since it was last asked, and who has joined."""
+    """Tells the records, on the first worker that is left, who has died since it was last asked, and who has joined.
+
+    The others hold these rows, and write them where those before them die: whoever reads takes the earliest of each.
+    """
 
     def __init__(self, worker: OptimizerWorker) -> None:
         self._worker = worker
         self._told: set[int] = set()
         self._joined: set[int] = set()
+        self._held: list[tuple[Kind, dict[str, Any]]] = []
 
     @property
     def is_first(self) -> bool:
@@ -127,23 +132,36 @@ class Losses:
             if one.rank in self._told or one.rank not in worker.wire.gone:
                 continue
             self._told.add(one.rank)
-            if self.is_first and timer.recorder is not None:
-                timer.recorder.write(
-                    "gone",
-                    time=timer.clock.now(),
-                    rank=one.rank,
-                    host=one.host,
-                    reason=one.reason,
-                    round=worker.rounds.version if worker.has_rounds else timer.rounds,
-                    generation=len(self._told),
-                    left=len(worker.wire.living) + len(worker.wire.gone) - len(self._told),
-                )
+            row = {
+                "time": timer.clock.now(),
+                "rank": one.rank,
+                "host": one.host,
+                "reason": one.reason,
+                "round": worker.rounds.version if worker.has_rounds else timer.rounds,
+                "generation": len(self._told),
+                "left": len(worker.wire.living) + len(worker.wire.gone) - len(self._told),
+            }
+            self._held.append(("gone", row))
+        self._write()
 
     def joined(self, ranks: Collection[int], number: int) -> None:
         """Called with every round that this worker applies, and all that have joined by then: they step from it on."""
         timer, wire = self._worker.timer, self._worker.wire
-        live = len({*range(wire.size), *ranks} - wire.gone) if ranks else 0
-        for rank in sorted(set(ranks) - self._joined):
-            if self.is_first and timer.recorder is not None:
-                timer.recorder.write("joined", time=timer.clock.now(), rank=rank, round=number, live=live)
-        self._joined.update(ranks)
+        new = sorted(set(ranks) - self._joined)
+        if not new:
+            return
+        live = len({*range(wire.size), *ranks} - wire.gone)
+        self._held += [
+            ("joined", {"time": timer.clock.now(), "rank": rank, "round": number, "live": live}) for rank in new
+        ]
+        self._joined.update(new)
+        self._write()
+
+    def _write(self) -> None:
+        recorder = self._worker.timer.recorder
+        if not self.is_first:
+            return
+        held, self._held = self._held, []
+        for kind, row in held:
+            if recorder is not None:
+                recorder.write(kind, **row)

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from quorate.core.contracts import Wire
-
 
 def plain_step(
     optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, *, is_scaled: bool = True
@@ -52,14 +50,13 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
         torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros((), device=device), inverse.to(device))
 
 
-def agreed_closure(closure: Callable[[], Any], wire: Wire) -> Callable[[], Any]:
+def agreed_closure(closure: Callable[[], Any], mean_of: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], Any]:
     """`closure` with its loss averaged over all workers, so that all take the same decisions from it."""
 
     def agreed() -> Any:
         with torch.enable_grad():
             loss = closure()
-        value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1) / wire.size
-        mean = wire.all_reduce(value.clone()).wait()
+        mean = mean_of(torch.as_tensor(loss).detach().to(torch.float64).reshape(1))
         return mean[0].to(loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed

@@ -24,6 +24,7 @@ from quorate.train.copying import adopt, capture
 from quorate.train.headers import bad_in, header_of, put_bad, used_in
 from quorate.train.options import options_of
 from quorate.train.outliving import survivors
+from quorate.train.round_rows import RoundRows
 from quorate.train.step_times import Timed
 from quorate.wire.current import Place
 
@@ -66,6 +67,7 @@ class WorkerRounds:
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
+        self._rows = RoundRows(worker)
         self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
         vectors = [self.rounds.blank() for _ in range(at_once(agreed, worker.rank))]
         del vectors  # their memory is there now, and the first steps need not wait for it
@@ -161,6 +163,7 @@ class WorkerRounds:
     def settle(self, *, ended: bool) -> None:
         """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
         self.rounds.settle(ended=ended, apply=self._apply)
+        self._rows.look()
 
     def _apply(self, one: Round) -> None:
         ready = self._ready(one)
@@ -210,16 +213,7 @@ class WorkerRounds:
             timer.staleness = max(staleness for staleness, _ in mine)
         self._worker.losses.look()
         self._worker.losses.joined(one.joined, one.number)
-        if self._worker.losses.is_first and timer.recorder is not None:
-            timer.recorder.write(
-                "round",
-                number=one.number,
-                time=timer.clock.now(),
-                weight=one.weight,
-                live=one.live,
-                contributors={str(rank): given for rank, given in one.contributors.items()},
-                **({} if one.why is None else {"settings": one.settings, "why": one.why}),
-            )
+        self._rows.applied(one)
 
     @property
     def waits_for_all(self) -> bool:
@@ -260,10 +254,12 @@ class WorkerRounds:
             left.among([*range(self._worker.wire.size), *joined], number)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        return capture(self._worker, self._model, self._place if is_whole else None)
+        about, tensors = capture(self._worker, self._model, self._place if is_whole else None)
+        return {**about, "rows": self._rows.held}, tensors
 
     def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         adopt(self._worker, self._model, self._place, about, tensors)
+        self._rows.jumped(about["rows"])
 
 
 def _norm(vector: Flat) -> float:

@@ -249,7 +249,7 @@ class OptimizerWorker:
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:
-            self._closure = agreed_closure(closure, self.wire)
+            self._closure = agreed_closure(closure, self.peers.mean_of)
         if self.agrees_in_backward and not self._agreed and closure is None and has_gradient(self.trained):
             self._gradient_begins()  # these came without a backward
             self.peers.ready.touched = [p.grad is not None for p in self.trained]

@@ -102,6 +102,8 @@ class Exchange(Wire):
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
         """Send `outgoing[r]` to rank r; `combine` what each rank sent here, by rank.
 
+        The death of any of them ends it: one that has learnt of a death before it calls this sends nothing.
+
         All workers' `operation` must be equal (`Mismatch` otherwise, on every worker: each hears from all).
         """
         tag = f"collective/{next(self._calls)}"
@@ -110,7 +112,7 @@ class Exchange(Wire):
             self.send(Message(outgoing[peer].tensors, {"operation": operation, **outgoing[peer].header}), peer, tag)
             for peer in others
         ]
-        receives = [self.receive(peer, tag) for peer in others]
+        receives = [self.receive(peer, tag, others) for peer in others]
 
         return Swap(self, operation, others, receives, sends, outgoing[self.rank], combine)
 

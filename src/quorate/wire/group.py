@@ -62,8 +62,9 @@ class GroupWire(Exchange):
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         return self.parent.send(message, self.members[to], self._tag(tag))
 
-    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
-        work = self.parent.receive(None if source is None else self.members[source], self._tag(tag))
+    def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
+        theirs = [self.members[member] for member in needs]
+        work = self.parent.receive(None if source is None else self.members[source], self._tag(tag), theirs)
 
         def ours(results: list[tuple[int, Message]]) -> tuple[int, Message]:
             sender, message = results[0]

@@ -91,8 +91,8 @@ class Wrapped(Wire):
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         return self._call("send", lambda: self.inner.send(message, to, tag), message, to)
 
-    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
-        return self._call("receive", lambda: self.inner.receive(source, tag), None, source)
+    def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
+        return self._call("receive", lambda: self.inner.receive(source, tag, needs), None, source)
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self.inner.empty(numel, dtype)

@@ -54,6 +54,9 @@ class Plan:
     strategy: str = "quorum"
     settings: dict[str, Any] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    has_closure: bool = False
+    wraps: Callable[[Wire], Wire] = lambda wire: wire
+    """What the workers see of their wires."""
 
     def train(self, world: quorate.World, faulty: Faulty) -> Told:
         model, seen, means, times = net(), [], [], []
@@ -75,8 +78,18 @@ class Plan:
                     means.append(world.gather(world.rank))
             optimizer.zero_grad()
             world.wire.clock.sleep(self.pauses(world.rank, step))
-            model(torch.randn(4, 3, generator=draw)).square().mean().backward()
-            optimizer.step()
+            x = torch.randn(4, 3, generator=draw)
+
+            def closure(x: torch.Tensor = x) -> torch.Tensor:
+                loss = model(x).square().mean()
+                loss.backward()
+                return loss
+
+            if self.has_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
             times.append(world.wire.clock.now())
         means.append(world.mean(torch.ones(2), weight=2.0).tolist())
         optimizer.finish()
@@ -91,7 +104,7 @@ class Plan:
 
         def live(wire: Wire) -> Told:
             faulty = Faulty(wire, self.faults)
-            place = current.enter(faulty, thread_only=True)
+            place = current.enter(self.wraps(faulty), thread_only=True)
             try:
                 told = self.train(quorate.join(), faulty)
                 place.leave()
@@ -164,6 +177,15 @@ def test_random_deaths_in_step(seed: int) -> None:
     """The same where every step is a sum of all that are left."""
     plan = planned(seed)
     plan.strategy, plan.settings = "all-reduce", {"on_death": "continue"}
+    outcomes, _ = plan.run()
+    check(plan, outcomes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_deaths_in_closures(seed: int) -> None:
+    """The same where the step asks for the loss, which is the mean of all that are left."""
+    plan = planned(seed)
+    plan.strategy, plan.settings, plan.has_closure = "all-reduce", {"on_death": "continue"}, True
     outcomes, _ = plan.run()
     check(plan, outcomes)
 

@@ -15,12 +15,18 @@ from quorate.core.errors import ConfigurationError
 from quorate.rounds.progress import Progress
 from quorate.rounds.terms import Agreed
 from quorate.train import worker as worker_module
+from quorate.train.backward import listeners
+from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from tests.unit.rounds.test_laws import Told, net, run, sgd, speeds, train
 
 
 @pytest.fixture(autouse=True)
 def can_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_stand_still(monkeypatch)
+
+
+def let_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress tasks understand a message that lets them sleep."""
     take = Progress._take
 
@@ -37,6 +43,13 @@ def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "Agreed", functools.partial(Agreed, log_bytes=0))
 
 
+def stand_still(seconds: float) -> None:
+    """The task beside this worker's training thread sleeps."""
+    (mine,) = (w for w in listeners(current.here()).all if isinstance(w, worker_module.OptimizerWorker))
+    assert mine._rounds is not None
+    mine._rounds.rounds._progress.say({"sleep": seconds})
+
+
 def trained(
     world: quorate.World, stuck: dict[tuple[int, int], float], pauses: Any, steps: int, **settings: Any
 ) -> Told:
@@ -45,12 +58,7 @@ def trained(
     def pause(rank: int, step: int) -> float:
         seconds = stuck.get((rank, step), 0.0)
         if seconds:
-            from quorate.train.backward import listeners
-            from quorate.wire import current
-
-            (mine,) = (w for w in listeners(current.here()).all if isinstance(w, worker_module.OptimizerWorker))
-            assert mine._rounds is not None
-            mine._rounds.rounds._progress.say({"sleep": seconds})
+            stand_still(seconds)
         return max(seconds, float(pauses(rank, step)))
 
     return train(world, steps, pauses=pause, strategy="quorum", **{"make": sgd, **settings})

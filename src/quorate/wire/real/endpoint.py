@@ -167,12 +167,13 @@ class Endpoint:
         waits_for: str,
         needed: Collection[int],
         timeout: float | None,
+        also: Collection[int] = (),
         missing: Callable[[], Collection[int]] | None = None,
     ) -> None:
         """Wait until `ready(seconds)`, which itself waits for at most `seconds`, is true.
 
         `needed` are the ranks without which it cannot come true; `missing` says, at the end, which of them were not
-        there. Raises as `Work.wait` does.
+        there. The death of one of `also`, where others outlive it, ends the wait as well. Raises as `Work.wait` does.
         """
         limit = self.timeout if timeout is None else timeout
         begin = time.monotonic()
@@ -183,7 +184,7 @@ class Endpoint:
         try:
             while True:
                 self.look()
-                dead = self.gone.intersection(needed) if self.gone else ()
+                dead = self.gone.intersection((*needed, *also)) if self.gone else ()
                 if dead and not ready(0.0):
                     raise PeerFailed(f"{ranks_in_words(sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
@@ -223,6 +224,13 @@ class Endpoint:
             self._looked_at = now
             self.look()
         return self.gone
+
+    def is_in_vain(self, needed: Collection[int]) -> bool:
+        """Whether a wait that needs these would raise by now; asks the board at most every 20 ms."""
+        try:
+            return not self.who_is_gone().isdisjoint(needed)
+        except QuorateError:
+            return True
 
     def _look_for_gone(self) -> None:
         written = self.board.get(GONE)

@@ -177,10 +177,10 @@ class RealWire(Exchange):
     def _inbox_put(self, message: Message, tag: str) -> None:
         self.endpoint.inbox.put(self.rank, self._tag(tag), message)
 
-    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+    def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         if source is not None:
             self._known(source)
-        return ReceiveWork(self.endpoint, source, self._tag(tag))
+        return ReceiveWork(self.endpoint, source, self._tag(tag), needs)
 
     def _known(self, peer: int) -> None:
         if not 0 <= peer < self.most:

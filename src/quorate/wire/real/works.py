@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -28,7 +28,8 @@ class GroupWork:
         self._x, self._moved = x, moved
 
     def done(self) -> bool:
-        return self._work is None or bool(self._work.is_completed())
+        endpoint = self._order.endpoint
+        return self._work is None or bool(self._work.is_completed()) or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
         if self._x.is_cuda:
@@ -85,7 +86,8 @@ class SumWork:
         self._is_taken = False
 
     def done(self) -> bool:
-        return self._sums.is_done(self._sum)
+        endpoint = self._order.endpoint
+        return self._sums.is_done(self._sum) or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
         if self._sums.wait(self._sum, seconds):
@@ -170,18 +172,24 @@ class SendWork:
 class ReceiveWork:
     """A message that was asked for."""
 
-    def __init__(self, endpoint: Endpoint, source: int | None, tag: str) -> None:
+    def __init__(self, endpoint: Endpoint, source: int | None, tag: str, needs: Sequence[int]) -> None:
         self._endpoint, self._source = endpoint, source
+        self._sources = [source] if source is not None else []
+        self._needs = [*self._sources, *needs]
         self._waiting = endpoint.inbox.ask(source, tag)
 
     def done(self) -> bool:
-        return self._waiting.filled.is_set()
+        return self._waiting.filled.is_set() or self._endpoint.is_in_vain(self._needs)
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
         if not self._waiting.filled.is_set():
-            needed = [self._source] if self._source is not None else []
-            what = "receive from anyone" if self._source is None else f"receive from rank {self._source}"
-            self._endpoint.until(self._waiting.filled.wait, waits_for=what, needed=needed, timeout=timeout)
+            self._endpoint.until(
+                self._waiting.filled.wait,
+                waits_for="receive from anyone" if self._source is None else f"receive from rank {self._source}",
+                needed=self._sources,
+                also=self._needs,
+                timeout=timeout,
+            )
         assert self._waiting.result is not None
         return self._waiting.result
 

@@ -21,24 +21,29 @@ Address = tuple[str, int, str]
 
 
 class Receipt(Pending[tuple[int, Message]]):
-    """A message that `rank` waits for, from `source` or (None) from anyone."""
+    """A message that `rank` waits for, from `source` or (None) from anyone; in vain where one of `needs` has died."""
 
-    __slots__ = ("_address", "source")
+    __slots__ = ("_address", "_needs", "source")
 
-    def __init__(self, stage: Stage, address: Address, source: int | None, timeout: float) -> None:
+    def __init__(
+        self, stage: Stage, address: Address, source: int | None, timeout: float, needs: Sequence[int]
+    ) -> None:
         super().__init__(stage, address[1], "receive", timeout)
-        self._address = address
+        self._address, self._needs = address, needs
         self.source = source
 
     def missing(self) -> Sequence[int]:
-        """The sender, or all others."""
+        """The sender, or all others; and the dead that were needed."""
+        dead = [rank for rank in self._needs if rank in self._stage.gone and rank != self.source]
         if self.source is not None:
-            return (self.source,)
+            return (self.source, *dead)
         return [rank for rank in range(self._stage.size) if rank != self.rank]
 
     def can_come_from(self, rank: int) -> bool:
         """Whether a message is on its way; a wait for anyone needs no particular worker."""
-        return self.source is None or self._stage.post.is_on_its_way(self._address, rank)
+        if self.source is None:
+            return rank not in self._needs or rank not in self._stage.gone
+        return rank == self.source and self._stage.post.is_on_its_way(self._address, rank)
 
 
 class Box:
@@ -85,9 +90,9 @@ class Post:
         """Give the receiver a message of its own, at any time."""
         self._deliver(address[1], address, message)
 
-    def receive(self, address: Address, source: int | None, timeout: float) -> Receipt:
+    def receive(self, address: Address, source: int | None, timeout: float, needs: Sequence[int]) -> Receipt:
         """The next message at `address` that is not promised to an earlier receive."""
-        receipt = Receipt(self._stage, address, source, timeout)
+        receipt = Receipt(self._stage, address, source, timeout, needs)
         box = self._boxes.setdefault(address, Box())
         for place, (sender, message) in enumerate(box.messages):
             if source is None or source == sender:

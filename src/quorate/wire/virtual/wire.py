@@ -128,12 +128,12 @@ class VirtualWire(Wire):
         """Never waits for the receiver; from any thread."""
         return self._stage.post.send(self.rank, (self.name, self._known(to, "receiver"), tag), message)
 
-    def receive(self, source: int | None, tag: str) -> Work[tuple[int, Message]]:
+    def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         """The next message from `source` (None: from anyone) under `tag`."""
         self._own()
         if source is not None:
             self._known(source, "sender")
-        return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout)
+        return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout, needs)
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Ordinary memory: all virtual workers share it."""

@@ -1,0 +1,103 @@
+"""The `round` rows of one optimizer: written by the first worker that is left, and by the next one where that dies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from quorate.rounds.log import Round
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+_SAY_EVERY = 0.25
+"""Seconds between two words of the writer on how far it has come."""
+_LOOK_EVERY = 256
+"""Rows that the others hold before they look how far that is."""
+_MOST_HELD = 4096
+
+
+class RoundRows:
+    """Of what this worker applies, rows are held as long as the one that writes them may not have written them.
+
+    Where the writer stands still for more than some thousand rounds, the others write as well: readers take one row of
+    each number. Cost: for the writer one word with the board every quarter of a second, for the others one for every
+    256 rounds.
+    """
+
+    def __init__(self, worker: OptimizerWorker) -> None:
+        self._worker, self._timer = worker, worker.timer
+        self._board, self._key = worker.wire.board, f"{worker.wire.name}/rows"
+        self._held: list[dict[str, Any]] = []
+        self._newest = (0, 0)
+        """The number and the term of the newest round that was held here."""
+        self._said_at: float | None = None
+        self._looks_at = _LOOK_EVERY
+
+    def applied(self, one: Round) -> None:
+        """This worker is about to apply `one`."""
+        if self._timer.recorder is None:
+            return
+        row = {
+            "number": one.number,
+            "time": self._timer.clock.now(),
+            "weight": one.weight,
+            "live": one.live,
+            "contributors": {str(rank): given for rank, given in one.contributors.items()},
+            **({} if one.why is None else {"settings": one.settings, "why": one.why}),
+        }
+        self._hold(row, one.term)
+        self.look()
+
+    def _hold(self, row: dict[str, Any], term: int) -> None:
+        while self._held and self._held[-1]["number"] >= row["number"]:
+            self._held.pop()  # it came to nothing
+        self._newest = (row["number"], term)
+        self._held.append({**row, "term": term})
+
+    def look(self) -> None:
+        """Write what is held, if that is for this worker to do by now."""
+        if not self._held:
+            return
+        if self._worker.losses.is_first:
+            if self._said_at is None:
+                self._forget_written()  # by the one before
+            self._write()
+        elif len(self._held) >= self._looks_at:
+            self._forget_written()
+            if len(self._held) >= _MOST_HELD:
+                self._write()
+            self._looks_at = len(self._held) + _LOOK_EVERY
+
+    @property
+    def held(self) -> list[dict[str, Any]]:
+        """What goes with a copy of this replica: among it are the rows of the rounds that the other one misses."""
+        return list(self._held)
+
+    def jumped(self, rows: Iterable[dict[str, Any]]) -> None:
+        """This replica is a copy of another one, which held these."""
+        if self._timer.recorder is None:
+            return
+        number, term = self._newest
+        for row in rows:
+            if row["number"] > number or row["term"] > term:
+                self._hold({**row, "time": self._timer.clock.now()}, row["term"])
+        self.look()
+
+    def _write(self) -> None:
+        recorder, now = self._timer.recorder, self._timer.clock.now()
+        assert recorder is not None
+        held, self._held = self._held, []
+        for row in held:
+            recorder.write("round", **{name: value for name, value in row.items() if name != "term"})
+        if self._worker.losses.is_first and (self._said_at is None or now - self._said_at >= _SAY_EVERY):
+            self._said_at = now
+            self._board.set(self._key, json.dumps(self._newest).encode())
+
+    def _forget_written(self) -> None:
+        """Of a round that was formed in a later term than the writer knew of, it has written another one's row."""
+        said = self._board.get(self._key)
+        if said is not None:
+            number, term = json.loads(said)
+            self._held = [row for row in self._held if row["number"] > number or row["term"] > term]

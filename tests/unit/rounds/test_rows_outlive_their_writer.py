@@ -1,0 +1,91 @@
+"""Every gradient of a survivor is in the rows of the rounds, whoever of those that write them dies."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from quorate.core.records import Recorder, records_of
+from quorate.launch.world import World
+from quorate.report.reading import read_run
+from quorate.train.step_times import RECORDER
+from quorate.wire import current
+from quorate.wire.faulty import Faulty
+from tests.unit.rounds.test_deaths import Plan, Told, planned
+from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
+
+
+class Recorded(Plan):
+    """A training whose workers keep records in `folder`."""
+
+    folder: Path
+
+    def train(self, world: World, faulty: Faulty) -> Told:
+        recorder = Recorder(records_of(self.folder, world.rank))
+        current.here().kept[RECORDER] = recorder
+        recorder.write("start", rank=world.rank, size=world.size)
+        told = super().train(world, faulty)
+        recorder.close()
+        return told
+
+
+def recorded(folder: Path, plan: Plan) -> tuple[dict[int, float], dict[int, float]]:
+    """By survivor, how many of its gradients rounds have taken, as it knows itself, and as the rows say."""
+    one = Recorded(**{name: getattr(plan, name) for name in Plan.__dataclass_fields__})
+    one.folder = folder
+    outcomes, _ = one.run()
+    assert all(found.is_crashed or found.error is None for found in outcomes)
+    made = {found.rank: found.result.ledger.taken for found in outcomes if found.result is not None}
+    rows = dict.fromkeys(made, 0.0)
+    for merged in read_run(folder).merged():
+        for rank, given in merged.round.taken.items():
+            if rank in rows:
+                rows[rank] += sum(count for _, count in given)
+    return made, rows
+
+
+def test_those_that_are_left_tell_of_all_that_have_died(tmp_path: Path) -> None:
+    """Rank 0, which is to tell of rank 2, dies before it has seen that death; the others have seen it."""
+
+    def pauses(rank: int, step: int) -> float:
+        wire = current.here().wire
+        if (rank, step) == (0, 3):
+            wire.clock.sleep(0.3)
+        if (rank, step) in ((0, 3), (2, 3)):
+            wire.crash()
+        return 0.05
+
+    recorded(tmp_path, Plan(size=4, deaths={}, pauses=pauses, settings={"wait_for": 1}))
+    assert sorted(death.rank for death in read_run(tmp_path).deaths) == [0, 2]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_rows_have_what_the_survivors_gave(seed: int, tmp_path: Path) -> None:
+    plan, draw = planned(seed), random.Random(seed)
+    plan.deaths = {0: draw.randint(1, 60)}
+    if plan.size > 2:
+        plan.deaths[draw.randrange(1, plan.size)] = draw.randint(1, 60)
+    made, rows = recorded(tmp_path, plan)
+    assert rows == made
+
+
+@pytest.mark.parametrize(("seed", "deaths"), [(2, {}), (10, {}), (8, {1: 49}), (58, {0: 83}), (94, {0: 36})])
+def test_the_rows_have_what_a_copy_brought(
+    seed: int, deaths: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker stands still, and goes on from a copy of another replica: rounds are not kept for so long."""
+    let_stand_still(monkeypatch)
+    small_logs(monkeypatch)
+    plan, draw = planned(seed), random.Random(seed)
+    stuck, usual = (draw.randrange(2), draw.randrange(6)), plan.pauses
+
+    def pauses(rank: int, step: int) -> float:
+        if (rank, step) == stuck:
+            stand_still(1.0)
+        return max(float((rank, step) == stuck), usual(rank, step))
+
+    plan.deaths, plan.pauses = deaths, pauses
+    made, rows = recorded(tmp_path, plan)
+    assert rows == made
