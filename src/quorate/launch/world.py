@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -28,18 +29,42 @@ _SOON = 0.02
 """Seconds in which the others come where nothing is wrong."""
 _SERVE_EVERY = 1.5
 """Seconds; longer than a wait needs to find out who has ended, or called something else."""
-_WEIGHT = 8
-"""Bytes of a weight."""
+_LENGTH = 8
+"""Bytes of a length."""
 
 
-def _with_weight(x: Tensor, weight: float) -> Tensor:
-    """The bytes of `x * weight`, then those of `weight`: what is gathered together is of the same workers."""
-    last = torch.tensor([weight], dtype=torch.float64).view(torch.uint8)
-    return torch.cat([(x * weight).cpu().contiguous().reshape(-1).view(torch.uint8), last])
+@dataclass(frozen=True)
+class Weighed:
+    """`x * weight` of one worker as bytes, with what is needed to tell whether others give the same kind of thing."""
 
+    carried: Tensor
+    weight: float
+    rank: int
+    kind: str
 
-def _without_weight(carried: Tensor, like: Tensor) -> Tensor:
-    return carried[:-_WEIGHT].clone().view(like.dtype).reshape(like.shape)
+    @classmethod
+    def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
+        """What one worker gives."""
+        carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
+        return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
+
+    @property
+    def whole(self) -> Tensor:
+        """All of it in one tensor: what is gathered together is of the same workers."""
+        about = json.dumps([self.weight, self.rank, self.kind]).encode()
+        tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
+        return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
+
+    @classmethod
+    def read(cls, whole: Tensor) -> Weighed:
+        """The inverse of `whole`."""
+        end = whole.numel() - _LENGTH
+        begin = end - int(whole[end:].clone().view(torch.int64))
+        return cls(whole[:begin], *json.loads(bytes(whole[begin:end].tolist())))
+
+    def like(self, x: Tensor) -> Tensor:
+        """The numbers, as those of `x` are laid out."""
+        return self.carried.clone().view(x.dtype).reshape(x.shape)
 
 
 class World:
@@ -132,9 +157,16 @@ class World:
         if not (value.is_floating_point() or value.is_complex()):
             value = value.float()
         wide = value.to(torch.promote_types(value.dtype, torch.float32))
-        found = self._wait(self._together.all_gather(_with_weight(wide, float(weight))), "mean")
-        values = [_without_weight(one, wide) for one in found]
-        total = sum(one[-_WEIGHT:].clone().view(torch.float64).item() for one in found)
+        mine = Weighed.of(wide, float(weight), self.rank)
+        found = list(map(Weighed.read, self._wait(self._together.all_gather(mine.whole), "mean")))
+        other = next((one for one in found if one.kind != found[0].kind), None)
+        if other is not None:
+            raise ConfigurationError(
+                f"world.mean was given {other.kind} on rank {other.rank} and {found[0].kind} on rank {found[0].rank}; "
+                "it takes one shape and dtype on all workers"
+            )
+        values = [one.like(wide) for one in found]
+        total = sum(one.weight for one in found)
         if total == 0.0:
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
         mean = (sum_in_order(values) / total).to(value.dtype)

@@ -1,4 +1,4 @@
-"""Making replicas equal: whether their layouts agree, and copying one worker's numbers to all others."""
+"""Making replicas equal: copying one worker's numbers to all others."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
-from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Layout
 
 
-def compare_layouts(layout: Layout, wire: Wire) -> None:
-    """Raise `ConfigurationError`, on every worker, if any worker's parameters differ in name, shape, dtype or order."""
-    digests = wire.all_gather(_bytes_of(layout.digest)).wait()
-    if all(torch.equal(digest, digests[0]) for digest in digests):
-        return
-    mine = [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
-    every = [json.loads(_text_of(x)) for x in wire.all_gather(_bytes_of(json.dumps(mine))).wait()]
-    for rank, theirs in enumerate(every):
-        if theirs != every[0]:
-            at = next((i for i, (a, b) in enumerate(zip(every[0], theirs, strict=False)) if a != b), None)
-            if at is None:
-                detail = f"rank 0 has {len(every[0])} parameters and rank {rank} has {len(theirs)}"
-            else:
-                detail = f"parameter {at} is {every[0][at]} on rank 0 and {theirs[at]} on rank {rank}"
-            raise ConfigurationError(f"the workers built different models: {detail}; every worker must build the same")
-    raise ConfigurationError("the workers distribute the same parameters over different parts")
+def beside(model: Module, every: list[Any]) -> list[Tensor]:
+    """What a model has besides the parameters of `every`: those that no optimizer has, and buffers."""
+    known = {id(p) for p in every}
+    return [*(p for p in model.parameters() if id(p) not in known), *model.buffers()]
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:

@@ -32,6 +32,7 @@ from quorate.train.pacing import PACING, Pacing
 from quorate.train.plain_step import agreed_closure, plain_step
 from quorate.train.rounds import WorkerRounds, put_options
 from quorate.train.safeguards import Safeguards, Watched
+from quorate.train.same_call import call_of
 from quorate.train.step_times import StepTimer
 from quorate.train.updating import has_gradient, standing_at, with_gradient
 from quorate.wire.current import Place
@@ -70,7 +71,8 @@ class OptimizerWorker:
         self.replica: OwnReplica = Own(self, plain, place)
         self.updater, self.losses = updater, Losses(self)
         self.arrange()
-        compare(self.peers.layout, self.wire)
+        self.call = call_of(self, plain, model, watched)
+        compare(self)
         begin(self, model)
         self.state = strategy.start(self)
         connect(self)
