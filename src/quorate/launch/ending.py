@@ -128,7 +128,7 @@ class _Ending:
                 self._part()
                 return
             except QuorateError as error:
-                self.status = 1
+                self.status = 2 if isinstance(error, ConfigurationError) else 1
                 print(f"quorate: {error}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()

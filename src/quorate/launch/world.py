@@ -20,6 +20,7 @@ from quorate.train.mean_model import at_the_mean, at_the_own, differ
 from quorate.train.outliving import survivors
 from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
+from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.survivors import Survivors
@@ -74,6 +75,7 @@ class World:
     """
 
     def __init__(self, place: Place, device: torch.device) -> None:
+        remember_wrappers()
         self._place = place
         wire = self.wire = place.wire
         self.device = device

@@ -21,12 +21,14 @@ from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
 from quorate.train.checkpoint.trained import Distributed, trained
 from quorate.train.finite import OnNonfinite, check_policy
+from quorate.train.never_stepped import NeverStepped
 from quorate.train.pacing import PACING
 from quorate.train.rest import rests_with_loaders
 from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
 from quorate.train.step_times import RECORDER
 from quorate.train.watch import Watch
 from quorate.train.worker import OptimizerWorker
+from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
@@ -39,6 +41,7 @@ LEARNING_RATE_FACTOR = "learning rate factor"
 STRATEGY = "strategy"
 """The key in `Place.kept` of what the first distributed optimizer's strategy or baseline is called."""
 _WORKER = "_quorate_worker"
+_STEPPED = "_quorate_never_stepped"
 
 Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
 """Makes a model agree by itself; returns what `accumulate()` does then."""
@@ -69,7 +72,11 @@ class Distributes:
         return worker.accumulate()
 
     def finish(self) -> None:
-        """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before."""
+        """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
+
+        Raises `ConfigurationError` where parameters were updated, and `step()` never called.
+        """
+        self.__dict__[_STEPPED].check()
         self.__dict__[_WORKER].finish()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
@@ -146,7 +153,8 @@ def distribute(
     `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
 
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for an optimizer that is
-    distributed already, and on every worker where the workers' models differ.
+    distributed already, for a model in torch's DDP or FSDP, and on every worker where the workers' models,
+    optimizers or strategies differ.
     """
     place = current.here()
     if isinstance(optimizer, Distributes | Alone | Compared):
@@ -156,6 +164,7 @@ def distribute(
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
     check_policy(on_nonfinite)
+    check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     override = place.kept.get(OVERRIDE, (None, {}))
     baseline: Baseline | None = place.kept.get(BASELINES, {}).get(override[0])
     label, chosen = (override[0], None) if baseline is not None else _chosen(strategy, settings, override)
@@ -187,7 +196,9 @@ def distribute(
             swapped.__class__ = plain
             raise
         optimizer.__dict__[_WORKER] = kept.worker = worker
-        place.leaving.append(worker.finish)
+        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(worker)
+        listeners(place).all[:0] = [StillPlain(worker, model), stepped]
+        place.leaving += [worker.finish, stepped.check]
         if chosen.waits:
             rests_with_loaders(place)
         else:

@@ -58,7 +58,7 @@ class OptimizerWorker:
         self._pacing: Pacing | None = place.kept.get(PACING)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
-        self.optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
+        self.optimizer, self.plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
         self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
@@ -168,11 +168,11 @@ class OptimizerWorker:
 
     def _update(self, gradient: Flat, *, is_mine: bool = True) -> None:
         if gradient is self.peers.local:
-            self._loss = plain_step(self.optimizer, self._plain, self._closure)
+            self._loss = plain_step(self.optimizer, self.plain, self._closure)
             return
         used = [True] * len(self.trained) if is_mine else self.peers.used
         with with_gradient(self.trained, gradient, used):
-            self._loss = plain_step(self.optimizer, self._plain, self._closure, is_scaled=is_mine)
+            self._loss = plain_step(self.optimizer, self.plain, self._closure, is_scaled=is_mine)
 
     def keep_company(self) -> None:
         self.neighbours.until_all(self.peers.keep_company, ended=True)
