@@ -17,7 +17,7 @@ from quorate.data.resuming import enter_at, whereabouts
 from quorate.train.checkpoint.encoding import decoded, encoded
 from quorate.train.checkpoint.trained import ENTERED, Entered, trained
 from quorate.train.checkpoint.vectors import flats_as_parts, parts_as_flats
-from quorate.train.replicas import beside, optimizer_from_plain, optimizer_to_plain
+from quorate.train.replicas import beside, optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.train.same_call import compare_with_those_joined
 from quorate.wire.current import Place
 
@@ -100,7 +100,7 @@ def _adopt_whole(
     others, end = whole["beside"], whole["beside"] + whole["kept"]
     with torch.no_grad():
         for x, numbers in zip(beside(model, worker.every), tensors[:others], strict=True):
-            x.copy_(numbers)
+            write_back([x], numbers.reshape(-1))
     state = decoded(whole["state"], {str(number): x for number, x in enumerate(tensors[others:end])})
     for name, value in parts_as_flats(state["fields"], worker.peers.layout).items():
         object.__setattr__(worker.state, name, value)

@@ -23,6 +23,7 @@ from quorate.train.checkpoint.trained import Distributed, trained
 from quorate.train.finite import OnNonfinite, check_policy
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pacing import PACING
+from quorate.train.plain_step import check_closure
 from quorate.train.rest import rests_with_loaders
 from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
 from quorate.train.step_times import RECORDER
@@ -187,6 +188,8 @@ def distribute(
         Watch(optimizer, place, channel, model)
     else:
         assert chosen is not None
+        assert label is not None
+        check_closure(plain, label, can_agree=chosen.has_means and not chosen.is_apart)
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         swapped.__class__ = _class_of(Distributes, plain)
         try:

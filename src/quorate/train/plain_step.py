@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
 
 
 def plain_step(
@@ -63,3 +65,14 @@ def agreed_closure(closure: Callable[[], Any], wire: Wire) -> Callable[[], Any]:
         return mean[0].to(loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed
+
+
+def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> None:
+    """Raise `ConfigurationError` for a class that cannot step without a closure, unless all can agree inside it."""
+    closure = inspect.signature(plain.step).parameters.get("closure")
+    if can_agree or closure is None or closure.default is not inspect.Parameter.empty:
+        return
+    raise ConfigurationError(
+        f"{plain.__name__} asks for the loss several times a step, in a closure, and {strategy} for one gradient a "
+        "step; distribute it with all-reduce"
+    )

@@ -29,7 +29,7 @@ from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
 from quorate.train.own_replica import Own
 from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own
 from quorate.train.pacing import PACING, Pacing
-from quorate.train.plain_step import agreed_closure, plain_step
+from quorate.train.plain_step import agreed_closure, check_closure, plain_step
 from quorate.train.rounds import WorkerRounds, put_options
 from quorate.train.safeguards import Safeguards, Watched
 from quorate.train.same_call import call_of
@@ -142,8 +142,7 @@ class OptimizerWorker:
         return self._rounds
 
     def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
+        check_closure(self.plain, "a strategy of rounds", can_agree=False)
         if self._rounds is not None:
             return  # other parameters are trained than before
         outlives, nbytes = self.safeguards.outlives, sum(p.numel() * p.element_size() for p in self.every)
