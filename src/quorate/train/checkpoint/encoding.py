@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,31 +23,50 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.train.checkpoint.tensor_file import can_be_written
 
 ABOUT = "quorate"
 """The key of a tensor file's metadata under which the JSON stands."""
 
 
-def encoded(value: Any, name: str, put: Callable[[str, Tensor], str]) -> Any:
+_DEEPEST = 100
+"""Lists, tuples and dicts inside each other: what is deeper could not be read again."""
+_LONGEST = 4096
+"""Bits of a whole number, for the same reason."""
+
+
+def check_tensor(name: str, x: Tensor) -> Tensor:
+    """`x`. Raises `ConfigurationError` for one that cannot be kept."""
+    if not can_be_written(x):
+        kind = x.dtype if x.layout is torch.strided else x.layout
+        raise ConfigurationError(f"quorate.save cannot keep {name} ({kind}): it is no dense tensor of usual numbers")
+    return x
+
+
+def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: int = 0) -> Any:
     """`value` as JSON; `put(name, tensor)` is called for each of its tensors and says the name it is kept under.
 
     Raises `ConfigurationError` naming the place of what cannot be kept: anything but None, booleans, numbers, text,
-    dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these.
+    dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most.
     """
     if isinstance(value, Tensor):
-        if value.layout is not torch.strided or value.is_quantized or value.is_meta:
-            raise ConfigurationError(f"quorate.save cannot keep {name}: it is no dense tensor of numbers")
-        return {"tensor": put(name, value.detach())}
+        return {"tensor": put(name, check_tensor(name, value).detach())}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | str | int | float):
-        return value if value is None or isinstance(value, bool | str) else _number(value)
+        return value if value is None or isinstance(value, bool | str) else _number(value, name)
+    if depth > _DEEPEST:
+        outermost = ".".join(name.split(".")[:2])
+        raise ConfigurationError(
+            f"quorate.save cannot keep {outermost}: it is more than {_DEEPEST} deep, or contains itself"
+        )
+    inside = partial(encoded, put=put, depth=depth + 1)
     if isinstance(value, list):
-        return [encoded(item, _inside(name, place), put) for place, item in enumerate(value)]
+        return [inside(item, _inside(name, place)) for place, item in enumerate(value)]
     if isinstance(value, tuple):
-        return {"tuple": [encoded(item, _inside(name, place), put) for place, item in enumerate(value)]}
+        return {"tuple": [inside(item, _inside(name, place)) for place, item in enumerate(value)]}
     if isinstance(value, Mapping):
-        pairs = [[_key(key, name), encoded(item, _inside(name, key), put)] for key, item in value.items()]
+        pairs = [[_key(key, name), inside(item, _inside(name, key))] for key, item in value.items()]
         return {"Counter" if isinstance(value, Counter) else "dict": pairs}
     raise ConfigurationError(
         f"quorate.save cannot keep {name}, which is a {type(value).__name__}; it keeps numbers, text, tensors, and "
@@ -58,13 +78,17 @@ def _inside(name: str, key: object) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _number(value: int | float) -> int | float:
+def _number(value: int | float, name: str) -> int | float:
+    if isinstance(value, int) and value.bit_length() > _LONGEST:
+        raise ConfigurationError(f"quorate.save cannot keep {name}: it is a number of more than {_LONGEST} bits")
     return int(value) if isinstance(value, int) else float(value)
 
 
 def _key(key: object, name: str) -> str | int:
-    if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
+    if isinstance(key, str):
         return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int(_number(key, f"a key of {name}"))
     raise ConfigurationError(f"quorate.save cannot keep {name}: it has the key {key!r}, and keys are text or integers")
 
 
