@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -18,6 +20,7 @@ from quorate.data.limit import LIMIT
 from quorate.data.sharding import RUN_SEED
 from quorate.train.mean_model import at_the_mean, at_the_own, differ
 from quorate.train.outliving import survivors
+from quorate.train.replicas import widened
 from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
 from quorate.train.wrappers import remember_wrappers
@@ -68,6 +71,29 @@ class Weighed:
         return self.carried.clone().view(x.dtype).reshape(x.shape)
 
 
+def _numbers_of(x: object) -> Tensor:
+    if isinstance(x, Tensor):
+        _check_dense(x, "mean")
+        value = x.detach()
+        return value if value.is_floating_point() or value.is_complex() else value.float()
+    if not isinstance(x, Real):
+        raise ConfigurationError(f"world.mean takes a tensor or a real number, not a {type(x).__name__}")
+    return torch.tensor(float(x), dtype=torch.float64)
+
+
+def _weight_of(weight: object) -> float:
+    number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
+    if not isinstance(number, Real) or not math.isfinite(number):
+        raise ConfigurationError(f"the weight of world.mean is a finite number, not {weight!r}")
+    return float(number)
+
+
+def _check_dense(x: Tensor, call: str) -> None:
+    if x.layout is not torch.strided or x.is_meta:
+        kind = "one on the meta device" if x.is_meta else f"one of the layout {x.layout}"
+        raise ConfigurationError(f"world.{call} takes dense tensors that have numbers, not {kind}")
+
+
 class World:
     """The workers of one run, seen from one of them: `rank` of `size`, computing on `device`.
 
@@ -115,6 +141,8 @@ class World:
         place = self._place
         if at not in ("mean", "replica"):
             raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
+        if not isinstance(alone, bool):
+            raise ConfigurationError(f"alone is True or False, not {alone!r}")
         if alone:
             go_away(place)
         else:
@@ -155,11 +183,10 @@ class World:
         A tensor keeps its shape; one of integers or booleans gives float32. Weights are counts, or any numbers of
         which not all are 0 (`ConfigurationError`). Cost: everyone's x to everyone, (P - 1) n numbers.
         """
-        value = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.float64).detach()
-        if not (value.is_floating_point() or value.is_complex()):
-            value = value.float()
-        wide = value.to(torch.promote_types(value.dtype, torch.float32))
-        mine = Weighed.of(wide, float(weight), self.rank)
+        value, counts = _numbers_of(x), _weight_of(weight)
+        wide = widened(value)
+        wide = wide.to(torch.promote_types(wide.dtype, torch.float32))
+        mine = Weighed.of(wide, counts, self.rank)
         found = list(map(Weighed.read, self._wait(self._together.all_gather(mine.whole), "mean")))
         other = next((one for one in found if one.kind != found[0].kind), None)
         if other is not None:
@@ -181,11 +208,12 @@ class World:
         Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
         """
         if isinstance(x, Tensor):
+            _check_dense(x, "gather")
             gathered = self._wait(self._together.all_gather(x.detach()), "gather")
             return [y.to(x.device) for y in gathered]  # type: ignore[misc]
         try:
             text = json.dumps(x)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
         carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         found: list[Any] = [

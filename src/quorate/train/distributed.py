@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder
 from quorate.core.settings import settings_for
@@ -18,9 +19,10 @@ from quorate.core.strategy import Strategy
 from quorate.data.sharding import NOBODY_WAITS
 from quorate.strategies import strategies
 from quorate.train.backward import listeners
+from quorate.train.call import check_call, check_channel
 from quorate.train.checkpoint.saving import saving
 from quorate.train.checkpoint.trained import Distributed, trained
-from quorate.train.finite import OnNonfinite, check_policy
+from quorate.train.finite import OnNonfinite
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pacing import PACING
 from quorate.train.plain_step import check_closure
@@ -55,6 +57,8 @@ class Distributes:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the strategy; returns what the plain `step` returns."""
+        if closure is not None and not callable(closure):
+            raise ConfigurationError(f"step() takes a closure that it can call, not a {type(closure).__name__}")
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
         return own[_WORKER].run_step(closure)
@@ -128,6 +132,7 @@ def _class_of(mixin: type, plain: Any) -> type[Optimizer]:
     return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
 
 
+@one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
 def distribute(
     optimizer: O,
     model: Module,
@@ -153,9 +158,9 @@ def distribute(
     does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
     `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
 
-    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for an optimizer that is
-    distributed already, for a model in torch's DDP or FSDP, and on every worker where the workers' models,
-    optimizers or strategies differ.
+    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
+    of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
+    every worker where the workers' models, optimizers or strategies differ.
     """
     place = current.here()
     if isinstance(optimizer, Distributes | Alone | Compared):
@@ -164,7 +169,8 @@ def distribute(
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
-    check_policy(on_nonfinite)
+    check_call(optimizer, model, strategy, name)
+    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every)
     check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     override = place.kept.get(OVERRIDE, (None, {}))
     baseline: Baseline | None = place.kept.get(BASELINES, {}).get(override[0])
@@ -173,6 +179,7 @@ def distribute(
     _scale_learning_rates(optimizer, place.kept.get(LEARNING_RATE_FACTOR))
     count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
     channel = str(count) if name is None else name
+    check_channel(channel, place)
     swapped: Any = optimizer
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
@@ -193,8 +200,8 @@ def distribute(
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         swapped.__class__ = _class_of(Distributes, plain)
         try:
-            watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, strategy=label)
-            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, watched)
+            named = dataclasses.replace(watched, strategy=label)
+            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, named)
         except BaseException:
             swapped.__class__ = plain
             raise
