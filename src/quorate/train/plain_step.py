@@ -42,6 +42,13 @@ def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], An
     return step(optimizer) if closure is None else step(optimizer, closure)
 
 
+def step_unseen(optimizer: Optimizer) -> None:
+    """`optimizer.step()` of one that is not the user's: no hook sees it, torch's global ones included."""
+    step: Any = type(optimizer).step
+    plain = step.__wrapped__ if getattr(step, "hooked", False) else step  # hooks are in torch's wrapper
+    plain(optimizer)
+
+
 def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
     """Divide every gradient by `scale`, in the arithmetic of `GradScaler.unscale_`."""
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
