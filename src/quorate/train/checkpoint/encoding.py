@@ -13,6 +13,7 @@ So a reader in plain torch is a function of one object, given to `json.loads` as
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -92,19 +93,44 @@ def _key(key: object, name: str) -> str | int:
     raise ConfigurationError(f"quorate.save cannot keep {name}: it has the key {key!r}, and keys are text or integers")
 
 
-def decoded(text: str, tensors: Mapping[str, Tensor]) -> Any:
-    """What `encoded` said; raises `CheckpointError` for anything else."""
+def decoded(text: str, tensors: Mapping[str, Tensor], *, prefix: str | None = None) -> Any:
+    """What `encoded` said; raises `CheckpointError` for anything else.
 
-    def plain(marked: dict[str, Any]) -> Any:
-        ((mark, held),) = marked.items()
-        if mark == "tensor":
-            return tensors[held]
-        return _KINDS[mark](held)
-
+    With `prefix`, the name that `encoded` was given, every tensor must stand under the name of its own place.
+    """
     try:
-        return json.loads(text, object_hook=plain)
+        return _plain(json.loads(text), tensors, prefix)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"what stands beside the tensors cannot be read: {error!r}") from None
 
 
-_KINDS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "dict": dict, "Counter": lambda held: Counter(dict(held))}
+def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:
+    def inside(item: Any, key: object) -> Any:
+        return _plain(item, tensors, None if name is None else _inside(name, key))
+
+    if isinstance(value, list):
+        return [inside(item, place) for place, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    ((mark, held),) = value.items()
+    if mark == "tensor":
+        if name is not None and held != name and not re.fullmatch(re.escape(name) + r"#\d+", held):
+            raise ValueError(f"{name} is said to be the tensor {held}")
+        return tensors[held]
+    if mark == "tuple" and isinstance(held, list):
+        return tuple(inside(item, place) for place, item in enumerate(held))
+    if mark not in _DICTS or not isinstance(held, list):
+        raise ValueError(f"nothing is marked as {mark}")
+    found = {_key_of(key): inside(item, key) for key, item in held}
+    if len(found) != len(held):
+        raise ValueError(f"{name or 'a dict'} has a key twice")
+    return _DICTS[mark](found)
+
+
+def _key_of(key: Any) -> str | int:
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise TypeError(f"a key is {key!r}")
+    return key
+
+
+_DICTS: dict[str, Callable[[dict[str | int, Any]], Any]] = {"dict": dict, "Counter": Counter}

@@ -16,6 +16,7 @@ from torch import Tensor
 from quorate.core.resize import laws_of
 from quorate.data.resuming import positions
 from quorate.train.checkpoint.encoding import ABOUT, check_tensor, encoded
+from quorate.train.checkpoint.folder import rank_file
 from quorate.train.checkpoint.host_memory import HostMemory
 from quorate.train.checkpoint.tensor_file import FileOutput, Open, Written, write_tensors
 from quorate.train.checkpoint.trained import Distributed, Trained
@@ -89,11 +90,6 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
 
 STRATEGY = "strategy.safetensors"
 """What strategies keep that is equal everywhere, and parameters of an optimizer that its model does not know."""
-
-
-def rank_file(rank: int) -> str:
-    """The name of the file of worker `rank`."""
-    return f"rank-{rank}.safetensors"
 
 
 def plain_state(one: Distributed) -> dict[str, Any]:
