@@ -54,6 +54,7 @@ def call_of(worker: OptimizerWorker, plain: type[torch.optim.Optimizer], model: 
     }
     tensors = {
         "parameter": _laid_out(worker.peers.layout),
+        "place of parameter": _places(worker.peers.layout),
         "parameter of the optimizer": [
             f"{_in_words(p, names)} in group {number}" for number, group in enumerate(groups) for p in group["params"]
         ],
@@ -63,7 +64,12 @@ def call_of(worker: OptimizerWorker, plain: type[torch.optim.Optimizer], model: 
 
 
 def _laid_out(layout: Layout) -> list[str]:
-    return [f"{s.name} {s.dtype} {s.shape} in part {s.part}" for s in layout.segments]
+    return [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
+
+
+def _places(layout: Layout) -> list[str]:
+    """They differ where parameters are on other devices."""
+    return [f"{s.name} in part {s.part} from {s.offset} on" for s in layout.segments]
 
 
 def _in_words(x: Tensor, names: Mapping[int, str]) -> str:
@@ -99,7 +105,9 @@ def compare_layouts(layout: Layout, wire: Wire) -> None:
     """The same of parameters that are laid out anew; where only their places differ, that is said."""
     if len(set(_gathered(layout.digest, wire))) == 1:
         return
-    raise _different_models("parameter", _laid_out(layout), wire)
+    is_same = len(set(map(_digest, _gathered(_laid_out(layout), wire)))) == 1
+    kind, mine = ("place of parameter", _places(layout)) if is_same else ("parameter", _laid_out(layout))
+    raise _different_models(kind, mine, wire)
 
 
 def _different_models(kind: str, mine: Sequence[str], wire: Wire) -> ConfigurationError:

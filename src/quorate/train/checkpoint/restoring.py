@@ -21,6 +21,7 @@ from quorate.train.checkpoint.saving import saving
 from quorate.train.checkpoint.schema import (
     SharedKept,
     check,
+    check_extra,
     check_options,
     check_plain_state,
     check_worker,
@@ -202,4 +203,5 @@ def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[
             raise CheckpointError(
                 f"{folder.name} keeps no {name}; besides model and optimizer it keeps {known}, as was given to save()"
             )
+        check_extra(thing, kept, name)
         thing.load_state_dict(kept)

@@ -252,12 +252,27 @@ def check_field(kind: Any, value: Any, now: Any, name: str) -> None:
         raise CheckpointError(f"the checkpoint's {name} is or holds a number that it cannot be")
 
 
+def check_extra(thing: Any, kept: Any, name: str) -> None:
+    """Raise `CheckpointError` where one of torch's own objects (a scheduler, a scaler) cannot have had this state.
+
+    They take over whatever they are given. What others keep is their own affair.
+    """
+    if not type(thing).__module__.startswith("torch."):
+        return
+    mine = thing.state_dict()
+    for key, value in kept.items() if isinstance(kept, dict) else [("", kept)]:
+        own = mine.get(key)
+        is_like = not isinstance(own, bool | int | float | str) or _is_like(value, own)
+        if not (isinstance(kept, dict) and is_like and _has_sound_numbers(value)):
+            raise CheckpointError(f"what is kept of {name} cannot be that of a {type(thing).__name__}: {key}")
+
+
 def _has_sound_numbers(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_has_sound_numbers, value))
     if isinstance(value, dict):
         return all(map(_has_sound_numbers, value.values()))
-    return not isinstance(value, int | float) or abs(value) <= 2**63  # false of what is no number
+    return not isinstance(value, int | float) or math.isinf(value) or abs(value) <= 2**63  # false of NaN
 
 
 def _is_like(value: Any, mine: Any) -> bool:

@@ -149,6 +149,10 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "list": (at(*OWN, "options", 0, "lr", value=[1]), "hold lr = [1] for group 0"),
     "other tensor": (at(*OWN, "buffers", "1.running_mean", value={"tensor": "generators.torch"}), "is said to be"),
     "shape": (_wide, "exp_avg of parameter 0 has the shape"),
+    "scheduler": (
+        at("extras", "scheduler", "_step_count", value=[1]),
+        "what is kept of scheduler cannot be that of a One",
+    ),
     "fifo": (_fifo, "rank-0.safetensors is no regular file"),
     "fifo manifest": (_manifest_fifo, "manifest.json is no regular file"),
     "folder": (_folder, "model.safetensors is no regular file"),
