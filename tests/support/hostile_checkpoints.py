@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from quorate.train.checkpoint.encoding import ABOUT
@@ -123,7 +122,3 @@ def _alter(draw: random.Random, value: Any) -> str:
         else:
             value[key] = draw.choice(_VALUES)
         return f"{'.'.join(way)} = {str(value[key])[:80]}"
-
-
-def empty_like(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=x.dtype)
