@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.telling import tell
 from quorate.train.updating import has_gradient
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class NeverStepped:
         """Tells it, once, when it has happened often enough."""
         self._count()
         if self._updates == _TOLD_AFTER and self._versions is not None:
-            sys.stderr.write(f"quorate: rank {self._worker.rank}: {self._sentence()}\n")
+            tell(f"quorate: rank {self._worker.rank}: {self._sentence()}\n")
         self._versions = None
 
     def forward_ended(self, losses: Any) -> None:
