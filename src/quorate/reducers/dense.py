@@ -36,6 +36,11 @@ class Dense:
         works, self._under_way = self._under_way, {}
         return Together([works[part] for part in range(len(x.parts))], lambda parts: x, self._wire.clock)
 
+    def abandon(self) -> Work[list[Tensor]]:
+        """What `part_ready` has launched since the last `start`, as one work: no sum comes of it."""
+        works, self._under_way = self._under_way, {}
+        return Together(list(works.values()), lambda parts: parts, self._wire.clock)
+
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
         """Sum one part once more, on its own."""
         return self._wire.all_reduce(x)

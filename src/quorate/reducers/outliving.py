@@ -1,21 +1,24 @@
 """`Outliving`: sums that go on among the survivors when a worker dies, with the same bits on all of them.
 
 As long as all live, a sum is `Dense`'s, and then committed: nobody uses it before the board says that everyone has it.
-If a worker dies before that, those that are left form the sum anew from what each of them has kept of its own.
+Its parts travel as they are ready. If a worker dies before the commit, those that are left form the whole sum anew from
+what each of them has kept of its own, whichever parts had travelled. So they do where a part changed after it had left.
 
 Cost beside `Dense`'s: two to four words with the board for each sum, a few tenths of a millisecond; what is kept of a
-contribution. After a death every worker sends its vector to every other: (P - 1) d numbers each.
+contribution. A sum that is formed anew, as all are after a death, sends every worker's vector to every other: (P - 1) d
+numbers each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
 from quorate.wire.exchange import sum_in_order
@@ -26,14 +29,17 @@ _ALL, _LEFT = b"of all", b"of those that are left"
 
 
 class Outliving:
-    """See above; the wire outlives (`Wire.outlives`). Sums are launched when the whole vector is there.
+    """See above; the wire outlives (`Wire.outlives`).
 
-    A worker has one for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those of the
-    others that are under way move on as well: another worker may be waiting for them before it comes to this one.
+    A number other than 0 in `changed`, a slice of the header of a sum, says that a part changed after it had left. A
+    worker has one of these for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those
+    of the others that are under way move on too: another worker may be waiting for them before it comes to this one.
     """
 
-    def __init__(self, layout: Layout, wire: Wire, beside: list[Outliving] | None = None) -> None:
-        self.wire, self._dense = wire, Dense(layout, wire)
+    def __init__(
+        self, layout: Layout, wire: Wire, beside: list[Outliving] | None = None, changed: slice = slice(0)
+    ) -> None:
+        self.wire, self._dense, self.changed = wire, Dense(layout, wire), changed
         self.under_way: list[_Sum] = []
         """The oldest first; each moves on when those before it are over, so that all workers form them in one order."""
         self.beside = [] if beside is None else beside
@@ -44,6 +50,8 @@ class Outliving:
         self.is_whole = True
         """Whether all live, as far as sums have shown."""
         self._calls = 0
+        self._lacks_parts = False
+        """Whether a part of the next sum was not launched when it was ready."""
 
     def follows(self, before: Outliving) -> None:
         """Take over from the one on the same wire that sums no more; every worker does so at the same place."""
@@ -67,12 +75,26 @@ class Outliving:
         return self._calls
 
     def part_ready(self, part: int, x: Tensor) -> None:
-        """Nothing: see `start`."""
+        """As `Dense.part_ready`; raises nothing. Once somebody has died, nothing is launched."""
+        if self._lacks_parts or not self.is_whole:
+            self._lacks_parts = True
+            return
+        try:
+            self._dense.part_ready(part, x)
+        except QuorateError:
+            self._lacks_parts = True  # `start`, or whoever waits for the sum, meets the cause
 
     def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
-        """Launch the sum, which is written into `x`; `kept` gives this worker's contribution once more, if need be."""
+        """Launch what `part_ready` has not, and return the sum of all.
+
+        It is written into `x`, or into new memory where it is formed anew: what was under way may still write into `x`.
+        `kept` gives this worker's contribution once more, with nothing in `changed`, if need be.
+        """
         self._calls += 1
-        self.under_way.append(_Sum(self, self._calls, x, kept, self._launched(x)))
+        dense = self._launched(x)
+        work = self._dense.abandon() if dense is None else dense
+        self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=dense is not None))
+        self._lacks_parts = False
         return self.under_way[-1]
 
     def look(self) -> None:
@@ -89,7 +111,7 @@ class Outliving:
         return bool(others)
 
     def _launched(self, x: Flat) -> Work[Flat] | None:
-        if not self.is_whole or self.wire.gone:
+        if self._lacks_parts or not self.is_whole or self.wire.gone:
             return None
         try:
             return self._dense.start(x)
@@ -97,8 +119,8 @@ class Outliving:
             return None  # whoever has died will be on the board
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        """Never: a part that leaves with the whole vector does not change afterwards."""
-        raise AssertionError("a part changed after it had left")
+        """Never: where a part changed after it had left, the whole sum is formed anew."""
+        raise AssertionError("a sum with a part that changed was not formed anew")
 
     def wire_bytes(self, size: int) -> int:
         """Bytes one worker sends for one sum among `size` workers that all live."""
@@ -109,12 +131,16 @@ class _Sum:
     """One sum under way; it moves on while it is waited for, or asked about, or another one is."""
 
     def __init__(
-        self, reducer: Outliving, number: int, x: Flat, kept: Callable[[], Flat], dense: Work[Flat] | None
+        self, reducer: Outliving, number: int, x: Flat, kept: Callable[[], Flat], dense: Work[Any], *, is_whole: bool
     ) -> None:
-        self._reducer, self._wire, self._x, self._kept, self._dense = reducer, reducer.wire, x, kept, dense
+        """`dense` is all of it that was launched, whose end comes before all else; `is_whole`: that is every part."""
+        self._reducer, self._wire, self._x, self._kept = reducer, reducer.wire, x, kept
+        self._dense: Work[Any] | None = dense
         self._key = f"{reducer.wire.name}/sum/{number}"
         self._before = f"{reducer.wire.name}/sum/{number - 2}/"
-        self._has = dense is not None
+        self._has = is_whole
+        self._has_changed = False
+        """Whether a part had changed, on any worker."""
         self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
         self._anew: Gathering | None = None
@@ -166,6 +192,8 @@ class _Sum:
                 self._has, self._reducer.is_whole = False, False
                 del error
             self._dense = None
+            if self._has and bool(self._x.header[self._reducer.changed].any()):
+                self._has, self._has_changed = False, True
         if self._anew is not None:
             self._add_up(self._anew.wait(slice_))
             return
@@ -173,7 +201,7 @@ class _Sum:
         if how == _ALL:
             self._over()
         elif how is not None:
-            self._reducer.is_whole = False
+            self._reducer.is_whole = self._has_changed and self._reducer.is_whole
             self._anew = self._reducer.survivors.gather(Message(self._kept().parts), "sum")
 
     def _how(self, seconds: float) -> bytes | None:
@@ -183,13 +211,14 @@ class _Sum:
             self._has_counted = True
             if board.add(f"{self._key}/have") == self._wire.size and board.swap(key, None, _ALL):
                 board.delete(self._before)
-        if (self._wire.gone or not self._reducer.is_whole) and not self._has_said:
+        if (self._has_changed or self._wire.gone or not self._reducer.is_whole) and not self._has_said:
             self._has_said = True
             board.set(f"{self._key}/says/{self._wire.rank}", _ALL if self._has else _LEFT)
         if self._has_said:
             said = [board.get(f"{self._key}/says/{rank}") for rank in self._living()]
-            if all(one is not None for one in said):
-                board.swap(key, None, _ALL if all(one == _ALL for one in said) else _LEFT)
+            how = _ALL if all(one == _ALL for one in said) else _LEFT
+            if all(one is not None for one in said) and board.swap(key, None, how):
+                board.delete(self._before)
         written = board.get(key)
         if written is None and seconds > 0.0:
             board.wait([key], seconds)
@@ -204,8 +233,8 @@ class _Sum:
         return [rank for rank in self._living() if board.get(f"{self._key}/says/{rank}") is None]
 
     def _add_up(self, found: dict[int, Message]) -> None:
-        for place, into in enumerate(self._x.parts):
-            into.copy_(sum_in_order([one.tensors[place] for one in found.values()]))
+        columns = zip(self._x.parts, *(one.tensors for one in found.values()), strict=True)
+        self._x = Flat([sum_in_order([x.to(into.device) for x in all_]) for into, *all_ in columns], self._x.layout)
         self._counted = len(found)
         self._over()
 

@@ -5,7 +5,9 @@ all replicas take the same steps and stay equal, as if one worker had computed o
 Parts of the gradient travel while the backward pass still computes the rest.
 
 Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent (ring), overlapped with
-backward; one flat copy of the gradient in memory. All wait for the slowest.
+backward; one flat copy of the gradient in memory. All wait for the slowest. With `on_death="continue"` every step also
+takes two to four short messages to the launcher; after a death each worker sends d numbers to each other one instead,
+when backward has ended.
 
 When it loses: Where workers are unequally fast, or have unequal work: every step takes as long as its slowest worker,
 and the more workers there are, the likelier one of them is late. Where the network is too slow for the exchange to hide
@@ -42,7 +44,8 @@ class AllReduce(Strategy):
     lets_join = True
 
     on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on; then nothing is sent during backward."""
+    """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that
+    it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
 
     def backward(self, worker: Worker) -> None:
         worker.gradient = worker.peers.mean(worker.gradient, weight=worker.weight).wait()  # begun during backward

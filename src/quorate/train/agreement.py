@@ -57,10 +57,9 @@ class Agreement:
         parts = len(layout_of(tensors).parts) + 1
         self._bad_from = COUNTS + len(tensors) + parts
         self.layout = layout_of(tensors, header=self._bad_from + wire.most)
-        outlives = watch.outlives
         self.reducer: Dense | Outliving = Dense(self.layout, wire)
-        if outlives:
-            self.reducer = Outliving(self.layout, wire, watch.sums)
+        if watch.outlives:
+            self.reducer = Outliving(self.layout, wire, watch.sums, slice(COUNTS + len(tensors), self._bad_from))
         self.admission = Admission(wire, self._bad_from)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         flat = self._blank()
@@ -75,7 +74,7 @@ class Agreement:
         self.ready = ReadyGradients(
             self._parameters,
             flat,
-            self._launch if overlap and not outlives else None,
+            self._launch if overlap else None,
             self._blank,
         )
         self.ready.scale = 1.0 / self.size
@@ -126,6 +125,7 @@ class Agreement:
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"
+        mine = [0.0] * self.layout.header
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
             last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
@@ -133,21 +133,21 @@ class Agreement:
             if self._sums:
                 self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
                 self._sums.clear()
-            mine = [0.0] * self.layout.header
             mine[WEIGHT], mine[STOPPING], mine[SAVING] = weight, self._stop.mark, self.marks.mine()
             mine[VOTES] = float(self.votes)
             if not self._are_finite:
                 self._finite.note([s.name for s in self.layout.segments], [p.grad for p in self._parameters])
                 mine[self._bad_from + self.rank], self._are_finite = 1.0, True
             mine[COUNTS : COUNTS + len(touched)] = map(float, touched)
-            for part in dirty:
-                mine[COUNTS + len(touched) + part] = 1.0
             self.admission.put(mine)
             header.copy_(torch.tensor(mine, dtype=header.dtype))
+            for part in dirty:
+                header[COUNTS + len(touched) + part] = 1.0
 
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat, packed_again(self.ready, self._parameters, self._blank))
+            kept = packed_again(self._parameters, mine, self.ready.scale, self._blank)
+            launched = self.reducer.start(self.ready.flat, kept)
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch.nn import Parameter
 
 from quorate.buckets.flat import pack
-from quorate.buckets.ready import ReadyGradients
 from quorate.core.vectors import Flat
 from quorate.reducers.dense import Dense
 from quorate.reducers.outliving import Outliving
@@ -24,15 +24,14 @@ def again(given: Flat, reducer: Dense | Outliving) -> Callable[[], Flat]:
 
 
 def packed_again(
-    ready: ReadyGradients, parameters: Sequence[Parameter], blank: Callable[[], Flat]
+    parameters: Sequence[Parameter], header: Sequence[float], scale: float, blank: Callable[[], Flat]
 ) -> Callable[[], Flat]:
-    """The gradients, which still stand in `.grad` until the mean is written there, with the same header."""
-    header, scale = ready.flat.header.clone(), ready.scale
+    """The gradients, which still stand in `.grad` until the mean is written there, `scale` times, and a header."""
 
     def make() -> Flat:
         fresh = blank()
         pack([p.grad for p in parameters], fresh, scale=scale)
-        fresh.header.copy_(header)
+        fresh.header.copy_(torch.tensor(header, dtype=fresh.header.dtype))
         return fresh
 
     return make

@@ -60,10 +60,10 @@ class OptimizerWorker:
         self.timer = StepTimer(place, name, meter)
         self._pacing: Pacing | None = place.kept.get(PACING)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
-        self.step_weight = StepWeight(place, watched.weight)
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self.plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
+        self.step_weight = StepWeight(place, watched.weight)
         self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
         self.agrees_in_backward = type(strategy).backward is not Strategy.backward

@@ -1,0 +1,243 @@
+"""`all-reduce` with `on_death="continue"`: parts travel during backward, and deaths in it leave the survivors equal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import quorate
+from quorate.buckets.flat import layout_of
+from quorate.core.contracts import Wire
+from quorate.train import agreement
+from quorate.wire import current
+from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.by_messages import ByMessages
+
+DEPTH, STEPS, NEVER = 5, 4, 1 << 40
+SECONDS = 2.0
+"""A training takes a fraction of one; a wait that nothing ends takes sixty."""
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One part for each layer's weight and bias, about."""
+    monkeypatch.setattr(agreement, "layout_of", partial(layout_of, part_bytes=48, first_part_bytes=48))
+    yield
+    current.forget(thread_only=True)
+
+
+class Net(nn.Module):
+    """Layers one after the other; `is_tied`: the last one twice, and each use recomputed on its own, so that
+    its gradient is added to again after its part has left."""
+
+    def __init__(self, *, is_tied: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(DEPTH))
+        self.is_tied = is_tied
+        draw = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for p in self.parameters():
+                p.copy_(torch.randn(p.shape, generator=draw) / 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = (checkpoint(layer, x, use_reentrant=True) if self.is_tied else layer(x)).tanh()
+        return checkpoint(self.layers[-1], x, use_reentrant=True).tanh() if self.is_tied else x
+
+
+@dataclass
+class Told:
+    """What a worker tells of its training."""
+
+    replicas: list[Tensor] = field(default_factory=list)
+    """After each step."""
+    counts: list[int] = field(default_factory=list)
+    """Whose gradients were in each mean: how many."""
+    means: list[Tensor] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """One training; who dies in it, after how many calls to its wire, counted from the first step."""
+
+    size: int = 3
+    seed: int = 0
+    on_death: str = "continue"
+    is_tied: bool = False
+    both: bool = False
+    """Whether there are two optimizers, each of half of the layers."""
+    accumulates: int = 0
+    by_messages: bool = False
+    deaths: dict[int, int] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    def train(self, wire: Wire, faulty: Faulty) -> Told:
+        world, told = quorate.join(), Told()
+        model = Net(is_tied=self.is_tied)
+        halves = [model.layers[:2], model.layers[2:]] if self.both else [model]
+        made: list[Any] = [
+            quorate.distribute(
+                torch.optim.SGD(half.parameters(), lr=0.1, momentum=0.9),
+                half,
+                "all-reduce",
+                on_death=self.on_death,
+                alone="algorithm",
+                name=f"of {i}",
+            )
+            for i, half in enumerate(halves)
+        ]
+        world.barrier()
+        for fault in self.faults:
+            if fault.rank == world.rank:
+                fault.at = faulty.calls + self.deaths[world.rank]
+        draw, pauses = torch.Generator().manual_seed(100 + world.rank), random.Random(self.seed + world.rank)
+        for _ in range(STEPS):
+            for optimizer in made:
+                optimizer.zero_grad()
+            for _ in range(self.accumulates):
+                with made[0].accumulate():
+                    self.loss(model, draw).backward()
+            wire.clock.sleep(pauses.choice([0.0, 0.001, 0.03]))
+            self.loss(model, draw).backward()
+            worker = made[0].__dict__["_quorate_worker"]
+            told.counts.append(worker.peers.reducer.counted)
+            told.means.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).clone())  # type: ignore[union-attr]
+            for optimizer in made:
+                optimizer.step()
+            told.replicas.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+        for optimizer in made:
+            optimizer.finish()
+        return told
+
+    def loss(self, model: nn.Module, draw: torch.Generator) -> Tensor:
+        x = torch.randn(3, 4, generator=draw, requires_grad=self.is_tied)
+        loss: Tensor = model(x).square().mean()
+        return loss
+
+    def run(self, **settings: Any) -> tuple[dict[int, Told], VirtualWorld]:
+        """What the survivors tell."""
+        self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
+
+        def live(wire: Wire) -> Told:
+            faulty = Faulty(wire, self.faults)
+            place = current.enter(ByMessages(faulty) if self.by_messages else faulty, thread_only=True)
+            try:
+                told = self.train(wire, faulty)
+                place.leave()
+                return told
+            finally:
+                current.forget(thread_only=True)
+
+        world = VirtualWorld(self.size, seed=self.seed, timeout=60.0, **settings)
+        outcomes = world.outcomes(live)
+        dead = {fault.rank for fault in self.faults if fault.fired}
+        for one in outcomes:
+            assert one.rank in dead or one.error is None, one.error
+        return {one.rank: one.result for one in outcomes if one.result is not None}, world
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+def test_parts_are_under_way_before_backward_ends() -> None:
+    """The wire of rank 0 tells how many sums were called, and the listener when backward had ended."""
+    found: list[int] = []
+
+    def live(wire: Wire) -> int:
+        current.enter(wire, thread_only=True)
+        quorate.join()
+        model = Net(is_tied=False)
+        optimizer: Any = quorate.distribute(
+            torch.optim.SGD(model.parameters()), model, "all-reduce", on_death="continue"
+        )
+        worker = optimizer.__dict__["_quorate_worker"]
+        called, ended = worker.wire.meter.messages_out, worker.backward_ended
+        listed = called["all_reduce"]
+        worker.backward_ended = lambda: (found.append(called["all_reduce"] - listed), ended())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.finish()
+        return len(worker.peers.layout.parts)
+
+    parts = VirtualWorld(2, timeout=30.0).run(live)
+    assert found == [2 * (parts[0] - 1)] * 2, "each sum is two messages, and the last part carries the header"
+    assert parts[0] > DEPTH / 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "case",
+    [{}, {"is_tied": True}, {"both": True}, {"accumulates": 2}, {"by_messages": True}],
+    ids=lambda case: "-".join(case) or "plain",
+)
+def test_the_bits_are_those_of_plain_all_reduce_as_long_as_all_live(case: dict[str, Any], size: int) -> None:
+    plain, _ = Plan(size=size, on_death="stop", **case).run()
+    outliving, _ = Plan(size=size, **case).run()
+    for rank in range(size):
+        assert equal(plain[rank].replicas, outliving[rank].replicas)
+        assert equal(plain[rank].means, outliving[rank].means)
+
+
+def planned(seed: int) -> Plan:
+    draw = random.Random(seed)
+    size = draw.choice([2, 3, 4])
+    victims = draw.sample(range(size), draw.choice([1, 1, size - 1]))
+    kind = draw.choice(["is_tied", "both", "by_messages", "", ""])
+    return Plan(
+        size=size,
+        seed=seed,
+        accumulates=draw.choice([0, 0, 1]),
+        deaths={rank: draw.randint(1, draw.choice([4, 16, 40])) for rank in victims},
+        **({kind: True} if kind else {}),  # type: ignore[arg-type]
+    )
+
+
+def outlived(plan: Plan) -> int:
+    """How many died in it. Those that are left have taken equal steps, each with the gradients of the same workers."""
+    found, world = plan.run()
+    assert world.clock.now() < SECONDS
+    assert set(found) == set(range(plan.size)) - {fault.rank for fault in plan.faults if fault.fired}
+    first = next(iter(found.values()))
+    for told in found.values():
+        assert equal(told.replicas, first.replicas)
+        assert equal(told.means, first.means)
+        assert told.counts == first.counts == sorted(first.counts, reverse=True)
+    return sum(fault.fired for fault in plan.faults)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("at", range(1, 10))
+def test_a_death_at_each_call_of_a_backward_is_outlived(at: int, victim: int) -> None:
+    assert outlived(Plan(deaths={victim: at}, seed=at)) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_deaths_are_outlived(seed: int) -> None:
+    outlived(planned(seed))
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_mean_formed_anew_is_that_of_those_whose_gradients_count(at: int) -> None:
+    """Against the gradients that each worker has alone: those of one step are in its mean wholly, or not at all."""
+    own = [own_gradient(rank) for rank in range(3)]
+    found, _ = Plan(deaths={1: at}).run()
+    for told in found.values():
+        who = [0, 1, 2] if told.counts[0] == 3 else [0, 2]
+        torch.testing.assert_close(told.means[0], torch.stack([own[rank] for rank in who]).mean(0))
+
+
+def own_gradient(rank: int) -> Tensor:
+    model = Net(is_tied=False)
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(100 + rank))
+    model(x).square().mean().backward()
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters()])  # type: ignore[union-attr]
