@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tests.architecture.tree import Module, dotted, modules
 
 MAY_CATCH_ANYTHING: dict[str, str] = {
+    "src/quorate/wire/asker.py _Call.run": "what a call raises is raised by whoever asked for it",
     "src/quorate/wire/real/works.py TaskWork._run": "what a spawned task raises is raised by whoever waits for it",
     "src/quorate/wire/virtual/stage.py Stage.play": "a virtual worker ends as a process would, whatever ended it",
     "src/quorate/wire/virtual/stage.py Stage.spawn.body": "as above: whoever waits for the task gets it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -41,11 +42,15 @@ def hosts() -> Iterator[tuple[list[str], list[str]]]:
         yield entries
 
 
-def run(
-    hosts: tuple[list[str], list[str]], folder: Path, tokens: Sequence[str | None]
-) -> list[subprocess.CompletedProcess[str]]:
-    script = folder / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
+def begun(
+    hosts: tuple[list[str], list[str]],
+    folder: Path,
+    tokens: Sequence[str | None],
+    script: str,
+    arguments: Sequence[str] = (),
+) -> list[subprocess.Popen[str]]:
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(script))
     children = []
     for rank, (enter, token) in enumerate(zip(hosts, tokens, strict=True)):
         own = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
@@ -53,9 +58,16 @@ def run(
         environment = {**os.environ, **{name: str(value) for name, value in said.items()}}
         if token is not None:
             environment["QUORATE_TOKEN"] = token
-        words = [*enter, sys.executable, str(script)]
+        words = [*enter, sys.executable, str(path), *arguments]
         pipe = subprocess.PIPE
         children.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True))
+    return children
+
+
+def run(
+    hosts: tuple[list[str], list[str]], folder: Path, tokens: Sequence[str | None]
+) -> list[subprocess.CompletedProcess[str]]:
+    children = begun(hosts, folder, tokens, SCRIPT)
     try:
         ended = []
         for child in children:
@@ -92,3 +104,36 @@ def test_without_the_token_nobody_is_let_in(hosts: tuple[list[str], list[str]], 
         sentence = ("have different tokens; set QUORATE_TOKEN", "rank 1 has no token, and the workers are on")[rank]
         assert any(line.startswith("quorate: ") and sentence in line for line in ended.stderr.splitlines())
         assert not ended.stdout
+
+
+CUT = """
+    import sys, torch, quorate
+    world = quorate.join(timeout=float(sys.argv[1]), records=False)
+    model = torch.nn.Linear(3, 3)
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum")
+    for step in range(1_000_000):
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        if step == 5:
+            print("going", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("timeout", "asked"), [(4, False), (600, True)])
+def test_a_worker_that_is_cut_off_from_the_store_ends(tmp_path: Path, timeout: float, asked: bool) -> None:
+    """By its time limit, and sooner where it is asked to leave."""
+    with two_hosts() as hosts:
+        children = begun(hosts, tmp_path, [SECRET, SECRET], CUT, [str(timeout)])
+        try:
+            for child in children:
+                assert child.stdout is not None and child.stdout.readline() == "going\n"
+            subprocess.run([*hosts[0], "ip", "link", "set", "cable", "down"], check=True, timeout=20)
+            if asked:
+                children[1].send_signal(signal.SIGTERM)
+            _, said = children[1].communicate(timeout=60)
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
+    assert children[1].returncode == (75 if asked else 1), said
+    assert ("asked to leave 10 s ago" if asked else "has not answered for 4 s") in said

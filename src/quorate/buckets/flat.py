@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, Layout, Part, Segment
@@ -23,6 +24,10 @@ FIRST_PART_BYTES = 1 << 20
 _SMALL = 1 << 18
 """Elements up to which two passes over a part, in few calls, are faster than one pass with a call for each tensor."""
 _COUNTS = (torch.float32, torch.float64)
+_AVERAGED = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -40,7 +45,7 @@ def layout_of(
     """The layout of named tensors, with `header` extra elements at the end of the last part (float32 or float64).
 
     One part holds tensors of one device and one dtype of summation. Raises `ConfigurationError` for tensors that
-    cannot be averaged (integers, booleans).
+    cannot be averaged (integers, booleans, numbers of 8 bits), and for those that have no numbers of their own.
     """
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
     parts: list[Part] = []
@@ -48,8 +53,7 @@ def layout_of(
     open_parts: dict[tuple[torch.device, torch.dtype], int] = {}
     for index in reversed(range(len(tensors))):
         name, x = tensors[index]
-        if not (x.is_floating_point() or x.is_complex()):
-            raise ConfigurationError(f"{name} is {x.dtype}; only floating-point and complex tensors can be averaged")
+        _check(name, x)
         key = (x.device, sum_dtype(x.dtype))
         number = open_parts.get(key)
         if number is None:
@@ -72,13 +76,43 @@ def layout_of(
     return Layout(segments, tuple(Part(n, p.dtype, p.device) for n, p in zip(sizes, parts, strict=True)), header)
 
 
+def _check(name: str, x: Tensor) -> None:
+    """Raise `ConfigurationError` for what cannot be laid out."""
+    if is_lazy(x):
+        raise ConfigurationError(f"{name} has no shape yet; run its lazy module once before parameters are distributed")
+    if not (x.is_floating_point() or x.is_complex()):
+        raise ConfigurationError(f"{name} is {x.dtype}; only floating-point and complex tensors can be averaged")
+    if x.dtype not in _AVERAGED:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _AVERAGED)
+        raise ConfigurationError(f"{name} is {x.dtype}, which cannot be averaged; what can is {known}")
+    if x.is_meta or x.layout is not torch.strided:
+        kind = "is on the meta device" if x.is_meta else f"has the layout {x.layout}"
+        raise ConfigurationError(f"{name} {kind}; only dense tensors that have numbers can be averaged")
+    if any(stride == 0 and count > 1 for stride, count in zip(x.stride(), x.shape, strict=True)):
+        raise ConfigurationError(
+            f"{name} is expanded, so that several of its elements are one number in memory, and cannot be updated; "
+            "make the parameter from its clone()"
+        )
+
+
 def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
-    """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given."""
+    """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given.
+
+    Raises `ConfigurationError` for a tensor that is sparse.
+    """
     layout = into.layout
     indices = range(len(tensors)) if part is None else layout.by_part[part]
     there = [(x, into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
+    if any(x.layout is not torch.strided for x, _ in there):
+        names = [
+            layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
+        ]
+        raise ConfigurationError(
+            f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
+            "sparse=False"
+        )
     with torch.no_grad():
-        if part is not None and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
+        if part is not None and there and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
             torch._foreach_copy_([place for _, place in there], [x for x, _ in there])
             into.parts[part][: sum(x.numel() for x, _ in there)].mul_(scale)
             return

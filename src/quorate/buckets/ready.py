@@ -13,7 +13,6 @@ from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from quorate.buckets.flat import pack
-from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 
 
@@ -32,7 +31,6 @@ class ReadyGradients:
         parameters: Sequence[Parameter],
         flat: Flat,
         on_part: Callable[[int, Tensor], None] | None,
-        names: Sequence[str],
         blank: Callable[[], Flat] | None = None,
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
@@ -44,7 +42,6 @@ class ReadyGradients:
         flat.segments()
         self._own = flat.holders()
         self.began_without = [False] * len(self._parameters)
-        self._names = tuple(names)
         self._parts = flat.layout.by_part
         self._reset()
         self._hooks: list[RemovableHandle] = [
@@ -104,13 +101,7 @@ class ReadyGradients:
         """Copy the gradients of `part` as they stand; a missing one is zeros."""
         grads: list[Tensor | None] = [None] * len(self._parameters)
         for index in self._parts[part]:
-            grad = self._parameters[index].grad
-            if grad is not None and grad.is_sparse:
-                raise ConfigurationError(
-                    f"the gradient of {self._names[index]} is sparse; only dense gradients can be exchanged, "
-                    "so build the layer with sparse=False"
-                )
-            grads[index] = grad
+            grads[index] = self._parameters[index].grad
         pack(grads, self.flat, part=part, scale=self.scale)
 
     def complete(self, write_header: Callable[[Tensor, Sequence[bool], set[int]], None]) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from multiprocessing.context import BaseContext
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
+from quorate.data.given import Loading, check_count, number_of_examples
 from quorate.data.iteration import Iteration
 from quorate.data.limit import LIMIT, Limit
 from quorate.data.position import Begun, Position, begun_from, deal_again, told
@@ -25,22 +24,6 @@ BOUNDARIES = "boundaries"
 had before is computed, as far as it ever will be."""
 RESTS = "rests"
 """The key in `Place.kept` of what is called, in order, when a loader has given its last batch before the others'."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loading:
-    """How examples are fetched: torch's DataLoader's own options, with its names, meanings and defaults."""
-
-    num_workers: int = 0
-    collate_fn: Callable[[list[Any]], Any] | None = None
-    pin_memory: bool = False
-    timeout: float = 0
-    worker_init_fn: Callable[[int], None] | None = None
-    multiprocessing_context: str | BaseContext | None = None
-    generator: torch.Generator | None = None
-    prefetch_factor: int | None = None
-    persistent_workers: bool = False
-    in_order: bool = True
 
 
 class PassBatches:
@@ -78,7 +61,7 @@ class Loader:
     def __init__(
         self, dataset: Dataset[Any], batch_size: int, share: Share, loading: Loading, place: Place, *, rests: bool
     ) -> None:
-        self._examples = _number_of_examples(dataset)
+        self._examples = number_of_examples(dataset)
         _check_batch_size(batch_size, share, self._examples)
         self.dataset = dataset
         self.batch_size = batch_size
@@ -88,22 +71,10 @@ class Loader:
         self._passes = 0
         self._batches = PassBatches(share, self._examples, batch_size)
         self._labelled = None
+        loading.check()
         if loading.num_workers > 0 and not loading.in_order:
             self._labelled = Labelled(dataset, loading.collate_fn)
-        self.torch_loader: DataLoader[Any] = DataLoader(
-            self._labelled or dataset,
-            batch_sampler=self._batches,
-            num_workers=loading.num_workers,
-            collate_fn=self._labelled.collate if self._labelled else loading.collate_fn,
-            pin_memory=loading.pin_memory,
-            timeout=loading.timeout,
-            worker_init_fn=loading.worker_init_fn,
-            multiprocessing_context=loading.multiprocessing_context,
-            generator=loading.generator,
-            prefetch_factor=loading.prefetch_factor,
-            persistent_workers=loading.persistent_workers,
-            in_order=loading.in_order,
-        )
+        self.torch_loader = loading.over(dataset, self._batches, self._labelled)
         self._go_on_at(0, {})
 
     def _go_on_at(self, epoch: int, left: dict[int, Begun], *, trained: bool = False) -> None:
@@ -123,6 +94,7 @@ class Loader:
 
         Where a position was loaded that is in the middle of that epoch, it is what is left of it.
         """
+        check_count("an epoch", epoch)
         self._epoch = self._next_epoch = self._due = epoch
         self._current = None
 
@@ -167,6 +139,10 @@ class Loader:
         `ConfigurationError` for no positions, for another dataset, and in the middle of an epoch for another seed
         or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
         """
+        given: object = workers
+        if given is None or isinstance(given, dict | str):
+            kind = type(given).__name__
+            raise ConfigurationError(f"load_state_dicts takes a list of all workers' state_dict(), not a {kind}")
         found = sorted(map(Position.read, workers), key=lambda each: each.rank)
         ranks = [each.rank for each in found]
         if not found or ranks != sorted(set(ranks)) or ranks[-1] >= found[0].size:
@@ -257,19 +233,6 @@ class Loader:
         That of a whole epoch, also where a part of it is left.
         """
         return len(self._batches)
-
-
-def _number_of_examples(dataset: Dataset[Any]) -> int:
-    kind = type(dataset).__name__
-    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-        raise ConfigurationError(
-            f"shard needs a dataset with a length and an index, and {kind} is iterable only; split its stream by "
-            "world.rank and world.size and use torch's DataLoader, or load it into a map-style dataset"
-        )
-    examples = len(cast(Sized, dataset))
-    if examples == 0:
-        raise ConfigurationError(f"the dataset ({kind}) is empty; there is nothing to shard")
-    return examples
 
 
 def _check_batch_size(batch_size: object, share: Share, examples: int) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.assignment import DYNAMIC, STATIC, DynamicShare, Share, StaticShare
 from quorate.data.claims import Claims
-from quorate.data.loader import Loader, Loading
+from quorate.data.given import Loading, check_choices, check_dataset
+from quorate.data.loader import Loader
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
 from quorate.wire.survivors import SURVIVORS
@@ -33,6 +35,10 @@ NEEDS_EQUAL_SHARES = "needs equal shares"
 _COUNT = "loaders made"
 
 
+@one_sentence(
+    dict.fromkeys(("sampler", "batch_sampler"), "shard deals out the data itself, and shuffles by seed")
+    | {"batch_size": "it is the number of examples per batch and per worker"}
+)
 def shard(
     dataset: Dataset[Any],
     batch_size: int,
@@ -68,7 +74,9 @@ def shard(
     than the share.
     """
     if share is not None and share not in SHARES:
-        raise unknown("share", share, SHARES)
+        raise unknown("share", str(share), SHARES)
+    check_dataset(dataset)
+    check_choices(seed=seed, shuffle=shuffle, drop_last=drop_last)
     place = here()
     usual = DYNAMIC if shuffle and place.kept.get(NOBODY_WAITS) else STATIC
     chosen = (place.kept.get(SHARE_OVERRIDE) if shuffle else None) or share or usual

@@ -1,7 +1,8 @@
 """Beside each worker: a thread and signal handlers that take requests to leave, and answer where the worker is.
 
 The thread looks at the board twice a second (some 0.1 ms of the processor a second). It works while the training thread
-waits or is in a long call, unless that call keeps the interpreter locked or the process is stopped.
+waits or is in a long call, unless that call keeps the interpreter locked or the process is stopped. A second thread,
+which asks nobody because the board may not answer, ends a worker that was asked to leave and has not left.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Attendant:
         self._answered = asking.asked_where(self._board)
         self._taken: list[signal.Signals] = []
         self._thread = threading.Thread(target=self._attend, name="quorate attendant", daemon=True)
+        self._clock = threading.Thread(target=self._watch_clock, name="quorate clock", daemon=True)
 
     def start(self) -> None:
         """Take over the signals that have no handler but the usual one, and begin to look."""
@@ -60,11 +62,13 @@ class Attendant:
         if self._wire.size > 1:
             whereabouts.announce(self._wire)
         self._thread.start()
+        self._clock.start()
 
     def close(self) -> None:
         """The worker leaves: nobody asks it any more."""
         self._closed.set()
         self._thread.join(1.0)
+        self._clock.join(1.0)
 
     # -- signals
 
@@ -102,7 +106,6 @@ class Attendant:
                 elif not has_asked:
                     has_asked = True
                     asking.ask_to_stop(self._board, self._stop.asked)
-                self._see_to_leaving()
                 self._answer()
                 seconds = stall.new(self._place)
                 if seconds:
@@ -110,6 +113,11 @@ class Attendant:
                     whereabouts.report(self._wire, self._place, self._main, why)
         except (QuorateError, OSError):
             pass  # the launcher is gone, and its workers go with it
+
+    def _watch_clock(self) -> None:
+        """See to leaving, also while the board does not answer."""
+        while not self._closed.wait(LOOK_EVERY):
+            self._see_to_leaving()
 
     def _learn(self, status: int) -> None:
         """All are asked to leave. Where no step is under way, a signal tells the training thread, which raises."""

@@ -151,7 +151,7 @@ class _Ending:
                 self._part()
                 return
             except QuorateError as error:
-                self.status = 1
+                self.status = 2 if isinstance(error, ConfigurationError) else 1
                 tell(f"quorate: {error}\n")
         flush()
         os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up

@@ -25,6 +25,7 @@ from quorate.launch.other_launchers import seat_here
 from quorate.launch.overrides import overrides_here
 from quorate.launch.preparing import prepare
 from quorate.launch.recording import start_records
+from quorate.launch.torch_collectives import count_as_waiting
 from quorate.launch.world import World
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
@@ -76,7 +77,7 @@ def _enter(timeout: float) -> current.Place:
     folder: Path | None = None
     if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
-        board = StoreBoard(dist.PrefixStore("quorate", dist.distributed_c10d._get_default_store()))
+        board = StoreBoard(dist.PrefixStore("quorate", dist.distributed_c10d._get_default_store()), timeout)
     elif rank is None or size is None:
         if rank is not None or size is not None:
             raise ConfigurationError("RANK and WORLD_SIZE must be set together; a launcher sets both")
@@ -90,7 +91,7 @@ def _enter(timeout: float) -> current.Place:
         board, folder = meet_on_this_host(seat, timeout)
     else:
         store, rank, size = _meet(timeout)
-        board = StoreBoard(dist.PrefixStore("quorate", store))
+        board = StoreBoard(dist.PrefixStore("quorate", store), timeout)
     most = _number("QUORATE_MOST") or size
     if most > size + MOST_NEWCOMERS:
         raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")
@@ -107,6 +108,8 @@ def _enter(timeout: float) -> current.Place:
     if ours:
         _start_default_group(wire)
     end_well(place, ours)
+    if wire.size > 1:
+        count_as_waiting(place, wire)
     return place
 
 

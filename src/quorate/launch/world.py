@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -17,8 +20,10 @@ from quorate.data.limit import LIMIT
 from quorate.data.sharding import RUN_SEED
 from quorate.train.mean_model import at_the_mean, at_the_own, differ
 from quorate.train.outliving import survivors
+from quorate.train.replicas import widened
 from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
+from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.survivors import Survivors
@@ -28,18 +33,65 @@ _SOON = 0.02
 """Seconds in which the others come where nothing is wrong."""
 _SERVE_EVERY = 1.5
 """Seconds; longer than a wait needs to find out who has ended, or called something else."""
-_WEIGHT = 8
-"""Bytes of a weight."""
+_LENGTH = 8
+"""Bytes of a length."""
 
 
-def _with_weight(x: Tensor, weight: float) -> Tensor:
-    """The bytes of `x * weight`, then those of `weight`: what is gathered together is of the same workers."""
-    last = torch.tensor([weight], dtype=torch.float64).view(torch.uint8)
-    return torch.cat([(x * weight).cpu().contiguous().reshape(-1).view(torch.uint8), last])
+@dataclass(frozen=True)
+class Weighed:
+    """`x * weight` of one worker as bytes, with what is needed to tell whether others give the same kind of thing."""
+
+    carried: Tensor
+    weight: float
+    rank: int
+    kind: str
+
+    @classmethod
+    def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
+        """What one worker gives."""
+        carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
+        return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
+
+    @property
+    def whole(self) -> Tensor:
+        """All of it in one tensor: what is gathered together is of the same workers."""
+        about = json.dumps([self.weight, self.rank, self.kind]).encode()
+        tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
+        return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
+
+    @classmethod
+    def read(cls, whole: Tensor) -> Weighed:
+        """The inverse of `whole`."""
+        end = whole.numel() - _LENGTH
+        begin = end - int(whole[end:].clone().view(torch.int64))
+        return cls(whole[:begin], *json.loads(bytes(whole[begin:end].tolist())))
+
+    def like(self, x: Tensor) -> Tensor:
+        """The numbers, as those of `x` are laid out."""
+        return self.carried.clone().view(x.dtype).reshape(x.shape)
 
 
-def _without_weight(carried: Tensor, like: Tensor) -> Tensor:
-    return carried[:-_WEIGHT].clone().view(like.dtype).reshape(like.shape)
+def _numbers_of(x: object) -> Tensor:
+    if isinstance(x, Tensor):
+        _check_dense(x, "mean")
+        value = x.detach()
+        return value if value.is_floating_point() or value.is_complex() else value.float()
+    if not isinstance(x, Real):
+        raise ConfigurationError(f"world.mean takes a tensor or a real number, not a {type(x).__name__}")
+    return torch.tensor(float(x), dtype=torch.float64)
+
+
+def _weight_of(weight: object) -> float:
+    number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
+    if not isinstance(number, Real) or not math.isfinite(number):
+        raise ConfigurationError(f"the weight of world.mean is a finite number, not {weight!r}")
+    return float(number)
+
+
+def _check_dense(x: Tensor, call: str) -> None:
+    if x.layout is not torch.strided or x.is_meta:
+        kind = "one on the meta device" if x.is_meta else f"one of the layout {x.layout}"
+        raise ConfigurationError(f"world.{call} takes dense tensors that have numbers, not {kind}")
 
 
 class World:
@@ -49,6 +101,7 @@ class World:
     """
 
     def __init__(self, place: Place, device: torch.device) -> None:
+        remember_wrappers()
         self._place = place
         wire = self.wire = place.wire
         self.device = device
@@ -88,6 +141,8 @@ class World:
         place = self._place
         if at not in ("mean", "replica"):
             raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
+        if not isinstance(alone, bool):
+            raise ConfigurationError(f"alone is True or False, not {alone!r}")
         if alone:
             go_away(place)
         else:
@@ -128,13 +183,19 @@ class World:
         A tensor keeps its shape; one of integers or booleans gives float32. Weights are counts, or any numbers of
         which not all are 0 (`ConfigurationError`). Cost: everyone's x to everyone, (P - 1) n numbers.
         """
-        value = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.float64).detach()
-        if not (value.is_floating_point() or value.is_complex()):
-            value = value.float()
-        wide = value.to(torch.promote_types(value.dtype, torch.float32))
-        found = self._wait(self._together.all_gather(_with_weight(wide, float(weight))), "mean")
-        values = [_without_weight(one, wide) for one in found]
-        total = sum(one[-_WEIGHT:].clone().view(torch.float64).item() for one in found)
+        value, counts = _numbers_of(x), _weight_of(weight)
+        wide = widened(value)
+        wide = wide.to(torch.promote_types(wide.dtype, torch.float32))
+        mine = Weighed.of(wide, counts, self.rank)
+        found = list(map(Weighed.read, self._wait(self._together.all_gather(mine.whole), "mean")))
+        other = next((one for one in found if one.kind != found[0].kind), None)
+        if other is not None:
+            raise ConfigurationError(
+                f"world.mean was given {other.kind} on rank {other.rank} and {found[0].kind} on rank {found[0].rank}; "
+                "it takes one shape and dtype on all workers"
+            )
+        values = [one.like(wide) for one in found]
+        total = sum(one.weight for one in found)
         if total == 0.0:
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
         mean = (sum_in_order(values) / total).to(value.dtype)
@@ -147,11 +208,12 @@ class World:
         Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
         """
         if isinstance(x, Tensor):
+            _check_dense(x, "gather")
             gathered = self._wait(self._together.all_gather(x.detach()), "gather")
             return [y.to(x.device) for y in gathered]  # type: ignore[misc]
         try:
             text = json.dumps(x)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
         carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         found: list[Any] = [

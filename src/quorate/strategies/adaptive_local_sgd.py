@@ -99,4 +99,4 @@ class AdaptiveLocalSGD(LocalSGD):
 
 
 def _square(x: Flat) -> float:
-    return sum(float(part.double().square().sum()) for part in x.segments())
+    return sum(float((part.abs() if part.is_complex() else part).double().square().sum()) for part in x.segments())

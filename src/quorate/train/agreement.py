@@ -75,7 +75,6 @@ class Agreement:
             self._parameters,
             flat,
             self._launch if overlap else None,
-            [name for name, _ in parameters],
             self._blank,
         )
         self.ready.scale = 1.0 / self.size

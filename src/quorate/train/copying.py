@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from quorate.buckets.flat import pack
-from quorate.core.errors import ConfigurationError
 from quorate.core.resize import laws_of
 from quorate.core.vectors import Flat
 from quorate.data.resuming import enter_at, whereabouts
 from quorate.train.checkpoint.encoding import decoded, encoded
 from quorate.train.checkpoint.trained import ENTERED, Entered, trained
 from quorate.train.checkpoint.vectors import flats_as_parts, parts_as_flats
-from quorate.train.replicas import optimizer_from_plain, optimizer_to_plain
+from quorate.train.replicas import beside, optimizer_from_plain, optimizer_to_plain, write_back
+from quorate.train.same_call import compare_with_those_joined
 from quorate.wire.current import Place
 
 if TYPE_CHECKING:
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 _GIVEN = ("same", "average")
 """The laws of a strategy's fields that one which joins gets as they are; of the others it has what `start` makes."""
-
-
-def beside(model: Module, every: list[Any]) -> list[Tensor]:
-    """What a model has besides the parameters of `every`: those that no optimizer has, and buffers."""
-    known = {id(p) for p in every}
-    return [*(p for p in model.parameters() if id(p) not in known), *model.buffers()]
 
 
 def capture(worker: OptimizerWorker, model: Module, whole: Place | None) -> tuple[dict[str, Any], Sequence[Tensor]]:
@@ -48,7 +42,7 @@ def capture(worker: OptimizerWorker, model: Module, whole: Place | None) -> tupl
         others = [x.detach().clone() for x in beside(model, worker.every)]
         state, kept = _state_to_plain(worker, whole)
         about["whole"] = {
-            "layout": worker.peers.layout.digest,
+            "call": worker.call.told,
             "beside": len(others),
             "kept": len(kept),
             "state": state,
@@ -102,12 +96,11 @@ def _adopt_whole(
     worker: OptimizerWorker, model: Module, place: Place, whole: dict[str, Any], tensors: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """What is there besides parameters and optimizer; returns the tensors of these."""
-    if whole["layout"] != worker.peers.layout.digest:
-        raise ConfigurationError("this worker has built another model than those it joins; run the same script")
+    compare_with_those_joined(worker.call, whole["call"])
     others, end = whole["beside"], whole["beside"] + whole["kept"]
     with torch.no_grad():
         for x, numbers in zip(beside(model, worker.every), tensors[:others], strict=True):
-            x.copy_(numbers)
+            write_back([x], numbers.reshape(-1))
     state = decoded(whole["state"], {str(number): x for number, x in enumerate(tensors[others:end])})
     for name, value in parts_as_flats(state["fields"], worker.peers.layout).items():
         object.__setattr__(worker.state, name, value)

@@ -32,4 +32,5 @@ def note_distance(worker: OptimizerWorker, own: Sequence[Tensor], mean: Sequence
 
 def _norm(parts: Sequence[Tensor]) -> float:
     """The Euclidean norm, in double precision."""
-    return math.sqrt(sum(float(torch.linalg.vector_norm(part.double()) ** 2) for part in parts))
+    wide = (part.to(torch.complex128 if part.is_complex() else torch.float64) for part in parts)
+    return math.sqrt(sum(float(torch.linalg.vector_norm(part) ** 2) for part in wide))

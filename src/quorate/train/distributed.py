@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder
 from quorate.core.settings import settings_for
@@ -18,16 +19,20 @@ from quorate.core.strategy import Strategy
 from quorate.data.sharding import NOBODY_WAITS
 from quorate.strategies import strategies
 from quorate.train.backward import listeners
+from quorate.train.call import check_call, check_channel
 from quorate.train.checkpoint.saving import saving
 from quorate.train.checkpoint.trained import Distributed, trained
-from quorate.train.finite import OnNonfinite, check_policy
+from quorate.train.finite import OnNonfinite
+from quorate.train.never_stepped import NeverStepped
 from quorate.train.pacing import PACING
+from quorate.train.plain_step import check_closure
 from quorate.train.rest import rests_with_loaders
 from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
 from quorate.train.step_times import RECORDER
 from quorate.train.watch import Watch
-from quorate.train.weights import Weight, check_weight
+from quorate.train.weights import Weight, check_weighable
 from quorate.train.worker import OptimizerWorker
+from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
@@ -40,6 +45,7 @@ LEARNING_RATE_FACTOR = "learning rate factor"
 STRATEGY = "strategy"
 """The key in `Place.kept` of what the first distributed optimizer's strategy or baseline is called."""
 _WORKER = "_quorate_worker"
+_STEPPED = "_quorate_never_stepped"
 
 Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
 """Makes a model agree by itself; returns what `accumulate()` does then."""
@@ -52,6 +58,8 @@ class Distributes:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the strategy; returns what the plain `step` returns."""
+        if closure is not None and not callable(closure):
+            raise ConfigurationError(f"step() takes a closure that it can call, not a {type(closure).__name__}")
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
         return own[_WORKER].run_step(closure)
@@ -70,7 +78,11 @@ class Distributes:
         return worker.accumulate()
 
     def finish(self) -> None:
-        """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before."""
+        """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
+
+        Raises `ConfigurationError` where parameters were updated, and `step()` never called.
+        """
+        self.__dict__[_STEPPED].check()
         self.__dict__[_WORKER].finish()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
@@ -121,6 +133,7 @@ def _class_of(mixin: type, plain: Any) -> type[Optimizer]:
     return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
 
 
+@one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
 def distribute(
     optimizer: O,
     model: Module,
@@ -150,8 +163,9 @@ def distribute(
     `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
     loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size.
 
-    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for an optimizer that is
-    distributed already, and on every worker where the workers' models differ.
+    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
+    of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
+    every worker where the workers' models, optimizers or strategies differ.
     """
     place = current.here()
     if isinstance(optimizer, Distributes | Alone | Compared):
@@ -160,7 +174,9 @@ def distribute(
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
-    check_policy(on_nonfinite)
+    check_call(optimizer, model, strategy, name)
+    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
+    check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     override = place.kept.get(OVERRIDE, (None, {}))
     baseline: Baseline | None = place.kept.get(BASELINES, {}).get(override[0])
     label, chosen = (override[0], None) if baseline is not None else _chosen(strategy, settings, override)
@@ -168,6 +184,7 @@ def distribute(
     _scale_learning_rates(optimizer, place.kept.get(LEARNING_RATE_FACTOR))
     count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
     channel = str(count) if name is None else name
+    check_channel(channel, place)
     swapped: Any = optimizer
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
@@ -183,17 +200,21 @@ def distribute(
         Watch(optimizer, place, channel, model)
     else:
         assert chosen is not None
+        assert label is not None
+        check_closure(plain, label, can_agree=chosen.has_means and not chosen.is_apart)
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         swapped.__class__ = _class_of(Distributes, plain)
         try:
-            watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, strategy=label)
-            check_weight(weight, chosen, label)
-            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, watched, weight)
+            check_weighable(weight, chosen, label)
+            named = dataclasses.replace(watched, strategy=label)
+            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, named)
         except BaseException:
             swapped.__class__ = plain
             raise
         optimizer.__dict__[_WORKER] = kept.worker = worker
-        place.leaving.append(worker.finish)
+        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(worker)
+        listeners(place).all[:0] = [StillPlain(worker, model), stepped]
+        place.leaving += [worker.finish, stepped.check]
         if chosen.waits:
             rests_with_loaders(place)
         else:

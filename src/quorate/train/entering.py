@@ -14,9 +14,10 @@ from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.reducers.outliving import Outliving
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over, say_over
 from quorate.train.admission import wait_outside
-from quorate.train.copying import adopt, beside, capture
+from quorate.train.copying import adopt, capture
 from quorate.train.outliving import survivors
-from quorate.train.replicas import compare_layouts, copy_optimizer, copy_tensors
+from quorate.train.replicas import beside, copy_optimizer, copy_tensors
+from quorate.train.same_call import compare_calls, compare_layouts
 from quorate.wire.current import Place
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 _TAG = "entering"
 
 
-def compare(layout: Layout, wire: Wire) -> None:
-    """Raise `ConfigurationError` where the workers built different models; one that joins finds out with its copy."""
-    if not wire.is_newcomer:
-        compare_layouts(layout, wire)
+def compare(worker: OptimizerWorker) -> None:
+    """Raise `ConfigurationError` where the workers do not call `distribute` alike; one that joins finds out with its
+    copy."""
+    if not worker.wire.is_newcomer:
+        compare_calls(worker.call, worker.wire)
 
 
 def compare_anew(layout: Layout, wire: Wire, place: Place) -> None:

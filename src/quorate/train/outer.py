@@ -16,6 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.vectors import Flat
+from quorate.train.plain_step import step_unseen
 
 KINDS: dict[str, type[Optimizer]] = {"adagrad": Adagrad, "adam": Adam, "adamw": AdamW, "sgd": SGD}
 """By the name that settings give them."""
@@ -41,7 +42,7 @@ def updater(vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **option
             if memory:
                 optimizer.state[p] = {name: _part_of(value, place, p) for name, value in memory.items()}
             p.grad = _without_header(gradient)[place]
-        optimizer.step()
+        step_unseen(optimizer)
         for p in numbers:
             p.grad = None
         memory.update(_remembered(optimizer, numbers))

@@ -14,7 +14,14 @@ from torch.optim import Optimizer
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.records import Kind
-from quorate.train.replicas import agree_on, optimizer_from_plain, optimizer_to_plain
+from quorate.train.replicas import (
+    agree_on,
+    can_be_averaged,
+    optimizer_from_plain,
+    optimizer_to_plain,
+    widened,
+    write_back,
+)
 from quorate.train.replicas import level as level_all
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
@@ -68,10 +75,8 @@ def agree_on_buffers(
             some = [x.detach() for x in buffers if x.dtype == dtype]
             whole = torch.cat([x.reshape(-1) for x in some])
             found = there.all_gather(whole).wait()
-            is_mean = kind == "mean" and dtype.is_floating_point
-            agreed = sum_in_order(found) / len(found) if is_mean else found[0]
-            for x, numbers in zip(some, agreed.split([x.numel() for x in some]), strict=True):
-                x.copy_(numbers.view(x.shape))
+            is_mean = kind == "mean" and can_be_averaged(dtype)
+            write_back(some, sum_in_order(list(map(widened, found))) / len(found) if is_mean else found[0])
 
 
 def level(

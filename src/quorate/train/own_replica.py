@@ -19,6 +19,7 @@ from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
 from quorate.reducers.outliving import Outliving
 from quorate.train.distance import note_distance
+from quorate.train.plain_step import step_unseen
 
 if TYPE_CHECKING:
     from quorate.train.agreement import Agreement
@@ -174,7 +175,7 @@ class Own:
             tried.grad = torch.ones(3)
             try:
                 alone: Any = self._plain([tried], **options)
-                alone.step()
+                step_unseen(alone)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ConfigurationError(
                     f"what {self._plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
 
 
 def plain_step(
@@ -38,6 +41,13 @@ def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], An
     return step(optimizer) if closure is None else step(optimizer, closure)
 
 
+def step_unseen(optimizer: Optimizer) -> None:
+    """`optimizer.step()` of one that is not the user's: no hook sees it, torch's global ones included."""
+    step: Any = type(optimizer).step
+    plain = step.__wrapped__ if getattr(step, "hooked", False) else step  # hooks are in torch's wrapper
+    plain(optimizer)
+
+
 def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
     """Divide every gradient by `scale`, in the arithmetic of `GradScaler.unscale_`."""
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
@@ -60,3 +70,14 @@ def agreed_closure(closure: Callable[[], Any], mean_of: Callable[[torch.Tensor],
         return mean[0].to(loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed
+
+
+def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> None:
+    """Raise `ConfigurationError` for a class that cannot step without a closure, unless all can agree inside it."""
+    closure = inspect.signature(plain.step).parameters.get("closure")
+    if can_agree or closure is None or closure.default is not inspect.Parameter.empty:
+        return
+    raise ConfigurationError(
+        f"{plain.__name__} asks for the loss several times a step, in a closure, and {strategy} for one gradient a "
+        "step; distribute it with all-reduce"
+    )

@@ -1,4 +1,4 @@
-"""Making replicas equal: whether their layouts agree, and copying one worker's numbers to all others."""
+"""Making replicas equal: copying one worker's numbers to all others."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
-from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Layout
 
 
-def compare_layouts(layout: Layout, wire: Wire) -> None:
-    """Raise `ConfigurationError`, on every worker, if any worker's parameters differ in name, shape, dtype or order."""
-    digests = wire.all_gather(_bytes_of(layout.digest)).wait()
-    if all(torch.equal(digest, digests[0]) for digest in digests):
-        return
-    mine = [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
-    every = [json.loads(_text_of(x)) for x in wire.all_gather(_bytes_of(json.dumps(mine))).wait()]
-    for rank, theirs in enumerate(every):
-        if theirs != every[0]:
-            at = next((i for i, (a, b) in enumerate(zip(every[0], theirs, strict=False)) if a != b), None)
-            if at is None:
-                detail = f"rank 0 has {len(every[0])} parameters and rank {rank} has {len(theirs)}"
-            else:
-                detail = f"parameter {at} is {every[0][at]} on rank 0 and {theirs[at]} on rank {rank}"
-            raise ConfigurationError(f"the workers built different models: {detail}; every worker must build the same")
-    raise ConfigurationError("the workers distribute the same parameters over different parts")
+def beside(model: Module, every: list[Any]) -> list[Tensor]:
+    """What a model has besides the parameters of `every`: those that no optimizer has, and buffers."""
+    known = {id(p) for p in every}
+    return [*(p for p in model.parameters() if id(p) not in known), *model.buffers()]
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
@@ -43,21 +30,40 @@ def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
             whole = torch.cat([x.reshape(-1) for x in some])
             carried = whole.view(torch.uint8) if dtype in (torch.bool, torch.int16) else whole
             wire.broadcast(carried, root).wait()
-            for x, numbers in zip(some, whole.split([x.numel() for x in some]), strict=True):
-                x.copy_(numbers.view(x.shape))
+            write_back(some, whole)
+
+
+def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
+    """Write `numbers`, one after the other, into `tensors`; one that is expanded gets those that it holds."""
+    for x, part in zip(tensors, numbers.split([x.numel() for x in tensors]), strict=True):
+        there, given = x, part.view(x.shape)
+        for place in range(x.dim()):
+            if x.stride(place) == 0 and x.shape[place] > 1:
+                there, given = there.narrow(place, 0, 1), given.narrow(place, 0, 1)
+        there.copy_(given)
+
+
+def can_be_averaged(dtype: torch.dtype) -> bool:
+    """Whether buffers of it have a mean."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def widened(x: Tensor) -> Tensor:
+    """`x` in a dtype in which it can be added up: float8 as float32, half complex numbers as complex64."""
+    if x.dtype == torch.complex32:
+        return x.to(torch.complex64)
+    return x.float() if x.is_floating_point() and x.dtype.itemsize == 1 else x
 
 
 def average_tensors(tensors: Sequence[Tensor], wire: Wire) -> None:
-    """Make everyone's floating-point `tensors` the mean of all workers', one all-reduce per device and dtype."""
+    """Make everyone's `tensors` the mean of all workers', one all-reduce per device and dtype."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for x in tensors:
         kinds.setdefault((x.device, x.dtype), []).append(x.detach())
     with torch.no_grad():
         for some in kinds.values():
-            whole = torch.cat([x.reshape(-1) for x in some]).div_(wire.size)
-            mean = wire.all_reduce(whole).wait()
-            for x, numbers in zip(some, mean.split([x.numel() for x in some]), strict=True):
-                x.copy_(numbers.view(x.shape))
+            whole = widened(torch.cat([x.reshape(-1) for x in some])).div_(wire.size)
+            write_back(some, wire.all_reduce(whole).wait())
 
 
 def agree_on(buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire) -> None:
@@ -65,8 +71,8 @@ def agree_on(buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], 
     if kind == "none":
         return
     if kind == "mean":
-        average_tensors([x for x in buffers if x.is_floating_point()], wire)
-    copy_tensors([x for x in buffers if kind == "rank0" or not x.is_floating_point()], wire)
+        average_tensors([x for x in buffers if can_be_averaged(x.dtype)], wire)
+    copy_tensors([x for x in buffers if kind == "rank0" or not can_be_averaged(x.dtype)], wire)
 
 
 def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:

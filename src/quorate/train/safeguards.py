@@ -15,6 +15,7 @@ from quorate.train.checkpoint.saving import TELL, saving
 from quorate.train.digests import Digests
 from quorate.train.finite import Finite, OnNonfinite, check_policy
 from quorate.train.stopping import BEFORE_STOPPING, leave, stop_of
+from quorate.train.weights import Weight, check_weight
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
 
@@ -27,16 +28,19 @@ _FURTHER_STEPS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The settings of these, the same on every worker."""
+    """What `distribute` is told beside the strategy, the same on every worker."""
 
     on_nonfinite: OnNonfinite = "warn"
     compare_every: int = COMPARE_EVERY
     """Rounds between two comparisons of the replicas, which are also compared at the end; 0: never."""
+    weight: Weight = "equal"
+    """What a worker counts in means of all."""
     strategy: str = "(unnamed)"
     """What it is called in sentences."""
 
     def __post_init__(self) -> None:
         check_policy(self.on_nonfinite)
+        check_weight(self.weight)
         every: object = self.compare_every
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise ConfigurationError(f"compare_every is {every!r}; it is a number of rounds, or 0 for never")

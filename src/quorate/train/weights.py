@@ -12,10 +12,14 @@ from quorate.wire.current import Place
 Weight = Literal["equal", "examples"]
 
 
-def check_weight(weight: str, strategy: Strategy, label: str | None) -> None:
-    """Raise `ConfigurationError` for an unknown setting, and for a strategy that forms no mean of all workers."""
+def check_weight(weight: str) -> None:
+    """Raise `ConfigurationError` for an unknown setting."""
     if weight not in get_args(Weight):
-        raise unknown("weight", weight, get_args(Weight))
+        raise unknown("weight", str(weight), get_args(Weight))
+
+
+def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
+    """Raise `ConfigurationError` where examples are to count under a strategy that forms no mean of all workers."""
     if weight == "examples" and strategy.is_apart and not strategy.has_means:
         raise ConfigurationError(
             f'weight="examples" weighs the means of all workers, and {label} forms none: what neighbours count is said '

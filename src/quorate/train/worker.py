@@ -31,12 +31,13 @@ from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
 from quorate.train.own_replica import Own
 from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own, trained_in_order
 from quorate.train.pacing import PACING, Pacing
-from quorate.train.plain_step import agreed_closure, plain_step
+from quorate.train.plain_step import agreed_closure, check_closure, plain_step
 from quorate.train.rounds import WorkerRounds
 from quorate.train.safeguards import Safeguards, Watched
+from quorate.train.same_call import call_of
 from quorate.train.step_times import StepTimer
 from quorate.train.updating import has_gradient, standing_at, with_gradient
-from quorate.train.weights import StepWeight, Weight
+from quorate.train.weights import StepWeight
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
 
@@ -53,7 +54,6 @@ class OptimizerWorker:
         place: Place,
         name: str,
         watched: Watched,
-        weight: Weight = "equal",
     ) -> None:
         meter = Meter()
         wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
@@ -61,8 +61,9 @@ class OptimizerWorker:
         self._pacing: Pacing | None = place.kept.get(PACING)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
-        self.optimizer, self._plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
-        self._place, self.seed, self.step_weight = place, int(place.kept.get(RUN_SEED, 0)), StepWeight(place, weight)
+        self.optimizer, self.plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
+        self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
+        self.step_weight = StepWeight(place, watched.weight)
         self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
         self.agrees_in_backward = type(strategy).backward is not Strategy.backward
@@ -74,7 +75,8 @@ class OptimizerWorker:
         self.replica: OwnReplica = Own(self, plain, place)
         self.updater, self.losses, self.edits = updater, Losses(self), Edits(self)
         self.arrange()
-        compare(self.peers.layout, self.wire)
+        self.call = call_of(self, plain, model, watched)
+        compare(self)
         begin(self, model)
         self.state = strategy.start(self)
         connect(self)
@@ -145,8 +147,7 @@ class OptimizerWorker:
         return self._rounds
 
     def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise ConfigurationError("LBFGS asks for the loss several times a step, and rounds for one gradient a step")
+        check_closure(self.plain, "a strategy of rounds", can_agree=False)
         if self._rounds is not None:
             return  # other parameters are trained than before
         outlives, nbytes = self.safeguards.outlives, sum(p.numel() * p.element_size() for p in self.every)
@@ -171,11 +172,11 @@ class OptimizerWorker:
 
     def _update(self, gradient: Flat, *, is_mine: bool = True) -> None:
         if gradient is self.peers.local:
-            self._loss = plain_step(self.optimizer, self._plain, self._closure)
+            self._loss = plain_step(self.optimizer, self.plain, self._closure)
             return
         used = [True] * len(self.trained) if is_mine else self.peers.used
         with with_gradient(self.trained, gradient, used):
-            self._loss = plain_step(self.optimizer, self._plain, self._closure, is_scaled=is_mine)
+            self._loss = plain_step(self.optimizer, self.plain, self._closure, is_scaled=is_mine)
 
     def keep_company(self) -> None:
         self.neighbours.until_all(self.peers.keep_company, ended=True)
@@ -238,9 +239,7 @@ class OptimizerWorker:
     def run_step(self, closure: Callable[[], Any] | None) -> Any:
         """One `optimizer.step()`; returns what the plain step returned."""
         if self.finished:
-            raise ConfigurationError(
-                "step() was called after optimizer.finish(); finish() is the last call of a training"
-            )
+            raise ConfigurationError("step() was called after optimizer.finish(), the last call of a training")
         self.saving.boundary(is_forward_done=True)
         self.edits.step_begins()
         self.step, self.came_with, of_closure = self.step + 1, None, None

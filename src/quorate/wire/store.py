@@ -12,12 +12,15 @@ from torch.distributed import Store
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import PeerFailed
+from quorate.wire.asker import Asker, NoAnswer
 from quorate.wire.board import not_written
 from quorate.wire.failure import FAILED, failure_in
 
 T = TypeVar("T")
 
 _NONCE = 12
+_ANSWERS_WITHIN = 1.0
+"""Seconds by which a wait may take longer where the store does not answer."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 
 
@@ -30,11 +33,13 @@ class StoreBoard(Board):
 
     `wait` polls, every 20 ms at most: the store's own wait would keep the client's other threads out. `delete` takes
     every key with the prefix where the store can list its keys (torch 2.10 and later can); elsewhere only the keys
-    that were written through this object. Raises `PeerFailed` when the store's server has ended.
+    that were written through this object. Raises `PeerFailed` when the store's server has ended, and when it has not
+    answered for `timeout` seconds.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, timeout: float = DEFAULT_TIMEOUT) -> None:
         self._store = store
+        self._asker = Asker(timeout)
         self._written: set[str] = set()
 
     def set(self, key: str, value: bytes) -> None:
@@ -69,12 +74,16 @@ class StoreBoard(Board):
         deadline = time.monotonic() + limit
         pause = _FIRST_PAUSE
         while True:
-            missing = [key for key in keys if not self._call(self._store.check, [f"v/{key}"])]
+            seconds = max(0.0, deadline - time.monotonic()) + _ANSWERS_WITHIN
+            try:
+                missing = [key for key in keys if not self._call(self._store.check, [f"v/{key}"], seconds=seconds)]
+                raw = self._read(FAILED, seconds) if missing else None
+            except _Silent:
+                raise not_written(keys, limit) from None
             if not missing:
                 return
-            failed = self.get(FAILED)
-            if failed is not None:
-                raise failure_in(failed)
+            if raw is not None:
+                raise failure_in(raw[_NONCE:])
             left = deadline - time.monotonic()
             if left <= 0:
                 raise not_written(missing, limit)
@@ -96,16 +105,23 @@ class StoreBoard(Board):
                 return list(self._written)
         return list(self._written)
 
-    def _read(self, key: str) -> bytes | None:
+    def _read(self, key: str, seconds: float | None = None) -> bytes | None:
         never = secrets.token_bytes(_NONCE)
-        raw = bytes(self._call(self._store.compare_set, f"v/{key}", never, never))
+        raw = bytes(self._call(self._store.compare_set, f"v/{key}", never, never, seconds=seconds))
         return None if raw == never else raw
 
-    def _call(self, operation: Callable[..., T], *arguments: Any) -> T:
+    def _call(self, operation: Callable[..., T], *arguments: Any, seconds: float | None = None) -> T:
         try:
-            return operation(*arguments)
+            return self._asker.ask(operation, *arguments, seconds=seconds)
+        except NoAnswer:
+            limit = self._asker.limit if seconds is None else seconds
+            raise _Silent(f"the store of this run has not answered for {limit:g} s") from None
         except RuntimeError as error:
             raise PeerFailed(f"the store of this run is gone: {str(error).splitlines()[0]}") from error
+
+
+class _Silent(PeerFailed):
+    """The store does not answer."""
 
 
 def _stamped(value: bytes) -> bytes:

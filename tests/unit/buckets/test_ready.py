@@ -14,7 +14,7 @@ def rig(model: nn.Module, part_bytes: int = 1) -> tuple[ReadyGradients, list[int
     flat = Flat.zeros(layout_of(named, header=1, part_bytes=part_bytes, first_part_bytes=part_bytes))
     handed_on: list[int] = []
     headers: list[tuple[list[bool], set[int]]] = []
-    ready = ReadyGradients([p for _, p in named], flat, lambda part, x: handed_on.append(part), [n for n, _ in named])
+    ready = ReadyGradients([p for _, p in named], flat, lambda part, x: handed_on.append(part))
     ready.note = lambda header, touched, dirty: headers.append((list(touched), set(dirty)))  # type: ignore[attr-defined]
     return ready, handed_on, headers
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -289,3 +290,49 @@ def test_a_store_whose_server_is_gone_is_a_failed_peer() -> None:
     del server
     with pytest.raises(PeerFailed, match="store of this run is gone"):
         board.get("key")
+
+
+class _Silent:
+    """A store that does not answer, as one behind a cable that was cut, until `answers` is set."""
+
+    def __init__(self) -> None:
+        self._store, self.answers = dist.HashStore(), threading.Event()
+        self.answers.set()
+
+    def __getattr__(self, name: str) -> object:
+        def call(*arguments: object) -> object:
+            self.answers.wait()
+            return getattr(self._store, name)(*arguments)
+
+        return call
+
+
+def test_a_store_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
+    store = _Silent()
+    board = StoreBoard(store, timeout=1.0)  # type: ignore[arg-type]
+    board.set("key", b"x")
+    store.answers.clear()
+    with pytest.raises(PeerFailed, match="store of this run has not answered for 1 s"):
+        board.get("key")
+    begin = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(PeerFailed, match="has not answered"):
+            board.set("key", b"y")
+    with pytest.raises(WireTimeout, match="key"):
+        board.wait(["key"], 0.1)
+    assert time.monotonic() - begin < 10.0, "who comes later is told at once"
+    store.answers.set()
+    found = None
+    while found is None:
+        with suppress(PeerFailed):
+            found = board.get("key")
+    assert found == b"x"
+
+
+def test_a_wait_ends_in_its_own_time_where_the_store_does_not_answer() -> None:
+    store = _Silent()
+    board = StoreBoard(store, timeout=300.0)  # type: ignore[arg-type]
+    store.answers.clear()
+    with pytest.raises(WireTimeout):
+        board.wait(["never"], 0.1)
+    store.answers.set()

@@ -17,12 +17,14 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from quorate.core.errors import CheckpointError
+from quorate.train.checkpoint.schema import check_manifest
 from quorate.train.checkpoint.tensor_file import FileOutput, Open, Written, hash_file, sync_folder, write_file
 
 FORMAT = 1
@@ -31,7 +33,7 @@ MANIFEST = "manifest.json"
 KEPT = 2
 """Complete checkpoints that stay."""
 _NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LARGEST_MANIFEST = 64 << 20
 _WRITING = ".writing-"
 _SEAL = "manifest_sha256"
 
@@ -45,7 +47,7 @@ def complete_ones(root: Path) -> list[Path]:
     """The complete checkpoints in `root`, the newest first."""
     try:
         found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     found.sort(key=lambda one: (int(one[0][1]), int(one[0][2] or 1)), reverse=True)
     return [path for _, path in found]
@@ -80,12 +82,11 @@ def _free_name(root: Path, step: int, refused: frozenset[str]) -> Path:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What the manifest says. Raises `CheckpointError` for one that is missing, changed, or of a later version."""
+    _check_file(folder / MANIFEST, most=_LARGEST_MANIFEST)
     try:
         text = (folder / MANIFEST).read_bytes().decode()
         said = json.loads(text)
         version = said["format"]
-    except FileNotFoundError:
-        raise CheckpointError(f"{MANIFEST} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be read: {error!r}") from None
     if version != FORMAT and type(version) is int and version > FORMAT:
@@ -94,7 +95,32 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     closed = body + "\n}"
     if version != FORMAT or seal != f'"{hashlib.sha256(closed.encode()).hexdigest()}"\n}}\n':
         raise CheckpointError(f"{MANIFEST} has been changed: it does not match its own SHA-256")
-    return dict(said)
+    found = check_manifest(said, MANIFEST, rank_file)
+    named = _NAME.fullmatch(folder.name)
+    if named and int(named[1]) != found["step"]:
+        raise CheckpointError(f"{MANIFEST} is of step {found['step']}, and the folder's name of another one")
+    return found
+
+
+def _check_file(path: Path, *, most: int | None = None) -> int:
+    """The size of a file. Raises `CheckpointError` for anything else of that name, which may never end, and for one
+    that is larger than it can be; nothing is opened."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.name} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path.name} is no regular file")
+    if most is not None and found.st_size > most:
+        raise CheckpointError(f"{path.name} has {found.st_size} bytes, and at most {most} can be")
+    return found.st_size
+
+
+def rank_file(rank: int) -> str:
+    """The name of the file of worker `rank`."""
+    return f"rank-{rank}.safetensors"
 
 
 def verify(folder: Path) -> dict[str, Any]:
@@ -104,14 +130,10 @@ def verify(folder: Path) -> dict[str, Any]:
     """
     manifest = read_manifest(folder)
     for name, about in manifest["files"].items():
-        if not _FILE.fullmatch(name):
-            raise CheckpointError(f"{MANIFEST} names a file {name!r}, which cannot be in a checkpoint")
         wanted = Written(about["sha256"], about["bytes"])
+        size = _check_file(folder / name)
         try:
-            size = os.stat(folder / name).st_size
             found = hash_file(folder / name) if size == wanted.bytes else None
-        except FileNotFoundError:
-            raise CheckpointError(f"{name} is missing") from None
         except OSError as error:
             raise CheckpointError(f"{name} cannot be read: {error.strerror}") from None
         if found is None:

@@ -5,11 +5,16 @@ In a virtual world every worker has default generators of its own, which are the
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from quorate.core.errors import CheckpointError
 
 
 def states() -> dict[str, Any]:
@@ -25,8 +30,54 @@ def states() -> dict[str, Any]:
     return found
 
 
+_WORDS = 624
+"""Of the Mersenne Twister, whose place in them may be behind the last."""
+
+
+def check(found: dict[str, Any]) -> None:
+    """Raise `CheckpointError` for what `states` cannot have given: generators believe the place they are told."""
+    try:
+        own = found["torch"], found.get("cuda", torch.zeros(0, dtype=torch.uint8))
+        version, words, gauss = found["python"]
+        kind, numbers, place, has_gauss, cached = found["numpy"]
+        *words, index = words
+        is_right = (
+            all(isinstance(x, Tensor) and x.dtype == torch.uint8 and x.dim() == 1 for x in own)
+            and found["torch"].numel() == torch.get_rng_state().numel()
+            and version == 3
+            and _are_words(words)
+            and _is_place(index)
+            and (gauss is None or _is_finite(gauss))
+            and kind == "MT19937"
+            and isinstance(numbers, Tensor)
+            and numbers.dtype == torch.int64
+            and numbers.dim() == 1
+            and _are_words(numbers.tolist())
+            and _is_place(place)
+            and type(has_gauss) is int
+            and has_gauss in (0, 1)
+            and _is_finite(cached)
+        )
+    except (KeyError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise CheckpointError("the states of random generators are none")
+
+
+def _are_words(words: Sequence[Any]) -> bool:
+    return len(words) == _WORDS and all(type(word) is int and 0 <= word < 2**32 for word in words)
+
+
+def _is_place(place: Any) -> bool:
+    return type(place) is int and 0 <= place <= _WORDS
+
+
+def _is_finite(number: Any) -> bool:
+    return type(number) in (int, float) and math.isfinite(number)
+
+
 def restore(found: dict[str, Any]) -> None:
-    """Go on drawing from where `states` was."""
+    """Go on drawing from where `states` was; what is `check`ed."""
     torch.set_rng_state(found["torch"].to(torch.uint8))
     version, words, rest = found["python"]
     random.setstate((version, tuple(words), rest))

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from quorate.core.resize import laws_of
 from quorate.data.resuming import positions
-from quorate.train.checkpoint.encoding import ABOUT, encoded
+from quorate.train.checkpoint.encoding import ABOUT, check_tensor, encoded
+from quorate.train.checkpoint.folder import rank_file
 from quorate.train.checkpoint.host_memory import HostMemory
 from quorate.train.checkpoint.tensor_file import FileOutput, Open, Written, write_tensors
 from quorate.train.checkpoint.trained import Distributed, Trained
@@ -50,6 +51,18 @@ def own_file(place: Place, all_of_it: Trained, drawn: dict[str, Any], memory: Ho
     return _file(rank_file(rank), state, memory)
 
 
+def check_state(all_of_it: Trained) -> None:
+    """Raise `ConfigurationError` for what cannot be kept of models, optimizers, and what the script keeps besides.
+
+    Cost: a look at each tensor, no copy.
+    """
+    for name, thing in all_of_it.extras.items():
+        encoded(thing.state_dict(), f"extras.{name}", lambda name, _: name)
+    for one in all_of_it.optimizers.values():
+        encoded(plain_state(one), "optimizer", lambda name, _: name)
+        encoded(one.model.state_dict(), "model", lambda name, _: name)
+
+
 def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFile], dict[str, Any]]:
     """What is equal on all workers, and what the manifest says about it."""
     files: list[TensorFile] = []
@@ -77,11 +90,6 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
 
 STRATEGY = "strategy.safetensors"
 """What strategies keep that is equal everywhere, and parameters of an optimizer that its model does not know."""
-
-
-def rank_file(rank: int) -> str:
-    """The name of the file of worker `rank`."""
-    return f"rank-{rank}.safetensors"
 
 
 def plain_state(one: Distributed) -> dict[str, Any]:
@@ -127,7 +135,7 @@ def _model_file(name: str, one: Distributed, memory: HostMemory) -> TensorFile:
     rest = {}
     for key, value in one.model.state_dict().items():
         if isinstance(value, Tensor):
-            found.tensors[key] = memory.copy(f"{name}/{key}", value.detach())
+            found.tensors[key] = memory.copy(f"{name}/{key}", check_tensor(f"model.{key}", value).detach())
         else:
             rest[key] = value  # what a module's get_extra_state() gives
     if rest:

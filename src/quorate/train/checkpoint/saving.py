@@ -22,7 +22,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.loader import BOUNDARIES
 from quorate.train.checkpoint import generators
 from quorate.train.checkpoint.host_memory import HostMemory
-from quorate.train.checkpoint.parts import own_file, shared_files
+from quorate.train.checkpoint.parts import check_state, own_file, shared_files
 from quorate.train.checkpoint.tensor_file import FileOutput, Open
 from quorate.train.checkpoint.trained import Distributed, Trained, trained
 from quorate.train.checkpoint.writer import Part, Tell, claims, write
@@ -76,6 +76,7 @@ class Saving:
         if not found.optimizers:
             raise ConfigurationError("quorate.save() keeps what was distributed; call it after quorate.distribute()")
         found.add_extras(extras)
+        check_state(found)
         self._root()
         self.boundary()
         in_rounds = [one for one in found.optimizers.values() if one.is_in_rounds]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import typing
+from typing import TYPE_CHECKING, Any
 
 from quorate.core.errors import CheckpointError
 from quorate.core.resize import laws_of, resized
+from quorate.rounds.terms import check_change
+from quorate.train.checkpoint.schema import check_field, check_options
 from quorate.train.checkpoint.trained import Distributed
 from quorate.train.checkpoint.vectors import parts_as_flats
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
 
 
 def restore_state(
@@ -20,6 +26,8 @@ def restore_state(
     worker, sentences = one.worker, []
     rounds = [old["rounds"] for old in olds]
     if worker is not None and worker.has_rounds and all(kept is not None for kept in rounds):
+        for old in olds:
+            _check_rounds(one, worker, old, is_same=len(olds) == size)
         sentences += worker.rounds.restore(rounds)
     elif any(kept is not None and kept["entries"] for kept in rounds):
         count = sum(entry["count"] for kept in rounds for entry in kept["entries"])
@@ -29,6 +37,7 @@ def restore_state(
         return sentences
     if strategy != one.strategy:
         return [*sentences, f"the state of {one.strategy} begins anew: the checkpoint is of {strategy}"]
+    kinds = _kinds_of(worker.state)
     for name, law in laws.items():
         if law == "drop":
             continue
@@ -36,8 +45,33 @@ def restore_state(
         if any(name not in fields for fields in kept):
             raise CheckpointError(f"the checkpoint has no {name}, which {one.strategy} keeps")
         values = [parts_as_flats(fields[name], worker.peers.layout) for fields in kept]
+        for given in values if name in kinds else ():
+            check_field(kinds[name], given, getattr(worker.state, name), f"{name} of {one.strategy}")
         value = resized(law, f"{name} of {one.strategy}", values, rank, size)
         object.__setattr__(worker.state, name, value)
         if len(olds) != size and law != "same":
             sentences.append(f"resized by the law {law}: {name} of {one.strategy}")
     return sentences
+
+
+def _check_rounds(one: Distributed, worker: OptimizerWorker, old: dict[str, Any], *, is_same: bool) -> None:
+    """Raise `CheckpointError` for options that the optimizer cannot have, and settings that no quorum can."""
+    kept, groups = old["rounds"], one.optimizer.param_groups
+    for options in (kept["best_options"], kept["options"]):
+        if options is None:
+            continue
+        check_options(groups[: len(options)], options, "the options that rounds keep")
+        for group, known, numbers in zip(groups, old["options"], options, strict=False):
+            unknown = sorted(numbers.keys() - known.keys() - group.keys())
+            if unknown:
+                raise CheckpointError(f"the options that rounds keep hold {unknown[0]}, which the optimizer has not")
+    if is_same:
+        check_change(worker.rounds.rounds.agreed, kept.get("settings", {}))
+
+
+def _kinds_of(state: Any) -> dict[str, Any]:
+    """The types of a state's fields, where they can be told."""
+    try:
+        return typing.get_type_hints(type(state))
+    except (NameError, TypeError):
+        return {}

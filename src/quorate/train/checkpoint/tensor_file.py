@@ -30,7 +30,8 @@ _NAMES = {
 }  # fmt: skip
 _CHUNK = 8 << 20
 _SPLIT = "/as-real"
-"""What follows the name of a tensor that is kept as pairs of numbers: complex128, which the format has not."""
+"""What follows the name of a tensor that is kept as pairs of numbers: complex ones that the format has not."""
+_IN_PAIRS = (torch.complex128, torch.complex32)
 
 
 class Output(Protocol):
@@ -116,7 +117,13 @@ def write_tensors(
 
 def _splittable(name: str, x: Tensor) -> tuple[str, Tensor]:
     whole = x.detach().cpu().contiguous()
-    return (f"{name}{_SPLIT}", torch.view_as_real(whole)) if x.dtype == torch.complex128 else (name, whole)
+    return (f"{name}{_SPLIT}", torch.view_as_real(whole)) if x.dtype in _IN_PAIRS else (name, whole)
+
+
+def can_be_written(x: Tensor) -> bool:
+    """Whether the format has numbers like those of `x`, and knows where they are."""
+    is_dense = x.layout is torch.strided and not (x.is_quantized or x.is_meta)
+    return is_dense and (x.dtype in _NAMES or x.dtype in _IN_PAIRS)
 
 
 def _bytes_of(x: Tensor) -> Any:

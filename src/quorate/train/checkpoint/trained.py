@@ -100,9 +100,12 @@ class Trained:
     def add_extras(self, extras: Mapping[str, Any]) -> None:
         """Objects that a checkpoint holds as well. Raises `ConfigurationError` for one that has no state to give."""
         for name, thing in extras.items():
-            if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
+            if isinstance(thing, type) or not (
+                callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+            ):
+                kind = f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
                 raise ConfigurationError(
-                    f"{name} is a {type(thing).__name__}, and what is kept in a checkpoint has state_dict() and "
+                    f"{name} is {kind}, and what is kept in a checkpoint has state_dict() and "
                     "load_state_dict(), as schedulers and scalers do; the model and the optimizer are kept anyway"
                 )
         self.extras.update(extras)

@@ -15,8 +15,8 @@ from typing import Any
 
 from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError
-from quorate.train.checkpoint.folder import being_written, clean, clean_unfinished, commit, versions
-from quorate.train.checkpoint.parts import TensorFile, rank_file
+from quorate.train.checkpoint.folder import being_written, clean, clean_unfinished, commit, rank_file, versions
+from quorate.train.checkpoint.parts import TensorFile
 from quorate.train.checkpoint.tensor_file import FileOutput, Open
 from quorate.wire.failure import read_gone
 

@@ -1,0 +1,104 @@
+"""What a script gives to `shard`: whether it can be dealt out, and how its examples are to be fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from quorate.core.errors import ConfigurationError
+from quorate.data.unordered import Labelled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How examples are fetched: torch's DataLoader's own options, with its names, meanings and defaults."""
+
+    num_workers: int = 0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pin_memory: bool = False
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: str | BaseContext | None = None
+    generator: torch.Generator | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    in_order: bool = True
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for what DataLoader would find out late, or in other words."""
+        check_count("num_workers", self.num_workers)
+        for name in ("collate_fn", "worker_init_fn"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ConfigurationError(f"{name} is a function, not a {type(given).__name__}")
+        if self.generator is not None and not isinstance(self.generator, torch.Generator):
+            raise ConfigurationError(f"generator is a torch.Generator, not a {type(self.generator).__name__}")
+
+    def over(self, dataset: Dataset[Any], batches: Any, labelled: Labelled | None) -> DataLoader[Any]:
+        """torch's DataLoader over these index lists. Raises `ConfigurationError` for options it does not take."""
+        try:
+            return DataLoader(
+                labelled or dataset,
+                batch_sampler=batches,
+                num_workers=self.num_workers,
+                collate_fn=labelled.collate if labelled else self.collate_fn,
+                pin_memory=self.pin_memory,
+                timeout=self.timeout,
+                worker_init_fn=self.worker_init_fn,
+                multiprocessing_context=self.multiprocessing_context,
+                generator=self.generator,
+                prefetch_factor=self.prefetch_factor,
+                persistent_workers=self.persistent_workers,
+                in_order=self.in_order,
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"torch's DataLoader does not take what shard was given: {error}") from None
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise `ConfigurationError` for what is no number of things."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{name} is a whole number from 0 on, not {value!r}")
+
+
+def check_dataset(dataset: object) -> None:
+    """Raise `ConfigurationError` for what is no map-style dataset, but easily taken for one."""
+    kind = type(dataset).__name__
+    if isinstance(dataset, type):
+        raise ConfigurationError(f"shard takes a dataset, not the class {dataset.__name__}; make one of it")
+    if isinstance(dataset, DataLoader) or isinstance(getattr(dataset, "torch_loader", None), DataLoader):
+        raise ConfigurationError("shard makes the loader itself, of a dataset, not a DataLoader; give its .dataset")
+    if isinstance(dataset, str | bytes):
+        raise ConfigurationError(f"shard takes a dataset, not a {kind}; open the file that it names first")
+
+
+def number_of_examples(dataset: Any) -> int:
+    """How many there are. Raises `ConfigurationError` where that is not to be known, or there are none."""
+    kind = type(dataset).__name__
+    has_index = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and has_index):
+        raise ConfigurationError(
+            f"shard needs a dataset with a length and an index, and {kind} is iterable only; split its stream by "
+            "world.rank and world.size and use torch's DataLoader, or load it into a map-style dataset"
+        )
+    try:
+        examples = len(dataset)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise ConfigurationError(f"the dataset ({kind}) does not say how long it is: {error}") from None
+    if examples == 0:
+        raise ConfigurationError(f"the dataset ({kind}) is empty; there is nothing to shard")
+    return examples
+
+
+def check_choices(*, seed: object, **choices: object) -> None:
+    """Raise `ConfigurationError` for a seed that is no whole number, and for other choices than yes or no."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63):
+        raise ConfigurationError(f"seed is a whole number of 64 bits, or None for the run's, not {seed!r}")
+    for name, value in choices.items():
+        if not (isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))):
+            raise ConfigurationError(f"{name} is True or False, not {value!r}")

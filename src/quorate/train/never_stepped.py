@@ -1,0 +1,71 @@
+"""A distributed optimizer whose `step` nobody calls, while something else updates its parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.telling import tell
+from quorate.train.updating import has_gradient
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+_TOLD_AFTER = 10
+_REFUSED_AFTER = 2
+"""Updates by something else; one may be a checkpoint that is loaded."""
+
+
+class NeverStepped:
+    """Counts, as a listener, how often the parameters of `worker` changed behind a backward pass without a step.
+
+    Cost: a pass over the parameters' version counters with every backward pass before the first step; none after it.
+    """
+
+    def __init__(self, worker: OptimizerWorker) -> None:
+        self._worker, self._updates = worker, 0
+        self._versions: list[int] | None = None
+        """Of the parameters, at the end of the newest backward pass that gave them gradients."""
+
+    def backward_begins(self) -> None:
+        """Tells it, once, when it has happened often enough."""
+        self._count()
+        if self._updates == _TOLD_AFTER and self._versions is not None:
+            tell(f"quorate: rank {self._worker.rank}: {self._sentence()}\n")
+        self._versions = None
+
+    def forward_ended(self, losses: Any) -> None:
+        """Nothing."""
+
+    def backward_ended(self) -> None:
+        """What is there before anybody updates."""
+        if self._worker.step == 0 and has_gradient(self._worker.trained):
+            self._versions = self._now()
+
+    def check(self) -> None:
+        """The training ends. Raises `ConfigurationError` where it was another optimizer's."""
+        if self._worker.finished:
+            return
+        self._count()
+        if self._worker.step == 0 and self._updates >= _REFUSED_AFTER:
+            raise ConfigurationError(self._sentence())
+
+    def _now(self) -> list[int]:
+        return [p._version for p in self._worker.trained]
+
+    def _count(self) -> None:
+        worker = self._worker
+        if worker.step or self._versions is None or self._versions == self._now():
+            return
+        mine = set(map(id, worker.every))
+        others = (one for one in worker.everyone() if one is not worker and one.step)
+        if not any(id(p) in mine for one in others for p in one.every):
+            self._updates += 1
+
+    def _sentence(self) -> str:
+        kind = self._worker.plain.__name__
+        return (
+            f"parameters of the distributed {kind} were updated after {self._updates} backward passes, and its step() "
+            "was never called, so workers train apart; give quorate.distribute the optimizer that your loop steps, or "
+            "let the one that wraps it call its step()"
+        )

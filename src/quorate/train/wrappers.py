@@ -1,0 +1,102 @@
+"""Models that something else keeps equal, or in pieces: torch's DDP and FSDP. A strategy would never see to them.
+
+Wrappers may come after `distribute`, and unasked (`Accelerator.prepare`, `transformers.Trainer`): torch tells of every
+module that gets another one as its part, and those that are wrappers are remembered here as long as they live.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from quorate.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+_AVERAGING, _SHARDING = ("DistributedDataParallel",), ("FullyShardedDataParallel", "FSDPModule")
+_alive: weakref.WeakSet[Module] = weakref.WeakSet()
+_hooks: list[object] = []
+
+
+def remember_wrappers() -> None:
+    """From now on, once per process."""
+    if not _hooks:
+        _hooks.append(register_module_module_registration_hook(_registered))
+
+
+def _registered(module: Module, name: str, part: Module | None) -> None:
+    if _wraps(module) is not None:
+        _alive.add(module)
+
+
+def _wraps(thing: object) -> str | None:
+    """The name of torch's class where `thing` is such a wrapper; by name, as the classes need not be there."""
+    for kind in type(thing).__mro__:
+        if kind.__module__.startswith("torch.") and kind.__name__ in _AVERAGING + _SHARDING:
+            return kind.__name__
+    return None
+
+
+def check_plain(model: Module, parameters: Iterable[Tensor]) -> None:
+    """Raise `ConfigurationError` for a model that is wrapped or sharded, or whose parameters are."""
+    parameters = list(parameters)
+    found = next((name for module in model.modules() if (name := _wraps(module)) is not None), None)
+    if found is None:
+        found = _around(model, parameters)
+    if found is not None:
+        raise ConfigurationError(f"{_sentence(found)}; give quorate.distribute the plain model, and make no wrapper")
+    if any(kind.__name__ == "DTensor" for p in parameters for kind in type(p).__mro__):
+        raise ConfigurationError(
+            "the optimizer has DTensor parameters, of which each worker holds a piece, and strategies act on whole "
+            "replicas; give quorate.distribute a model that is not sharded"
+        )
+
+
+def _around(model: Module, parameters: Sequence[Tensor]) -> str | None:
+    """The class of a living wrapper that has these parameters, or a part of the model."""
+    if not _alive:
+        return None
+    mine = {*map(id, parameters), *map(id, model.modules())}
+    for wrapper in list(_alive):
+        theirs: list[Parameter | Module] = [*wrapper.parameters(), *wrapper.modules()]
+        if any(id(one) in mine for one in theirs):
+            return _wraps(wrapper)
+    return None
+
+
+def _sentence(name: str) -> str:
+    does = "averages gradients itself" if name in _AVERAGING else "keeps a piece of the model on each worker"
+    return f"the model is in torch's {name}, which {does}"
+
+
+class StillPlain:
+    """Whether a distributed model is still without a wrapper; asked, as a listener, as each backward pass begins."""
+
+    def __init__(self, worker: OptimizerWorker, model: Module) -> None:
+        self._worker, self._model, self._is_first = worker, model, True
+
+    def backward_begins(self) -> None:
+        """Raises `ConfigurationError`. Cost: one look at a set; at the first backward pass, at every module."""
+        if not (self._is_first or _alive):
+            return
+        found = _around(self._model, self._worker.every)
+        if found is None and self._is_first:
+            found = next((name for module in self._model.modules() if (name := _wraps(module)) is not None), None)
+        self._is_first = False
+        if found is not None:
+            raise ConfigurationError(
+                f"{_sentence(found)}, and was put around it after quorate.distribute(); leave it out (do not give the "
+                "model to Accelerator.prepare, or the distributed optimizer to a Trainer, where they wrap models)"
+            )
+
+    def forward_ended(self, losses: Any) -> None:
+        """Nothing."""
+
+    def backward_ended(self) -> None:
+        """Nothing."""

@@ -1,0 +1,204 @@
+"""Parameters, gradients and buffers of unusual kinds, under every strategy: they work, or one sentence refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.strategies import strategies
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+
+NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
+EXCHANGES_GRADIENTS = [
+    name for name in NAMES if strategies.get(name).agrees_on == "gradient" or name == "post-local-sgd"
+]  # the last one begins with synchronous steps
+
+
+def run(task: Callable[[quorate.World], Any], size: int = 2) -> list[Any]:
+    def live(wire: Wire) -> Any:
+        place = current.enter(wire, thread_only=True)
+        found = task(quorate.join())
+        place.leave()
+        return found
+
+    return VirtualWorld(size, timeout=5.0).run(live)
+
+
+def refused(task: Callable[[quorate.World], Any], words: str) -> None:
+    def caught(world: quorate.World) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            task(world)
+        current.here().leaving.clear()
+
+    run(caught)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+# -- optimizers and gradients
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "all-reduce"])
+def test_an_optimizer_that_needs_a_closure_is_refused_by_distribute(name: str) -> None:
+    class Searches(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+        def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
+            return closure()
+
+    def task(kind: Callable[[Any], torch.optim.Optimizer]) -> Callable[[quorate.World], Any]:
+        model = nn.Linear(3, 1)
+        return lambda world: quorate.distribute(kind(model.parameters()), model, name)
+
+    refused(task(torch.optim.LBFGS), "^LBFGS asks for the loss several times a step, in a closure, and .* all-reduce$")
+    refused(task(Searches), "^Searches asks for the loss several times a step")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_gradients_are_refused_where_gradients_are_exchanged_and_work_elsewhere(name: str) -> None:
+    kind: Any = sgd if name in ("all-reduce", "d2") else lambda parameters: torch.optim.SparseAdam(list(parameters))
+
+    def task(world: quorate.World) -> torch.Tensor:
+        model = nn.Embedding(6, 3, sparse=True)
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        optimizer: Any = quorate.distribute(kind(model.parameters()), model, name)
+        for _ in range(4):
+            model(torch.tensor([1, 2, world.rank])).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.finish()
+        return model.weight.detach()
+
+    if name in EXCHANGES_GRADIENTS:
+        refused(task, "^the gradient of weight is sparse; only dense gradients can be exchanged, so build the layer")
+        return
+    ends = run(task)
+    assert torch.equal(ends[0], ends[1])
+    assert bool((ends[0][:3] < 1).all())
+    assert bool((ends[0][3:] == 1).all())
+
+
+# -- parameters
+
+
+def complex_training(world: quorate.World, name: str, dtype: torch.dtype) -> torch.Tensor:
+    model = complex_net(dtype)
+    optimizer: Any = quorate.distribute(sgd(model.parameters()), model, name)
+    for step in range(4):
+        complex_loss(model, dtype, world.rank, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with world.evaluate():
+        pass
+    optimizer.finish()
+    return model.weight.detach()
+
+
+def complex_net(dtype: torch.dtype) -> nn.Linear:
+    model = nn.Linear(3, 2, dtype=dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(2), dtype=dtype))
+    return model
+
+
+def complex_loss(model: nn.Linear, dtype: torch.dtype, rank: int, step: int) -> torch.Tensor:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(10 * step + rank), dtype=dtype)
+    loss: torch.Tensor = model(x).abs().square().mean()
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("all-reduce", torch.complex128), *((name, torch.complex64) for name in NAMES)]
+)
+def test_complex_parameters_are_trained(name: str, dtype: torch.dtype) -> None:
+    ends = run(lambda world: complex_training(world, name, dtype))
+    assert torch.equal(ends[0], ends[1])
+    assert bool(torch.isfinite(ends[0].abs()).all())
+    if name == "all-reduce":
+        model = complex_net(dtype)
+        optimizer = sgd(model.parameters())
+        for step in range(4):
+            optimizer.zero_grad()
+            (sum(complex_loss(model, dtype, rank, step) for rank in (0, 1)) / 2).backward()  # type: ignore[union-attr]
+            optimizer.step()
+        torch.testing.assert_close(ends[0], model.weight.detach())
+
+
+PARAMETERS = {
+    "expanded": (lambda: torch.zeros(3, 1).expand(3, 4), "^p is expanded, so that several of its elements are one"),
+    "float8": (lambda: torch.zeros(4).to(torch.float8_e4m3fn), "^p is torch.float8_e4m3fn, which cannot be averaged"),
+    "half complex": (lambda: torch.zeros(4, dtype=torch.complex32), "^p is torch.complex32, which cannot be averaged"),
+    "meta": (lambda: torch.zeros(4, device="meta"), "^p is on the meta device; only dense tensors that have numbers"),
+    "sparse": (lambda: torch.eye(3).to_sparse(), "^p has the layout torch.sparse_coo; only dense tensors"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("name", ["all-reduce", "quorum", "d-psgd"])
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_parameters_without_numbers_of_their_own_are_refused_by_distribute(kind: str, name: str) -> None:
+    make, words = PARAMETERS[kind]
+
+    def task(world: quorate.World) -> None:
+        model = nn.Module()
+        model.p = nn.Parameter(make())
+        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name)
+
+    refused(task, words)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_parameters_of_lazy_modules_are_refused_before_they_have_a_shape() -> None:
+    def task(world: quorate.World) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))
+        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+
+    refused(task, "^1.bias has no shape yet; run its lazy module once before")
+
+
+# -- buffers
+
+
+BUFFERS = {
+    "float8": lambda rank: torch.full((4,), float(rank)).to(torch.float8_e4m3fn),
+    "complex": lambda rank: torch.full((4,), complex(0, rank)),
+    "half complex": lambda rank: torch.full((4,), complex(0, rank)).to(torch.complex32),
+    "expanded": lambda rank: torch.full((1,), float(rank)).expand(4),
+    "integers": lambda rank: torch.full((4,), 2 * rank, dtype=torch.int16),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("name", NAMES)
+def test_buffers_are_the_mean_or_rank_0s_where_they_have_none(name: str) -> None:
+    def task(world: quorate.World) -> dict[str, torch.Tensor]:
+        model = nn.Linear(3, 1)
+        for kind, make in BUFFERS.items():
+            model.register_buffer(kind, make(0))
+        optimizer: Any = quorate.distribute(sgd(model.parameters()), model, name)
+        for kind, make in BUFFERS.items():
+            setattr(model, kind, make(2 * world.rank))
+        model(torch.randn(2, 3)).square().mean().backward()
+        optimizer.step()
+        optimizer.finish()
+        return dict(model.named_buffers())
+
+    has_mean = strategies.get(name)().which_buffers() == "mean"
+    for found in run(task):
+        for kind, make in BUFFERS.items():
+            wanted = make(1 if has_mean and kind != "integers" else 0)
+            assert found[kind].dtype == wanted.dtype
+            assert torch.equal(found[kind].to(torch.complex64), wanted.to(torch.complex64)), kind
