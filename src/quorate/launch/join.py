@@ -25,7 +25,6 @@ from quorate.launch.other_launchers import seat_here
 from quorate.launch.overrides import overrides_here
 from quorate.launch.preparing import prepare
 from quorate.launch.recording import start_records
-from quorate.launch.torch_collectives import count_as_waiting
 from quorate.launch.world import World
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
@@ -108,8 +107,6 @@ def _enter(timeout: float) -> current.Place:
     if ours:
         _start_default_group(wire)
     end_well(place, ours)
-    if wire.size > 1:
-        count_as_waiting(place, wire)
     return place
 
 

@@ -54,11 +54,6 @@ def come_back(place: Place) -> None:
             worker.rounds.is_back()
 
 
-def has_running_rounds(place: Place) -> bool:
-    """Whether some optimizer of this worker is trained in rounds."""
-    return any(worker.running_rounds is not None for worker in _workers(place))
-
-
 @contextmanager
 def waiting(place: Place) -> Iterator[Callable[[], None]]:
     """Inside, this worker waits for others elsewhere: no round waits for it.
