@@ -124,7 +124,7 @@ UNCHANGED = ("plain", "accumulated", "scheduled_before", "scheduled", "loaded", 
 
 def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tuple[float, float, bool]]:
     """Per loop: the largest difference to DDP, how far training moved, and whether replicas are equal."""
-    current.here().kept[OVERRIDE] = ("quorum", {"wait_for": "all"})
+    current.here().kept[OVERRIDE] = ("quorum", {"wait_for": "all", "grace": 5.0})
     return both_ways(names, world)
 
 

@@ -25,12 +25,13 @@ from quorate.launch.other_launchers import seat_here
 from quorate.launch.overrides import overrides_here
 from quorate.launch.preparing import prepare
 from quorate.launch.recording import start_records
+from quorate.launch.torch_waits import TorchWaits, WaitedStore
 from quorate.launch.world import World
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.wire import RealWire
-from quorate.wire.store import BoardStore, StoreBoard
+from quorate.wire.store import StoreBoard
 
 _KEPT = "world"
 _SOON = 1.0
@@ -104,9 +105,13 @@ def _enter(timeout: float) -> current.Place:
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
         place.kept[SEAT] = _number("LOCAL_RANK") or 0
+    waits = TorchWaits(place, wire)
     if ours:
-        _start_default_group(wire)
+        _start_default_group(wire, waits)
     end_well(place, ours)
+    if most > 1:
+        waits.start()
+        place.leaving.append(waits.close)
     return place
 
 
@@ -145,7 +150,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _start_default_group(wire: RealWire) -> None:
+def _start_default_group(wire: RealWire, waits: TorchWaits) -> None:
     """torch's default process group over our board, so that nothing more listens beyond this machine."""
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
@@ -153,7 +158,7 @@ def _start_default_group(wire: RealWire) -> None:
         if interface is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store = BoardStore(wire.board, "default", timeout=wire.timeout)
+    store = waits.store = WaitedStore(waits, wire.board, "default", wire.timeout)
     try:
         dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
     except (RuntimeError, OSError):

@@ -70,9 +70,11 @@ def waiting(place: Place) -> Iterator[Callable[[], None]]:
         for rounds in running:
             rounds.give_copies()
 
-    yield serve
-    for rounds in running:
-        rounds.goes_on()
+    try:
+        yield serve
+    finally:
+        for rounds in running:
+            rounds.goes_on()
 
 
 def agree_on_buffers(place: Place) -> None:

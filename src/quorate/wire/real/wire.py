@@ -52,6 +52,7 @@ class RealWire(Exchange):
         self.board, self.clock, self.timeout = endpoint.board, endpoint.clock, endpoint.timeout
         self.order = Order(endpoint, name)
         self._groups: dict[str, Any] = {}
+        self._stores: list[BoardStore] = []
         self._beside = Beside() if beside is None else beside
         self._sums: Sums | None = None
         self._channels: dict[str, RealWire] = {}
@@ -157,6 +158,7 @@ class RealWire(Exchange):
             store = BoardStore(self.board, f"generation/{self.generation}/group/{self.name}/{device.type}")
             make = _nccl if device.type == "cuda" else _gloo
             group = self._groups[device.type] = make(store, self.endpoint)
+            self._stores.append(store)  # torch keeps its native part only, and NCCL asks it later
         return group
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
