@@ -24,6 +24,7 @@ class Told:
     gradients: list[float]
     mean: list[float]
     replica: list[float]
+    """What this worker gives to the mean: its replica, and what it has received but not taken in."""
     mass: float
     longest_step: float
 
@@ -48,10 +49,10 @@ def task(settings: dict[str, Any], steps: list[int], slow: float, world: World, 
         if step == 4:
             with world.evaluate():
                 mean = flat(model.parameters())
-            with world.evaluate(at="replica"):
-                replica = flat(model.parameters())
             worker = optimizer.__dict__["_quorate_worker"]
-            mass = worker.strategy.mass(worker)
+            with world.evaluate(at="replica"):
+                replica = flat(worker.strategy.consensus(worker).segments())
+                mass = worker.strategy.mass(worker)
         since = time.monotonic()
         optimizer.zero_grad()
         if world.rank == world.size - 1:

@@ -61,7 +61,7 @@ class Fragments:
     """The fragment that is averaged next; means are in the same order on all workers."""
     given: int = kept("drop", default=0)
     """The fragment that was given last."""
-    since: list[float] = kept("average")
+    since: list[float] = kept("average", is_adapted=True)
     """Steps, or examples, by fragment."""
     under_way: list[UnderWay] = kept("drop", default_factory=list)
     """The oldest first."""

@@ -20,7 +20,7 @@ class Outer(Fragments):
 
     before: Flat | None = kept("same")
     """Where all began, or where the newest outer steps led; None where there was none yet."""
-    memory: list[dict[str, Any]] = kept("same")
+    memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """Of the outer optimizer of each fragment."""
 
 
@@ -51,7 +51,7 @@ class OuterSteps:
         count, before = len(state.fragments), at if state.before is None else state.before
         if before is not None:
             state.before = self.place(before)
-        if len(state.memory) != count:
+        if not len(state.memory) == len(state.since) == count:
             state.memory, state.since, state.turn = [{} for _ in range(count)], [0.0] * count, 0
 
     def vector(self, worker: Worker, number: int, state: Outer) -> Flat:

@@ -36,11 +36,19 @@ Resize = Callable[[str, Sequence[Any], int, int], Any]
 """(name, the old workers' values by rank, new rank, new size) gives the new worker's value."""
 
 
-def kept(law: str, **options: Any) -> Any:
-    """A field of a strategy's state, with the law of what becomes of it in a world of another size."""
+ADAPTED = "is adapted"
+"""The key in a field's metadata of whether `resumed` takes a list of another length."""
+
+
+def kept(law: str, *, is_adapted: bool = False, **options: Any) -> Any:
+    """A field of a strategy's state, with the law of what becomes of it in a world of another size.
+
+    With `is_adapted` a list may come back from a checkpoint with another length than it has at the start; `resumed`
+    sees to it.
+    """
     if law not in LAWS:
         raise unknown("resize law", law, LAWS)
-    return dataclasses.field(metadata={LAW: law}, **options)
+    return dataclasses.field(metadata={LAW: law, ADAPTED: is_adapted}, **options)
 
 
 def laws_of(state: Any) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.errors import CheckpointError
-from quorate.core.resize import laws_of, resized
+from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.rounds.terms import check_change
 from quorate.train.checkpoint.schema import check_field, check_options
 from quorate.train.checkpoint.trained import Distributed
@@ -38,6 +39,7 @@ def restore_state(
     if strategy != one.strategy:
         return [*sentences, f"the state of {one.strategy} begins anew: the checkpoint is of {strategy}"]
     kinds = _kinds_of(worker.state)
+    adapted = {field.name for field in dataclasses.fields(worker.state) if field.metadata.get(ADAPTED)}
     for name, law in laws.items():
         if law == "drop":
             continue
@@ -46,7 +48,8 @@ def restore_state(
             raise CheckpointError(f"the checkpoint has no {name}, which {one.strategy} keeps")
         values = [parts_as_flats(fields[name], worker.peers.layout) for fields in kept]
         for given in values if name in kinds else ():
-            check_field(kinds[name], given, getattr(worker.state, name), f"{name} of {one.strategy}")
+            now = None if name in adapted else getattr(worker.state, name)
+            check_field(kinds[name], given, now, f"{name} of {one.strategy}")
         value = resized(law, f"{name} of {one.strategy}", values, rank, size)
         object.__setattr__(worker.state, name, value)
         if len(olds) != size and law != "same":
