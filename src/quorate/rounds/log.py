@@ -136,6 +136,8 @@ Marks = Sequence[tuple[int, int]]
 _MARKS = 8
 BRIDGE = 4
 """Rounds that may go by while a copy of a replica travels."""
+_RESULTS = 2
+"""That are being formed, and applied."""
 _CONTRIBUTIONS = 3
 """Of one worker: what is pending, what a round takes, and what is kept until it is known which."""
 
@@ -279,5 +281,5 @@ def at_once(agreed: Agreed, rank: int) -> int:
 
     The first leader is rank 0.
     """
-    results = min(BRIDGE + 1, agreed.log_bytes // max(1, agreed.vector_bytes))
-    return _CONTRIBUTIONS + (results if rank == 0 else 0)
+    kept = min(BRIDGE, agreed.log_bytes // max(1, agreed.vector_bytes))
+    return _CONTRIBUTIONS + (kept + _RESULTS if rank == 0 else 0)
