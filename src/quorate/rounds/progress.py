@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
 from quorate.rounds.terms import Agreed
 
@@ -33,6 +35,8 @@ class Progress:
         self.lock = threading.Lock()
         self.layout, self._mine = layout, wire
         self._wire = wire.channel("progress")
+        self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_once(agreed, wire.rank))]
+        """Their memory is there before the first step needs it."""
         self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell, self.blank)
         self.error: BaseException | None = None
         self.is_waiting = False
@@ -46,7 +50,13 @@ class Progress:
 
     def blank(self) -> Flat:
         """A vector to be filled, and then sent without being copied."""
+        with suppress(IndexError):
+            return self._spare.pop()
         return Flat.empty(self.layout, self._wire.empty)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Of vectors, from here on."""
+        self.layout, self._spare = layout, []
 
     # -- for the training thread
 

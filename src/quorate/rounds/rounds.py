@@ -43,7 +43,7 @@ class Rounds:
 
     def lay_out(self, layout: Layout) -> None:
         """Of contributions, on all workers after all have settled, before any goes on."""
-        self._progress.layout = layout
+        self._progress.lay_out(layout)
 
     @property
     def version(self) -> int:

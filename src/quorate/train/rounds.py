@@ -16,7 +16,7 @@ from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.measured import Measured, Told
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.log import Round, at_once
+from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.train.checkpoint.pending import kept_of, restore
@@ -69,8 +69,6 @@ class WorkerRounds:
         self._mean_held = 0
         self._rows = RoundRows(worker)
         self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
-        vectors = [self.rounds.blank() for _ in range(at_once(agreed, worker.rank))]
-        del vectors  # their memory is there now, and the first steps need not wait for it
 
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""

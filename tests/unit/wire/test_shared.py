@@ -144,3 +144,30 @@ def test_a_shape_with_negative_extents_is_refused(arena: Arena) -> None:
     for shape in ((-4, 8), (-4, -8)):
         with pytest.raises(ValueError, match="does not lie in its block"):
             lender(arena, 0).tensor(torch.float32, shape, (0, 1 << 20, 1 << 20, 0))
+
+
+def test_a_new_block_has_its_memory_before_anyone_writes_to_it(arena: Arena) -> None:
+    before = _pages_of(arena)
+    x = arena.empty(1 << 20, torch.uint8)
+    assert x.numel() == 1 << 20
+    if _pages_of(arena) == before:
+        pytest.skip("this kernel makes pages only as they are written to")
+    assert _pages_of(arena) - before >= (1 << 20) // 512
+
+
+def test_memory_that_was_given_back_is_there_again_where_its_block_is_taken(arena: Arena) -> None:
+    x = arena.empty(1 << 20, torch.uint8)
+    with_it = _pages_of(arena)
+    del x
+    y = arena.empty(1 << 19, torch.uint8)  # of another size: the first one's memory goes
+    gc.collect()
+    assert _pages_of(arena) < with_it
+    x = arena.empty(1 << 20, torch.uint8)
+    assert x.fill_(7).eq(7).all()
+    assert y.numel() == 1 << 19
+    assert _pages_of(arena) >= with_it
+
+
+def _pages_of(arena: Arena) -> int:
+    """In units of 512 bytes."""
+    return os.fstat(arena.fd).st_blocks
