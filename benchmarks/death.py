@@ -239,7 +239,7 @@ def one_by_one(folder: Path, draw: random.Random) -> list[float]:
 
 def kills(server: Any, side: str, draw: random.Random) -> list[float]:
     """The seconds after each kill of one training of ours."""
-    from quorate.launch.forked_request import RunRequest
+    from quorate.launch.warm.request import RunRequest
 
     with tempfile.TemporaryDirectory() as place:
         script = str(Path(__file__).resolve())
@@ -326,7 +326,7 @@ def main() -> int:
 
     from rich.progress import Progress
 
-    from quorate.launch.forked import RunServer
+    from quorate.launch.warm.run_server import RunServer
 
     settings: dict[str, Any] = {"workers": WORKERS, "pace": PACE, "trainings": trainings, "turns": turns}
     if "torchft" in parts and not is_there:

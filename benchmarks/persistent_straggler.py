@@ -20,7 +20,7 @@ import readings
 import record
 from trainings import ALL_REDUCE, DDP, QUORUM, SOLO, Runs, Setting, in_milliseconds
 
-from quorate.report.throughput import training_seconds
+from quorate.report.figures.throughput import training_seconds
 
 WORKERS, SLOW, TIMES = 4, 3, 3
 PACE = 0.05

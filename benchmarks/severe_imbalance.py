@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import record
 from trainings import ALL_REDUCE, DDP, MAJORITY, SCRIPT, SOLO, Runs, Setting, Side
 
-from quorate.launch.forked_request import VirtualRun
-from quorate.report.quality import curve_of
-from quorate.report.reading import RunRecords
+from quorate.launch.warm.request import VirtualRun
+from quorate.report.figures.quality import curve_of
+from quorate.report.reading.run import RunRecords
 
 WORKERS, BATCH = 8, 16
 MODULES = ("asyncio", "distutils", "email", "idlelib", "lib2to3", "multiprocessing", "tkinter", "unittest")

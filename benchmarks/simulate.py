@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import record
 from trainings import ALL_REDUCE, DDP, MAJORITY, SOLO, Runs, Setting, Side
 
-from quorate.report.reading import RunRecords
+from quorate.report.reading.run import RunRecords
 from quorate.simulation.calibrated import calibrated
 from quorate.simulation.checked import case_of, held_against, recorded_figures
 from quorate.simulation.figures import figures_of

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 
 from quorate.compare.grid import SCRIPT
-from quorate.launch.forked import IMPORTED, Run, RunServer
-from quorate.launch.forked_request import RunRequest, VirtualRun
-from quorate.launch.overrides import Overrides
-from quorate.report.reading import RunRecords, read_run
+from quorate.launch.warm.run_server import IMPORTED, Run, RunServer
+from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.launch.run.overrides import Overrides
+from quorate.report.reading.run import RunRecords, read_run
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at a run."""

@@ -27,8 +27,8 @@ from trainings import Runs, Setting, Side
 
 from quorate.compare.grid import SCRIPT
 from quorate.core.durations import Sampled
-from quorate.launch.forked_request import VirtualRun
-from quorate.report.reading import RunRecords
+from quorate.launch.warm.request import VirtualRun
+from quorate.report.reading.run import RunRecords
 
 LEAST, ABOVE, WIDTH, GREATEST = 1.7, 0.3, 1.37, 43.5
 PERIOD = 8

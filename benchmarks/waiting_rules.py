@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quorate.report.reading import RunRecords
+from quorate.report.reading.run import RunRecords
 from quorate.topology.reading import topology_of
 
 DRAWN = 4000

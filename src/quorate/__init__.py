@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quorate.data.sharding import shard as shard
-    from quorate.launch.checkpoints import load as load
-    from quorate.launch.checkpoints import save as save
-    from quorate.launch.join import join as join
-    from quorate.launch.recording import log as log
-    from quorate.launch.world import World as World
+    from quorate.launch.worker.checkpoints import load as load
+    from quorate.launch.worker.checkpoints import save as save
+    from quorate.launch.worker.join import join as join
+    from quorate.launch.worker.recording import log as log
+    from quorate.launch.worker.world import World as World
     from quorate.train.distributed import distribute as distribute
 
 __all__ = ["World", "distribute", "join", "load", "log", "save", "shard"]
 
 _PLACES = {
-    "join": "quorate.launch.join",
-    "load": "quorate.launch.checkpoints",
-    "save": "quorate.launch.checkpoints",
-    "log": "quorate.launch.recording",
-    "World": "quorate.launch.world",
+    "join": "quorate.launch.worker.join",
+    "load": "quorate.launch.worker.checkpoints",
+    "save": "quorate.launch.worker.checkpoints",
+    "log": "quorate.launch.worker.recording",
+    "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distributed",
     "shard": "quorate.data.sharding",
 }

@@ -8,7 +8,7 @@ from torch import nn
 
 from quorate.core.contracts import Wire
 from quorate.core.strategy import Strategy
-from quorate.launch.join import join
+from quorate.launch.worker.join import join
 from quorate.strategies import strategies
 from quorate.train.distributed import distribute
 from quorate.wire import current

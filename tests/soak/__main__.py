@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from quorate.launch.forked import RunServer
+from quorate.launch.warm.run_server import RunServer
 from tests.soak.kills import Soak, Trial, own_place
 
 SHOWN_EVERY = 20

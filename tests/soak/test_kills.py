@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.forked import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from tests.soak.kills import FAULTS, GOSSIP, Soak, Trial, own_place
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.train.checkpoint.saving import ROOT, TELL
 from quorate.wire import current
 from quorate.wire.virtual.network import Network

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.train.checkpoint.saving import ROOT, saving
 from quorate.train.checkpoint.tensor_file import FileOutput
 from quorate.wire import current

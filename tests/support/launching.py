@@ -15,7 +15,7 @@ LIMIT = 20.0
 _RUN = """
 import sys
 from pathlib import Path
-from quorate.launch.processes import Command, run_processes
+from quorate.launch.local.processes import Command, run_processes
 script, size, folder, grace = sys.argv[1:]
 sys.exit(run_processes(Command(script=script), int(size), Path(folder), grace=float(grace)))
 """

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.world import VirtualWorld

@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar
 
 from quorate.core.contracts import Board, Wire
 from quorate.core.errors import PeerFailed
-from quorate.launch.crew import Crew, status_in_words
+from quorate.launch.local.process_group import Crew, status_in_words
 from quorate.wire.board import SocketBoard
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import report_failure
@@ -40,7 +40,7 @@ STACK_SECONDS = 1.0
 """How long hung processes are given to write their stacks."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "quorate.launch.join", "pytest", "hypothesis"])
+_context.set_forkserver_preload(["torch", "torch.distributed", "quorate.launch.worker.join", "pytest", "hypothesis"])
 
 
 @dataclass(frozen=True)

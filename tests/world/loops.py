@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 
 STEPS = 6
 WIDTH = 12

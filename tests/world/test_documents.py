@@ -12,7 +12,7 @@ import pytest
 
 from quorate import strategies
 from quorate.cli.main import main
-from quorate.launch.virtual import run_script
+from quorate.launch.virtual.run import run_script
 from tests.architecture.test_documents import DOCUMENTS, blocks
 from tests.architecture.tree import ROOT
 

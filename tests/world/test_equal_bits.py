@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.wire.real.shared import is_possible
 from tests.support.processes import run_real_world
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.processes import Command, run_processes
-from quorate.launch.virtual import run_script
+from quorate.launch.local.processes import Command, run_processes
+from quorate.launch.virtual.run import run_script
 from tests.architecture.tree import ROOT
 
 CHECK = """

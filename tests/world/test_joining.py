@@ -18,7 +18,7 @@ import torch.distributed as dist
 import quorate
 from quorate.core.contracts import Board
 from quorate.core.records import records_of, rows
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.processes import run_real_board, run_real_world
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.processes import run_real_world
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -14,10 +14,10 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.records import records_of, rows
-from quorate.launch.forked import CAN_FORK, RunServer
-from quorate.launch.forked_request import RunRequest
-from quorate.launch.overrides import Overrides
-from quorate.launch.world import World
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.request import RunRequest
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.processes import run_real_world

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.processes import run_real_world
 from tests.world.loops import CASES, train
 

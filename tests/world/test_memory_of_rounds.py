@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from quorate.core.contracts import Wire
-from quorate.launch.join import join
+from quorate.launch.worker.join import join
 from quorate.train.distributed import distribute
 from quorate.wire import current
 from quorate.wire.real import shared

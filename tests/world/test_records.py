@@ -19,9 +19,9 @@ import quorate
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of, rows
-from quorate.launch.overrides import Overrides
-from quorate.launch.preparing import prepare
-from quorate.launch.world import World
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.worker.preparing import prepare
+from quorate.launch.worker.world import World
 from quorate.train.step_times import RECORDER
 from quorate.wire import current
 from quorate.wire.cost import all_reduce_bytes

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.train.distributed import OVERRIDE
 from quorate.wire import current
 from tests.support.processes import run_real_world

@@ -13,7 +13,7 @@ import torch
 
 from quorate.core.contracts import Board, Wire
 from quorate.core.errors import PeerFailed
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.processes import (
     WorkersFailed,
     outcomes_real,

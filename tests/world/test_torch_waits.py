@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import all_reduce
 
 import quorate
-from quorate.launch import whereabouts
-from quorate.launch.world import World
+from quorate.launch.worker import stack_report
+from quorate.launch.worker.world import World
 from quorate.wire import current
 from tests.support.processes import run_real_world
 
@@ -69,7 +69,7 @@ def waits_in(call: str, world: World) -> str | None:
 
     def look() -> None:
         while not said or said[-1] is None:
-            said.append(whereabouts.here(wire, place, main)["waits"])  # type: ignore[arg-type]
+            said.append(stack_report.here(wire, place, main)["waits"])  # type: ignore[arg-type]
             time.sleep(0.005)
         wire.board.set("said", b"1")
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.processes import run_real_world
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from quorate.cli.listing import registry
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.overrides import MOST_SEED, SHARES, Overrides
+from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000

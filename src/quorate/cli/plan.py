@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.launch.newcomers import Room
-from quorate.launch.overrides import Overrides
+from quorate.launch.local.newcomers import Room
+from quorate.launch.run.overrides import Overrides
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Show summary.json instead of where the page is.")] = False,
 ) -> None:
     """Write the report of a comparison, or of one run, from its records: page, summary and data."""
-    from quorate.report.folders import find_folder
+    from quorate.report.reading.folders import find_folder
     from quorate.report.write import write_report
 
     found = find_folder(folder)

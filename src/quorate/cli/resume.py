@@ -14,7 +14,7 @@ import typer
 
 from quorate.cli.scripts import is_file
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run_folder import RUNS
+from quorate.launch.run.folder import RUNS
 
 _TEXTS = ("strategy", "imbalance", "pace", "share", "compute")
 _ROWS = "resumed.jsonl"

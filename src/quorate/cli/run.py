@@ -21,13 +21,13 @@ from quorate.cli.scripts import check_module, check_script
 from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
-from quorate.launch.newcomers import Room
-from quorate.launch.overrides import Overrides
-from quorate.launch.run_folder import run_folder, usual_name, write_outcome, write_run
-from quorate.launch.run_lock import held
+from quorate.launch.local.newcomers import Room
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
+from quorate.launch.run.lock import held
 
 if TYPE_CHECKING:
-    from quorate.launch.processes import Conclusion
+    from quorate.launch.local.processes import Conclusion
 
 
 def run(
@@ -170,7 +170,7 @@ def _go(plan: Plan, go: Callable[[], Conclusion]) -> int:
 
 
 def _processes(plan: Plan) -> Callable[[], Conclusion]:
-    from quorate.launch.processes import Command, run_shown
+    from quorate.launch.local.processes import Command, run_shown
 
     command = Command(
         script=plan.script,
@@ -182,9 +182,9 @@ def _processes(plan: Plan) -> Callable[[], Conclusion]:
 
 
 def _virtual(plan: Plan) -> Callable[[], Conclusion]:
-    from quorate.launch.asking import asked_in_one_process, status_after
-    from quorate.launch.processes import Conclusion
-    from quorate.launch.virtual import run_script
+    from quorate.launch.run.requests import asked_in_one_process, status_after
+    from quorate.launch.local.processes import Conclusion
+    from quorate.launch.virtual.run import run_script
     from quorate.wire.virtual import Network, parse_compute
 
     seed = plan.overrides.seed or 0

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from quorate.core.errors import ConfigurationError
-from quorate.report.folders import find_run
+from quorate.report.reading.folders import find_run
 
 
 def trace(
@@ -21,7 +21,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="What was written, as one JSON object.")] = False,
 ) -> None:
     """Write the timeline of a run: who computed, who waited for whom, step by step."""
-    from quorate.report.trace import write_trace
+    from quorate.report.trace.trace import write_trace
 
     folder = find_run(run)
     if output is not None and (output.is_dir() or not output.parent.is_dir()):

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.compare import CompareCommand, compare
+from quorate.cli.compare.verb import CompareCommand, compare
 from quorate.cli.config import ConfiguredCommand
 from quorate.cli.doctor.verb import doctor
 from quorate.cli.explain import explain
@@ -21,7 +21,7 @@ from quorate.cli.join import join
 from quorate.cli.listing import list_names
 from quorate.cli.report import report
 from quorate.cli.run import run
-from quorate.cli.simulate import simulate
+from quorate.cli.simulate.verb import simulate
 from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.telling import tell

@@ -23,7 +23,7 @@ import quorate
 from quorate.core.settings import settings_for
 from quorate.core.workload import Workload, per_example, total
 from quorate.data.assignment import epoch_order
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.workloads import workloads
 
 

@@ -6,17 +6,17 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quorate.report.arms import arm_of
-from quorate.report.cautions import cautions_of
-from quorate.report.fairness import fairness_of
-from quorate.report.figures import RunFigures, figures_of
+from quorate.report.figures.arms import arm_of
+from quorate.report.figures.cautions import cautions_of
+from quorate.report.figures.fairness import fairness_of
+from quorate.report.figures.run import RunFigures, figures_of
 from quorate.report.markdown import markdown
-from quorate.report.planned import Planned, planned_in
+from quorate.report.reading.planned import Planned, planned_in
 from quorate.report.plot_data import tables
 from quorate.report.schema import Reproduce, Summary
-from quorate.report.time_use import edges_for
-from quorate.report.tuning import trials_of
-from quorate.report.verdict import verdict_of
+from quorate.report.figures.time_use import edges_for
+from quorate.report.figures.tuning import trials_of
+from quorate.report.figures.verdict import verdict_of
 
 SUMMARY = "summary.json"
 

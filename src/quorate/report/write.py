@@ -14,7 +14,7 @@ def write_report(folder: Path) -> Path:
 
     Raises `ConfigurationError` where there is no run and no comparison.
     """
-    from quorate.report.page import page
+    from quorate.report.page.page import page
 
     summary = summarize(folder)
     write_summary(folder, summary)

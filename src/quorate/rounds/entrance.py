@@ -9,34 +9,31 @@ the same stretch; otherwise it copies anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorate.rounds.log import Log
-
-if TYPE_CHECKING:
-    from quorate.rounds.leader import Leader
 
 
 class Entrance:
     """Those outside, of whom some are ready."""
 
-    def __init__(self, log: Log, leader: Leader) -> None:
-        self._log, self._leader = log, leader
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._ready: set[int] = set()
 
-    def heard(self, rank: int, says: dict[str, Any], now: float) -> None:
-        """Something from `rank`, which is outside; what else it may say it says again when it is inside."""
+    def knocked(self, rank: int, says: dict[str, Any]) -> int | None:
+        """`rank` asks to be let in, or for a copy: the newest round it has, as far as that counts (-1: none).
+
+        None where it asks for neither.
+        """
         note = says.get("note")
-        if says["kind"] == "behind":
-            self._leader.behind(rank, says, now)
-        elif says["kind"] == "got":
-            self._leader.got(rank, says["number"], now)
-        elif note == "enter" and says["stretch"] == self._log.stretch:
+        if note == "enter" and says["stretch"] == self._log.stretch:
             self._ready.add(rank)
-            self._leader.bring_up(rank, says, now)  # also where it misses nothing: a new leader does not know that
-        elif note in ("enter", "copy"):
+            return int(says["logged"])  # also where it misses nothing: a new leader does not know that
+        if note in ("enter", "copy"):
             self._ready.discard(rank)
-            self._leader.bring_up(rank, {**says, "logged": -1}, now)
+            return -1
+        return None
 
     def let_in(self, number: int, has: Mapping[int, int], *, settles: bool) -> tuple[int, ...]:
         """Who steps from round `number` on; `has` says which round each has."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat
 from quorate.rounds.asking import Asking
-from quorate.rounds.calls import Calls, Stepper
+from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Copies
 from quorate.rounds.entrance import Entrance
@@ -68,7 +68,7 @@ class Leader:
         self._copies = Copies(rank)
         self._wanted = 0
         """The newest request that a round be kept."""
-        self.entrance = Entrance(log, self)
+        self._entrance = Entrance(log)
         self.is_over = False
         for rank in log.joined:
             self.calls.comes(rank, log.newest)
@@ -93,6 +93,15 @@ class Leader:
             worker.is_present = True
             self.bring_up(rank, says, now)
 
+    def heard_outside(self, rank: int, says: dict[str, Any], now: float) -> None:
+        """From `rank`, which is outside; what else it may say it says again when it is inside."""
+        if says["kind"] == "behind":
+            self.behind(rank, says, now)
+        elif says["kind"] == "got":
+            self.got(rank, says["number"], now)
+        elif (logged := self._entrance.knocked(rank, says)) is not None:
+            self.bring_up(rank, {**says, "logged": logged}, now)
+
     def behind(self, rank: int, says: dict[str, Any], now: float) -> None:
         """`rank` misses rounds."""
         self._copies.ended(rank)
@@ -113,7 +122,7 @@ class Leader:
             self._asking.forget(rank)
             if self.gathering is not None:
                 self.gathering.until.pop(rank, None)
-        self.entrance.are_gone(set(ranks))
+        self._entrance.are_gone(set(ranks))
         for other in self._copies.are_gone(ranks):
             self._send(other, {"kind": "again"}, None)
         if self.gathering is not None:
@@ -170,10 +179,8 @@ class Leader:
         if gathering is not None and now >= self.looks_at:
             self._look(gathering, now)
         while self.gathering is None and not self.is_over:
-            if self._resumes:
+            if self._resumes or self.calls.may_start():
                 self._resumes = False
-                self._begin(now, settles=False)
-            elif self.calls.may_start():
                 self._begin(now, settles=False)
             elif self.calls.may_settle():
                 self._begin(now, settles=True)
@@ -192,14 +199,11 @@ class Leader:
     def _begin(self, now: float, *, settles: bool) -> None:
         number = self.calls.begin()
         assert number == self._log.newest + 1
-        expected = [rank for rank, worker in enumerate(self.calls.workers) if self._is_asked(worker, settles)]
-        self.gathering = Gathering(number, now, settles, {rank: self._silent_at(rank, now) for rank in expected})
+        asked = [r for r, w in enumerate(self.calls.workers) if w.is_present or (settles and w.activity != "gone")]
+        self.gathering = Gathering(number, now, settles, {rank: self._silent_at(rank, now) for rank in asked})
         for rank, worker in enumerate(self.calls.workers):
             if worker.activity != "gone":  # also the absent ones: it wakes them up
                 self._send(rank, {"kind": "start", "number": number}, None)
-
-    def _is_asked(self, worker: Stepper, settles: bool) -> bool:
-        return worker.is_present or (settles and worker.activity != "gone")
 
     def _silent_at(self, rank: int, now: float) -> float:
         """When `rank`, asked now, has not answered."""
@@ -221,11 +225,10 @@ class Leader:
             gathering.is_extended = True  # it is this worker that stood still: the answers may be here already
             gathering.until = {rank: max(at, now + self.agreed.grace) for rank, at in gathering.until.items()}
             return
-        missing = gathering.until.keys() - gathering.given.keys() - {self.rank}
-        silent = {rank for rank in missing if now >= gathering.until[rank]}
+        answered = gathering.given.keys() | {self.rank}
+        silent = [rank for rank, at in gathering.until.items() if rank not in answered and now >= at]
         self.are_absent(silent)
-        for rank in silent:
-            del gathering.until[rank]
+        gathering.until = {rank: at for rank, at in gathering.until.items() if rank not in silent}
         self._form_if_whole(gathering, now)
 
     def _form_if_whole(self, gathering: Gathering, now: float) -> None:
@@ -240,15 +243,14 @@ class Leader:
             if one.vector is not None and one.step > best_step:
                 best_step, best_options = one.step, one.options
         workers = self.calls.workers
-        entering = self.entrance.let_in(gathering.number, self._has, settles=gathering.settles)
-        live = self.calls.counted_at(now)
+        entering = self._entrance.let_in(gathering.number, self._has, settles=gathering.settles)
         contributors = {rank: one.stalenesses for rank, one in given.items() if one.vector is not None}
         formed = Round(
             number=gathering.number,
             term=self.term,
             sum=sum_of([one.vector for one in given.values() if one.vector is not None], self._blank),
             weight=sum(one.weight for one in given.values()),
-            live=self.calls.live if gathering.settles else max(1, live, len(contributors)),
+            live=self.calls.live if gathering.settles else max(1, self.calls.counted_at(now), len(contributors)),
             options=best_options,
             step=best_step,
             contributors=contributors,

@@ -142,7 +142,7 @@ class Member:
                 self._tell(source, {"kind": "pong"}, None)
             return  # this member leads no more: whoever said it says it again to the next leader
         if leader.is_outside(source):
-            leader.entrance.heard(source, says, now)
+            leader.heard_outside(source, says, now)
             return
         leader.heard(source, says, now)
         if kind == "note":

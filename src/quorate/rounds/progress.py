@@ -18,7 +18,7 @@ from quorate.rounds.member import Member
 from quorate.rounds.terms import Agreed
 
 _TAG = "rounds"
-_NEWS = "news"
+NEWS = "news"
 _LEASE = "lease"
 _IDLE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.01
@@ -67,6 +67,11 @@ class Progress:
     def carry(self, to: int, says: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Send another worker's member a message with tensors of any kind."""
         self._wire.send(Message(tuple(tensors), says, shared=True), to, _TAG)
+
+    def check(self) -> None:
+        """Raise what has ended the task."""
+        if self.error is not None:
+            raise self.error
 
     def close(self) -> None:
         """End the task."""
@@ -177,4 +182,4 @@ class Progress:
         self._wire.send(Message(() if vector is None else vector.parts, says, shared=True), to, _TAG)
 
     def _tell(self) -> None:
-        self._mine.send(Message(), self._mine.rank, _NEWS)
+        self._mine.send(Message(), self._mine.rank, NEWS)

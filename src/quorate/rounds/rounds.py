@@ -9,17 +9,15 @@ from typing import Any
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, give_copies, say_over
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.pending import Kept
 from quorate.rounds.progress import Progress
 from quorate.rounds.replica import Replica
 from quorate.rounds.terms import Agreed, check, check_change
-from quorate.rounds.waits import Wait
 from quorate.wire.survivors import Survivors
 
-_NEWS = "news"
-_LOOK_SECONDS = 5.0
 _MEETING_SECONDS = 0.02
 
 
@@ -29,10 +27,10 @@ class Rounds:
     def __init__(self, wire: Wire, agreed: Agreed, layout: Layout, replica: Replica) -> None:
         check(agreed)
         self.agreed, self._wire, self._replica = agreed, wire, replica
-        self._news = wire.receive(wire.rank, _NEWS)
         self._progress = Progress(wire, agreed, layout)
         self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.outlives else wire
         self._member = self._progress.member
+        self._arrival = Arrival(wire, self._progress, self.give_copies)
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
         self._stretch = -1
         """Of one that joins: where its copy is from."""
@@ -80,13 +78,13 @@ class Rounds:
         started = member.started
         if started > self.version:
             self._progress.say({"note": "ride", "computing": started if waits else self.version})
-            return Wait(self, started, is_called_for=False)
+            return Wait(self._arrival, started, is_called_for=False)
         self._progress.say({"note": "call", "since": started, "computing": None if waits else self.version})
-        return Wait(self, started + 1)
+        return Wait(self._arrival, started + 1)
 
     def goes_on(self) -> None:
-        """The worker computes, whatever it waited for: the round it had called for may be void."""
-        self._progress.say({"note": "ride", "computing": self.version})
+        """The worker computes, whatever it waited for."""
+        self._arrival.goes_on()
 
     def waits(self) -> None:
         """The worker waits for the others elsewhere, until `goes_on`: no round waits for it."""
@@ -102,7 +100,7 @@ class Rounds:
         self._progress.say({"note": "back", "computing": self.version})
         newest = self._member.started
         while self.version < newest:
-            self.until(min(self.version + 1, newest), is_called_for=False)
+            self._arrival.until(min(self.version + 1, newest), is_called_for=False)
             yield from self.completed()
             newest = min(newest, self._member.started)
 
@@ -112,8 +110,8 @@ class Rounds:
         while self._member.is_outside:
             knocking.knock(self._stretch)
             with suppress(WireTimeout):
-                self._next_news(KNOCK_SECONDS)
-            self._raise()
+                self._arrival.next_news(KNOCK_SECONDS)
+            self._progress.check()
             yield from self.completed()
             knocking.check()
         self._wire.come()
@@ -129,8 +127,7 @@ class Rounds:
             member.applied = one.number
             if one.saves:
                 self._reached(one.number, one.term, in_step=in_step)
-        while self._news.done():
-            self._next_news()
+        self._arrival.drain()
         self.give_copies()
 
     def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
@@ -155,7 +152,7 @@ class Rounds:
                 if not ended:
                     return
             else:
-                self.until(self._member.applied + 1)
+                self._arrival.until(self._member.applied + 1)
 
     def _meet(self) -> None:
         """Return when all workers have come; one that still misses something gets a copy meanwhile."""
@@ -172,52 +169,6 @@ class Rounds:
             with suppress(WireTimeout):
                 met.wait(_MEETING_SECONDS)
         met.wait()
-
-    def until(self, number: int, timeout: float | None = None, *, is_called_for: bool = True) -> None:
-        """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`.
-
-        One that was not called for, only known to have started, may be void under another leader: this returns then.
-        """
-        member, progress = self._member, self._progress
-        limit = self._wire.timeout if timeout is None else timeout
-        clock = self._wire.clock
-        begin, term = clock.now(), member.term
-        progress.is_waiting = True
-        try:
-            if not self.is_there(number):
-                progress.say({"look": True})
-            while not self.is_there(number) and (is_called_for or member.term == term):
-                self._raise()
-                if member.copies_wanted or member.entries_wanted:
-                    self.give_copies()
-                left = limit - (clock.now() - begin)
-                try:
-                    self._next_news(min(left, _LOOK_SECONDS))
-                except WireTimeout:
-                    if left <= _LOOK_SECONDS:
-                        raise WireTimeout(
-                            f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
-                            f"is the newest, and rank {member.leads} leads"
-                        ) from None
-        finally:
-            progress.is_waiting = False
-
-    def _await(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            self._raise()
-            self._next_news()
-
-    def _next_news(self, timeout: float | None = None) -> None:
-        self._news.wait(timeout)
-        self._news = self._wire.receive(self._wire.rank, _NEWS)
-
-    def is_there(self, number: int) -> bool:
-        """Whether `until(number)` would return at once."""
-        return self._member.log.newest >= number or self._member.copy is not None
-
-    def _raise(self) -> None:
-        if self._progress.error is not None:
-            raise self._progress.error
 
     def _may_apply(self, *, in_step: bool) -> bool:
         """Take a copy that has come; whether a further round may be applied."""
@@ -242,7 +193,7 @@ class Rounds:
         before, member.applied = member.applied, says["number"]
         jumps = member.jumps
         self._progress.say({"jump": {key: says[key] for key in COPIED}})
-        self._await(lambda: member.jumps > jumps)
+        self._arrival.expect(lambda: member.jumps > jumps)
         marked = max((number for number, _ in says["marks"]), default=0)
         if marked == member.applied:
             self._reached(marked, says["log_term"], in_step=in_step)
@@ -267,7 +218,7 @@ class Rounds:
     def _reached(self, number: int, term: int, *, in_step: bool) -> None:
         self._is_due = not self._replica.reached(number, term, in_step=in_step)
         if self._is_due and not self._is_closed:
-            self.goes_on()  # with the parameters of this round, whatever it was to wait for
+            self._arrival.goes_on()  # with the parameters of this round, whatever it was to wait for
 
     def keep(self) -> Kept:
         """What a checkpoint needs of this worker as it is after the newest round it has applied."""
@@ -277,7 +228,7 @@ class Rounds:
         else:
             keeping.kept = None
             self._progress.say({"keep": True})
-            self._await(lambda: keeping.kept is not None)
+            self._arrival.expect(lambda: keeping.kept is not None)
         self._is_due = False
         assert keeping.kept is not None
         return keeping.kept
@@ -287,7 +238,7 @@ class Rounds:
         keeping = self._member.keeping
         keeping.kept = kept
         self._progress.say({"restore": True})
-        self._await(lambda: keeping.kept is None)
+        self._arrival.expect(lambda: keeping.kept is None)
         self._is_due = False
 
     def give_copies(self) -> None:

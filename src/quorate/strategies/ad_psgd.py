@@ -34,13 +34,13 @@ from typing import ClassVar
 
 from quorate.core.contracts import Work
 from quorate.core.draws import mixed
-from quorate.core.kept_copy import KeptCopy
+from quorate.strategies.parts.kept_copy import KeptCopy
 from quorate.core.neighbours import Answer, Request
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
 from quorate.topology.living import among
 
 

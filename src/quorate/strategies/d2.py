@@ -37,7 +37,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
 
 
 @dataclass(kw_only=True)

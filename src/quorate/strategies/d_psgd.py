@@ -37,8 +37,8 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import OnGraph, own_copy
-from quorate.strategies.gossip_momenta import GossipWithMomenta
+from quorate.strategies.parts.gossip import OnGraph, own_copy
+from quorate.strategies.parts.gossip_momenta import GossipWithMomenta
 
 
 @dataclass(kw_only=True)

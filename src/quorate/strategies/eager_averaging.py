@@ -30,8 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from quorate.core.common_point import CommonPoint
-from quorate.core.local_steps import every
+from quorate.strategies.parts.common_point import CommonPoint
+from quorate.strategies.parts.local_steps import every
 from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register

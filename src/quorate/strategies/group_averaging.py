@@ -39,7 +39,7 @@ from quorate.core.neighbours import Request
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
-from quorate.core.turns import Turns, mean_of
+from quorate.strategies.parts.turns import Turns, mean_of
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.local_steps import Every, LocalSteps, every
+from quorate.strategies.parts.local_steps import Every, LocalSteps, every
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.topology import Edge

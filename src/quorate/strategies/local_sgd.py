@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from quorate.core.local_steps import Every, LocalSteps, every
+from quorate.strategies.parts.local_steps import Every, LocalSteps, every
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register

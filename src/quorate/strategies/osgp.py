@@ -32,12 +32,12 @@ from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Given, UnderWay, added_up
-from quorate.core.push_sum import PushSum
+from quorate.strategies.parts.push_sum import PushSum
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, check_patience, own_copy
+from quorate.strategies.parts.gossip import Gossip, OnGraph, check_patience, own_copy
 
 
 @dataclass(kw_only=True)

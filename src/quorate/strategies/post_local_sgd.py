@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.local_steps import LocalSteps
+from quorate.strategies.parts.local_steps import LocalSteps
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat

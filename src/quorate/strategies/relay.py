@@ -34,7 +34,7 @@ from quorate.core.strategy import Worker
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
 from quorate.topology.living import among
 
 

@@ -33,11 +33,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.neighbours import Given
-from quorate.core.push_sum import PushSum
+from quorate.strategies.parts.push_sum import PushSum
 from quorate.core.strategy import Worker
 from quorate.strategies import register
-from quorate.strategies.gossip import OnGraph, check_patience
-from quorate.strategies.gossip_momenta import GossipWithMomenta
+from quorate.strategies.parts.gossip import OnGraph, check_patience
+from quorate.strategies.parts.gossip_momenta import GossipWithMomenta
 
 
 @dataclass(kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from quorate.core.fragments import fragments_of
-from quorate.core.local_steps import Every, every
-from quorate.core.outer_steps import Outer, OuterSteps
+from quorate.strategies.parts.fragments import fragments_of
+from quorate.strategies.parts.local_steps import Every, every
+from quorate.strategies.parts.outer_steps import Outer, OuterSteps
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.post_local_sgd import PostLocalSGD

@@ -18,10 +18,10 @@ from quorate.compare.execute import Executed, Interrupt, execute
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject, read_plan
 from quorate.core.errors import ConfigurationError
-from quorate.launch.forked import CAN_FORK, RunServer
-from quorate.launch.forked_request import RunRequest
-from quorate.launch.processes import Conclusion
-from quorate.report.planned import planned_in
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.request import RunRequest
+from quorate.launch.local.processes import Conclusion
+from quorate.report.reading.planned import planned_in
 from tests.support.launching import is_running, until
 
 COMMAND = ["quorate", "compare"]
@@ -29,7 +29,7 @@ SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 from quorate.core.records import Recorder, Step, records_of
-from quorate.launch.overrides import overrides_here
+from quorate.launch.run.overrides import overrides_here
 
 rank, folder, told = int(os.environ["RANK"]), Path(os.environ["QUORATE_RUN"]), overrides_here()
 arm, here = told.strategy, Path(sys.argv[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from quorate.core.neighbours import Request
-from quorate.core.turns import Turns, mean_of
+from quorate.strategies.parts.turns import Turns, mean_of
 from quorate.core.vectors import Flat, Layout, Part
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.orphans import watch_launcher
-from quorate.launch.overrides import overrides_here
+from quorate.launch.local.orphans import watch_launcher
+from quorate.launch.run.overrides import overrides_here
 
 ALONE = "import quorate; quorate.join()"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch import forked
-from quorate.launch.forked import CAN_FORK, RunServer
-from quorate.launch.forked_request import RunRequest, VirtualRun
-from quorate.launch.overrides import Overrides
-from quorate.launch.processes import Conclusion
+from quorate.launch.warm import run_server as forked
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.local.processes import Conclusion
 from tests.support.launching import is_running, until
 
 LIMIT = 30.0
@@ -273,8 +273,8 @@ def _children_of(pid: int) -> list[int]:
 _CLIENT = """
 import sys
 from pathlib import Path
-from quorate.launch.forked import RunServer
-from quorate.launch.forked_request import RunRequest
+from quorate.launch.warm.run_server import RunServer
+from quorate.launch.warm.request import RunRequest
 with RunServer(is_forking=sys.argv[3] == 'True', imported=()) as server:
     server.start(RunRequest(script=sys.argv[1], size=2, folder=Path(sys.argv[2]))).wait()
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.launch.meeting import meet_on_this_host
-from quorate.launch.other_launchers import Seat, first_host, seat_here
+from quorate.launch.worker.meeting import meet_on_this_host
+from quorate.launch.worker.other_launchers import Seat, first_host, seat_here
 from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
 
 OPEN_MPI = {

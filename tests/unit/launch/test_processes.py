@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import PeerFailed
-from quorate.launch.crew import Crew, Ending, status_in_words
-from quorate.launch.overrides import Overrides
-from quorate.launch.processes import Command, environment, run_processes
-from quorate.launch.verdict import log_of
+from quorate.launch.local.process_group import Crew, Ending, status_in_words
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.local.processes import Command, environment, run_processes
+from quorate.launch.local.verdict import log_of
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure
 from tests.support.launching import Launch, is_running, until
@@ -372,7 +372,7 @@ def test_what_workers_have_started_dies_with_a_killed_launcher(
 def test_where_the_kernel_does_not_see_to_it_a_pipe_does(tmp_path: Path) -> None:
     text = """
     import os, sys, time
-    from quorate.launch.orphans import watch_launcher
+    from quorate.launch.local.orphans import watch_launcher
     watch_launcher()
     print(os.environ.get('QUORATE_LAUNCHER_FD'), flush=True)
     time.sleep(60)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
-from quorate.launch.crew import Ending
-from quorate.launch.run_folder import run_folder, usual_name, write_run
-from quorate.launch.verdict import cause_of, last_lines, verdict
+from quorate.launch.local.process_group import Ending
+from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.launch.local.verdict import cause_of, last_lines, verdict
 
 
 def test_a_usual_name_is_a_name_and_never_twice_the_same(tmp_path: Path) -> None:

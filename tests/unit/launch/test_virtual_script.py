@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.virtual import INTERRUPTED, run_script
+from quorate.launch.virtual.run import INTERRUPTED, run_script
 
 PREAMBLE = "from quorate.wire import current\nwire = current.here().wire\n"
 
@@ -252,7 +252,7 @@ def test_an_exception_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().err
     assert status == 1
     assert "[rank 1] KeyError: 'by hand'" in shown
-    assert "launch/virtual.py" not in shown, "the traceback begins in the script"
+    assert "launch/virtual/run.py" not in shown, "the traceback begins in the script"
     assert shown.count("Traceback") == 1
     assert shown.endswith("quorate: ranks 0 and 2 stopped because rank 1 had failed\n")
     assert "KeyError: 'by hand'" in logs[1]
@@ -320,7 +320,7 @@ def test_ctrl_c_ends_every_wait(tmp_path: Path) -> None:
         "try:\n    while True:\n        wire.barrier().wait()\n"
         "except KeyboardInterrupt:\n    print('told', flush=True)\n    raise\n"
     )
-    start = f"import sys; from quorate.launch.virtual import run_script; sys.exit(run_script({str(script)!r}, (), 3))"
+    start = f"import sys; from quorate.launch.virtual.run import run_script; sys.exit(run_script({str(script)!r}, (), 3))"
     process = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

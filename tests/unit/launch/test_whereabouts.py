@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.launch.whereabouts import compose, odd_one_out
+from quorate.launch.worker.stack_report import compose, odd_one_out
 
 
 def waits(operation: str, since: float = 0.0) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
 from quorate.report.charts.shares import Spending, share_chart
-from quorate.report.time_use import ACTIVITIES
+from quorate.report.figures.time_use import ACTIVITIES
 
 finite_floats = st.floats(-1e9, 1e9)
 WIDTHS = pytest.mark.parametrize("width", [340.0, 940.0])

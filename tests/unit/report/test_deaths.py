@@ -10,9 +10,10 @@ import pytest
 
 from quorate.core.records import Step
 from quorate.report.closing import closing_line
-from quorate.report.deaths import Death, death_of, each_once, moved, standstill
-from quorate.report.page import page
-from quorate.report.reading import read_run
+from quorate.report.reading.deaths import Death, death_of, standstill
+from quorate.report.reading.events import each_once, moved
+from quorate.report.page.page import page
+from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
 
 ROW = {"kind": "gone", "time": 3.0, "rank": 1, "host": "h", "reason": "was killed", "round": 7, "left": 2}

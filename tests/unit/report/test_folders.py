@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.report.folders import find_folder, find_run, runs_of
+from quorate.report.reading.folders import find_folder, find_run, runs_of
 from tests.support.made_records import make_comparison, make_run
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quorate.report.closing import closing_line
-from quorate.report.deaths import Death
-from quorate.report.joinings import (
+from quorate.report.reading.deaths import Death
+from quorate.report.reading.joinings import (
     Joining,
     comparable,
     is_newcomer,
@@ -19,14 +19,14 @@ from quorate.report.joinings import (
     replaced_by,
     seconds_to_join,
 )
-from quorate.report.lateness import skew_of
-from quorate.report.meetings import meetings_of
-from quorate.report.page import page
-from quorate.report.quality import losses_of
-from quorate.report.reading import read_run
+from quorate.report.figures.lateness import skew_of
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.page.page import page
+from quorate.report.figures.quality import losses_of
+from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
-from quorate.report.throughput import window_of
-from quorate.report.trace import write_trace
+from quorate.report.figures.throughput import window_of
+from quorate.report.trace.trace import write_trace
 
 START = {"kind": "start", "host": "h", "pid": 1, "clock": "monotonic", "wall": 1e9, "device": "cpu", "seed": 0}
 ROW = {"kind": "joined", "time": 10.0, "rank": 2, "round": 10, "live": 2}

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from quorate.report.page import SECTIONS, page
+from quorate.report.page.page import SECTIONS, page
 from quorate.report.schema import Arm, Change, Estimate, Summary
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison
@@ -452,5 +452,5 @@ def test_a_long_verdict_has_a_line_for_each_part() -> None:
 
 
 def test_it_is_made_without_torch() -> None:
-    code = "import sys, quorate.report.page; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, quorate.report.page.page; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quorate.core.records import records_of
-from quorate.report.reading import RunRecords, read_run
-from quorate.report.spans import Spans
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.reading.spans import Spans
 from tests.support.made_records import KILLED, make_run
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorate.core.records import records_of
-from quorate.report.distances import distances_of
-from quorate.report.page import page
-from quorate.report.reading import read_run
+from quorate.report.figures.distances import distances_of
+from quorate.report.page.page import page
+from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
 from tests.support.made_records import make_run
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from quorate.core.records import Step, records_of
-from quorate.report.in_step import side_by_side, waiting_in_step
-from quorate.report.meetings import meetings_of
-from quorate.report.reading import RunRecords, read_run
-from quorate.report.round_figures import figures_of_rounds
-from quorate.report.rounds import (
+from quorate.report.figures.in_step import side_by_side, waiting_in_step
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.figures.rounds import figures_of_rounds
+from quorate.report.reading.rounds import (
     Merged,
     Round,
     last_arrivals,
@@ -25,8 +25,8 @@ from quorate.report.rounds import (
     take_back,
     wait_for_all,
 )
-from quorate.report.throughput import window_of
-from quorate.report.time_use import spent_in
+from quorate.report.figures.throughput import window_of
+from quorate.report.figures.time_use import spent_in
 from tests.support.made_records import make_run
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from quorate.report.statistics import (
+from quorate.report.figures.statistics import (
     chance_of_at_least,
     difference_verdict,
     mean_interval,

@@ -14,7 +14,7 @@ import pytest
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
-from quorate.report import arms
+from quorate.report.figures import arms
 from quorate.report.schema import Arm, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run

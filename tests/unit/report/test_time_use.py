@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from quorate.core.records import Step
-from quorate.report.meetings import meetings_of
-from quorate.report.reading import read_run
-from quorate.report.rounds import last_arrivals
-from quorate.report.time_use import (
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.run import read_run
+from quorate.report.reading.rounds import last_arrivals
+from quorate.report.figures.time_use import (
     ACTIVITIES,
     BINS,
     Spent,
@@ -23,7 +23,7 @@ from quorate.report.time_use import (
     totals_of,
     waiting_share,
 )
-from quorate.report.timeline import LANES, LEAST_STEPS, ROUNDS, STEPS, timeline_of
+from quorate.report.figures.timeline import LANES, LEAST_STEPS, ROUNDS, STEPS, timeline_of
 from tests.support.made_records import make_run
 
 

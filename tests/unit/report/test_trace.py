@@ -14,8 +14,8 @@ import pytest
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, Step, records_of, rows
-from quorate.report import trace
-from quorate.report.trace import activities, write_trace
+from quorate.report.trace import trace
+from quorate.report.trace.trace import activities, write_trace
 from tests.support.made_records import make_run
 
 Event = dict[str, Any]

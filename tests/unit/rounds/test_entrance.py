@@ -9,20 +9,9 @@ from quorate.rounds.entering import give_copies
 from quorate.rounds.entrance import Entrance
 
 
-class Leader:
-    """Notes whom it was to bring up, from which round on."""
-
-    def __init__(self) -> None:
-        self.brought: list[tuple[int, int]] = []
-
-    def bring_up(self, rank: int, says: dict[str, Any], now: float) -> None:
-        self.brought.append((rank, says["logged"]))
-
-
-def entrance(newest: int = 5, stretch: int = 0) -> tuple[Any, Leader]:
-    leader: Any = Leader()
+def entrance(newest: int = 5, stretch: int = 0) -> Entrance:
     log: Any = SimpleNamespace(newest=newest, stretch=stretch)
-    return Entrance(log, leader), leader
+    return Entrance(log)
 
 
 def note(kind: str, logged: int = 5, stretch: int = 0) -> dict[str, Any]:
@@ -30,47 +19,48 @@ def note(kind: str, logged: int = 5, stretch: int = 0) -> dict[str, Any]:
 
 
 def test_who_asks_for_a_copy_gets_one_and_is_not_let_in() -> None:
-    door, leader = entrance()
-    door.heard(3, note("copy"), 0.0)
-    assert leader.brought == [(3, -1)]
+    door = entrance()
+    assert door.knocked(3, note("copy")) == -1
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 
 def test_who_has_all_rounds_is_let_in_once() -> None:
-    door, leader = entrance()
-    door.heard(3, note("enter"), 0.0)
-    assert leader.brought == [(3, 5)], "who misses nothing: it is only noted"
+    door = entrance()
+    assert door.knocked(3, note("enter")) == 5, "who misses nothing: it is only noted"
     assert door.let_in(6, {3: 5}, settles=False) == (3,)
     assert door.let_in(7, {3: 6}, settles=False) == ()
 
 
 def test_who_lacks_rounds_gets_them_first() -> None:
-    door, leader = entrance()
-    door.heard(3, note("enter", logged=3), 0.0)
-    assert leader.brought == [(3, 3)]
+    door = entrance()
+    assert door.knocked(3, note("enter", logged=3)) == 3
     assert door.let_in(6, {3: 4}, settles=False) == ()
     assert door.let_in(7, {3: 6}, settles=False) == (3,)
 
 
 def test_a_copy_from_before_all_had_settled_is_worth_nothing() -> None:
-    door, leader = entrance(stretch=4)
-    door.heard(3, note("enter", stretch=0), 0.0)
-    assert leader.brought == [(3, -1)]
+    door = entrance(stretch=4)
+    assert door.knocked(3, note("enter", stretch=0)) == -1
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 
 def test_nobody_is_let_in_where_all_settle_nor_right_after_with_the_old_copy() -> None:
-    door, _ = entrance()
-    door.heard(3, note("enter"), 0.0)
+    door = entrance()
+    door.knocked(3, note("enter"))
     assert door.let_in(6, {3: 5}, settles=True) == ()
     assert door.let_in(7, {3: 6}, settles=False) == ()
 
 
 def test_the_dead_are_not_let_in() -> None:
-    door, _ = entrance()
-    door.heard(3, note("enter"), 0.0)
+    door = entrance()
+    door.knocked(3, note("enter"))
     door.are_gone({3})
     assert door.let_in(6, {3: 5}, settles=False) == ()
+
+
+def test_who_says_something_else_asks_for_nothing() -> None:
+    assert entrance().knocked(3, {"kind": "note", "note": "call"}) is None
+    assert entrance().knocked(3, {"kind": "pong"}) is None
 
 
 def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:

@@ -17,7 +17,7 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.rounds.pending import Ledger
 from quorate.train.checkpoint.encoding import ABOUT, decoded
 from quorate.train.checkpoint.folder import complete_ones, verify

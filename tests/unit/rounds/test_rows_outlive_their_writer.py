@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.records import Recorder, records_of
-from quorate.launch.world import World
-from quorate.report.reading import read_run
+from quorate.launch.worker.world import World
+from quorate.report.reading.run import read_run
 from quorate.train.step_times import RECORDER
 from quorate.wire import current
 from quorate.wire.faulty import Faulty

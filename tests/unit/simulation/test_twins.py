@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quorate.core.contracts import Wire
-from quorate.launch.join import join
+from quorate.launch.worker.join import join
 from quorate.simulation.busy import Modelled
 from quorate.simulation.links import Links
 from quorate.simulation.models import known, times_of

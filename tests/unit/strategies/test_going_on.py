@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.kept_trainings import in_world, train
 
 STEPS = 13

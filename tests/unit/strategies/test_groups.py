@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Request
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.topology.mixing import matrix, mixing_of
 from quorate.topology.reading import topology_of
 from tests.support.kept_trainings import in_world

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
-from quorate.core.fragments import among, fragments_of
+from quorate.strategies.parts.fragments import among, fragments_of
 from quorate.core.vectors import Flat
 from tests.support.local_trainings import SIZES, STEPS, Models, close, in_turn, net, run, train, trained
 

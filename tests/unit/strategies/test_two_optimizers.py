@@ -11,7 +11,7 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld

@@ -11,7 +11,7 @@ from torch import nn
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.core.strategy import Strategy, Worker
-from quorate.launch.join import join
+from quorate.launch.worker.join import join
 from quorate.strategies import strategies
 from quorate.train.backward import FORWARD_SHARE
 from quorate.train.distributed import distribute

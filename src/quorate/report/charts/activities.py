@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined
-from quorate.report.time_use import ACTIVITIES
+from quorate.report.figures.time_use import ACTIVITIES
 
 WORDS = {"communication": "communication (exposed)", "delay": "delay (injected)", "waiting": "waiting for others"}
 """Where the name of an activity needs more words."""

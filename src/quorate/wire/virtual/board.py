@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Board
 from quorate.core.errors import WireTimeout
 from quorate.wire.failure import FAILED, GONE
+from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Pending
-
-if TYPE_CHECKING:
-    from quorate.wire.virtual.stage import Stage
 
 
 class Keys(Pending[None]):
@@ -19,8 +16,8 @@ class Keys(Pending[None]):
 
     __slots__ = ("lacking",)
 
-    def __init__(self, stage: Stage, rank: int, keys: Sequence[str], timeout: float) -> None:
-        super().__init__(stage, rank, "board.wait", timeout)
+    def __init__(self, scene: Scene, rank: int, keys: Sequence[str], timeout: float) -> None:
+        super().__init__(scene, rank, "board.wait", timeout)
         self.lacking = dict.fromkeys(keys)
 
     def timed_out(self, seconds: float) -> WireTimeout:
@@ -32,8 +29,8 @@ class Keys(Pending[None]):
 class VirtualBoard(Board):
     """See `Board`; reading and writing take no virtual time."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
         self._values: dict[str, bytes] = {}
         self._counters: dict[str, int] = {}
         self._waits: dict[str, list[Keys]] = {}
@@ -41,16 +38,16 @@ class VirtualBoard(Board):
     def set(self, key: str, value: bytes) -> None:
         """Write, whatever was there."""
         self._values[key] = bytes(value)
-        if self._stage.is_traced:
-            self._stage.note(None, f"board {key} = {len(value)} bytes")
+        if self._scene.is_traced:
+            self._scene.note(None, f"board {key} = {len(value)} bytes")
         for wait in self._waits.pop(key, ()):
             del wait.lacking[key]
             if not wait.lacking and not wait.is_finished:
                 wait.finish(None)
         if key == FAILED:
-            self._stage.learn_of_failure(self._values[key])
+            self._scene.learn_of_failure(self._values[key])
         if key == GONE:
-            self._stage.learn_who_is_gone(self._values[key])
+            self._scene.learn_who_is_gone(self._values[key])
 
     def get(self, key: str) -> bytes | None:
         """Read; None where nothing is written."""
@@ -70,8 +67,8 @@ class VirtualBoard(Board):
 
     def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
         """Return when every key is written."""
-        stage = self._stage
-        wait = Keys(stage, stage.scheduler.running().rank, keys, stage.timeout)
+        scene = self._scene
+        wait = Keys(scene, scene.scheduler.running().rank, keys, scene.timeout)
         for key in keys:
             if key in self._values:
                 wait.lacking.pop(key, None)
@@ -91,7 +88,7 @@ class VirtualBoard(Board):
             for key in [key for key in table if key.startswith(prefix)]:
                 del table[key]
         if FAILED.startswith(prefix):
-            self._stage.learn_of_failure(None)
+            self._scene.learn_of_failure(None)
 
     def _forget(self, key: str, wait: Keys) -> None:
         waits = self._waits[key]

@@ -6,15 +6,12 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.wire.virtual.formation import copy, nbytes
+from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Departure, Pending
-
-if TYPE_CHECKING:
-    from quorate.wire.virtual.stage import Stage
 
 Address = tuple[str, int, str]
 """Channel, receiver, tag."""
@@ -23,27 +20,27 @@ Address = tuple[str, int, str]
 class Receipt(Pending[tuple[int, Message]]):
     """A message that `rank` waits for, from `source` or (None) from anyone; in vain where one of `needs` has died."""
 
-    __slots__ = ("_address", "_needs", "source")
+    __slots__ = ("_address", "_needs", "_post", "source")
 
     def __init__(
-        self, stage: Stage, address: Address, source: int | None, timeout: float, needs: Sequence[int]
+        self, scene: Scene, post: Post, address: Address, source: int | None, timeout: float, needs: Sequence[int]
     ) -> None:
-        super().__init__(stage, address[1], "receive", timeout)
-        self._address, self._needs = address, needs
+        super().__init__(scene, address[1], "receive", timeout)
+        self._post, self._address, self._needs = post, address, needs
         self.source = source
 
     def missing(self) -> Sequence[int]:
         """The sender, or all others; and the dead that were needed."""
-        dead = [rank for rank in self._needs if rank in self._stage.gone and rank != self.source]
+        dead = [rank for rank in self._needs if rank in self._scene.gone and rank != self.source]
         if self.source is not None:
             return (self.source, *dead)
-        return [rank for rank in range(self._stage.size) if rank != self.rank]
+        return [rank for rank in range(self._scene.size) if rank != self.rank]
 
     def can_come_from(self, rank: int) -> bool:
         """Whether a message is on its way; a wait for anyone needs no particular worker."""
         if self.source is None:
-            return rank not in self._needs or rank not in self._stage.gone
-        return rank == self.source and self._stage.post.is_on_its_way(self._address, rank)
+            return rank not in self._needs or rank not in self._scene.gone
+        return rank == self.source and self._post.is_on_its_way(self._address, rank)
 
 
 class Box:
@@ -59,32 +56,32 @@ class Box:
 class Post:
     """All messages of a virtual world that were sent and not received."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
         self._boxes: dict[Address, Box] = {}
         self._busy_until: dict[tuple[int, int], float] = {}
         self._on_their_way: dict[tuple[int, int], deque[tuple[Address, Message]]] = {}
 
     def send(self, source: int, address: Address, message: Message) -> Departure:
         """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link."""
-        stage, target = self._stage, address[1]
+        scene, target = self._scene, address[1]
         header, header_bytes = _as_json(message)
         tensors = tuple((x.detach() if message.shared else copy(x)) for x in message.tensors)
         copied = Message(tensors, header, message.shared)
         size = nbytes(message.tensors) + header_bytes
-        now = stage.scheduler.own_now()
-        if stage.is_traced:
-            stage.note(source, f"send {size} bytes to {target} as {address[2]} on {address[0]}")
+        now = scene.scheduler.own_now()
+        if scene.is_traced:
+            scene.note(source, f"send {size} bytes to {target} as {address[2]} on {address[0]}")
         if source == target:
             self._deliver(source, address, copied)
-            return Departure(stage, now, target)
-        link = stage.network.link(source, target)
+            return Departure(scene, now, target)
+        link = scene.network.link(source, target)
         way = (source, target)
         gone = max(now, self._busy_until.get(way, 0.0)) + link.transmission(size)
         self._busy_until[way] = gone
         self._on_their_way.setdefault(way, deque()).append((address, copied))
-        stage.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
-        return Departure(stage, gone, target)
+        scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
+        return Departure(scene, gone, target)
 
     def tell(self, address: Address, message: Message) -> None:
         """Give the receiver a message of its own, at any time."""
@@ -92,7 +89,7 @@ class Post:
 
     def receive(self, address: Address, source: int | None, timeout: float, needs: Sequence[int]) -> Receipt:
         """The next message at `address` that is not promised to an earlier receive."""
-        receipt = Receipt(self._stage, address, source, timeout, needs)
+        receipt = Receipt(self._scene, self, address, source, timeout, needs)
         box = self._boxes.setdefault(address, Box())
         for place, (sender, message) in enumerate(box.messages):
             if source is None or source == sender:
@@ -112,8 +109,8 @@ class Post:
         self._deliver(source, address, message)
 
     def _deliver(self, source: int, address: Address, message: Message) -> None:
-        if self._stage.is_traced:
-            self._stage.note(address[1], f"got {address[2]} from {source} on {address[0]}")
+        if self._scene.is_traced:
+            self._scene.note(address[1], f"got {address[2]} from {source} on {address[0]}")
         box = self._boxes.setdefault(address, Box())
         for place, receipt in enumerate(box.receipts):
             if receipt.source is None or receipt.source == source:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from quorate.core.errors import Mismatch
 from quorate.wire.virtual.formation import Given, form, nbytes
 from quorate.wire.virtual.network import collective_seconds
+from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Pending, in_words
-
-if TYPE_CHECKING:
-    from quorate.wire.virtual.stage import Stage
 
 Key = tuple[int, str, int]
 """Generation, channel, place in the order of that channel's collectives."""
@@ -42,15 +40,15 @@ class Arrival(Pending[Any]):
 
     __slots__ = ("_meeting",)
 
-    def __init__(self, stage: Stage, rank: int, operation: str, timeout: float, meeting: Meeting) -> None:
-        super().__init__(stage, rank, operation, timeout)
+    def __init__(self, scene: Scene, rank: int, operation: str, timeout: float, meeting: Meeting) -> None:
+        super().__init__(scene, rank, operation, timeout)
         self._meeting: Meeting | None = meeting
 
     def missing(self) -> Sequence[int]:
         """The workers that have not come; and with them those that have come and died since, as others may know."""
         absent = [] if self._meeting is None else self._meeting.absent()
-        if absent and self._stage.gone:
-            return sorted({*absent, *self._stage.gone})
+        if absent and self._scene.gone:
+            return sorted({*absent, *self._scene.gone})
         return absent
 
     def _end(self) -> None:
@@ -81,31 +79,31 @@ class Meeting:
 class Rendezvous:
     """All collectives of a virtual world that are under way."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
         self._meetings: dict[Key, Meeting] = {}
 
     def launch(self, rank: int, key: Key, call: Call, given: Given, timeout: float) -> Arrival:
         """Worker `rank` comes to meeting `key`, and goes on."""
-        stage = self._stage
+        scene = self._scene
         meeting = self._meetings.get(key)
         if meeting is None:
-            meeting = self._meetings[key] = Meeting(stage.size)
-        arrival = Arrival(stage, rank, call.operation, timeout, meeting)
+            meeting = self._meetings[key] = Meeting(scene.size)
+        arrival = Arrival(scene, rank, call.operation, timeout, meeting)
         meeting.is_at_odds |= call != (meeting.first_call or call)
         meeting.first_call = meeting.first_call or call
         meeting.arrivals[rank], meeting.calls[rank], meeting.given[rank] = arrival, call, given
-        meeting.latest = max(meeting.latest, stage.scheduler.own_now())
+        meeting.latest = max(meeting.latest, scene.scheduler.own_now())
         meeting.came += 1
-        if stage.is_traced:
-            stage.note(rank, f"{call} on {key[1]} #{key[2]}")
-        if meeting.came == stage.size:
+        if scene.is_traced:
+            scene.note(rank, f"{call} on {key[1]} #{key[2]}")
+        if meeting.came == scene.size:
             del self._meetings[key]
             self._hold(meeting, key, call)
         return arrival
 
     def _hold(self, meeting: Meeting, key: Key, call: Call) -> None:
-        scheduler = self._stage.scheduler
+        scheduler = self._scene.scheduler
         arrivals = [arrival for arrival in meeting.arrivals if arrival is not None]
         if meeting.is_at_odds:
             sentence = _disagreement(meeting, key)
@@ -115,7 +113,7 @@ class Rendezvous:
         root = call.root or 0
         sizes = tuple(map(nbytes, meeting.given))
         results = form(call.operation, meeting.given, root)
-        seconds = collective_seconds(self._stage.network, call.operation, sizes, root)
+        seconds = collective_seconds(self._scene.network, call.operation, sizes, root)
         scheduler.at(meeting.latest + seconds, partial(_finish, arrivals, results))
 
 

@@ -29,6 +29,7 @@ from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.rendezvous import Rendezvous
+from quorate.wire.virtual.scene import Awaited
 from quorate.wire.virtual.scheduler import Scheduler, Strand
 from quorate.wire.virtual.waits import Pending
 
@@ -43,7 +44,7 @@ GRACE_SECONDS = 1.0
 
 
 class Unwound(BaseException):
-    """Ends a virtual worker's thread: the worker crashed, or its task has ended. No code of a user's sees it matter."""
+    """Raised to end a virtual worker's thread: the worker crashed, or its task has ended. User code never handles it."""
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Stage:
 
     # -- why a wait cannot be
 
-    def obstacle(self, pending: Pending[Any]) -> Failure | None:
+    def obstacle(self, pending: Awaited) -> Failure | None:
         """What a wait for `pending`, which is not finished, would raise at once."""
         if self._failure is not None:
             return failure_in(self._failure)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
-
-if TYPE_CHECKING:
-    from quorate.wire.virtual.scheduler import Strand
-    from quorate.wire.virtual.stage import Stage
+from quorate.wire.virtual.scene import Scene
+from quorate.wire.virtual.scheduler import Strand
 
 T = TypeVar("T")
 
@@ -20,14 +18,14 @@ RANKS_NAMED = 16
 class Pending(Generic[T]):
     """Something that worker `rank` started, or waits for; `finish` and `fail` end it, once."""
 
-    __slots__ = ("_error", "_result", "_stage", "_waiting", "is_finished", "operation", "rank", "timeout")
+    __slots__ = ("_error", "_result", "_scene", "_waiting", "is_finished", "operation", "rank", "timeout")
 
-    def __init__(self, stage: Stage, rank: int, operation: str, timeout: float) -> None:
+    def __init__(self, scene: Scene, rank: int, operation: str, timeout: float) -> None:
         self.rank = rank
         self.operation = operation
         self.timeout = timeout
         self.is_finished = False
-        self._stage = stage
+        self._scene = scene
         self._waiting: list[Strand] = []
         self._result: T
         self._error: BaseException | None = None
@@ -36,7 +34,7 @@ class Pending(Generic[T]):
 
     def done(self) -> bool:
         """Whether `wait` would return (or raise) at once."""
-        return self.is_finished or self._stage.obstacle(self) is not None
+        return self.is_finished or self._scene.obstacle(self) is not None
 
     def wait(self, timeout: float | None = None) -> T:
         """The result, once it is there. Raises `PeerFailed`, `WireTimeout`, and what it failed with."""
@@ -87,15 +85,15 @@ class Pending(Generic[T]):
     def _end(self) -> None:
         self.is_finished = True
         for strand in self._waiting:
-            self._stage.scheduler.wake(strand)
+            self._scene.scheduler.wake(strand)
         self._waiting.clear()
 
     def _await(self, timeout: float | None) -> None:
-        scheduler = self._stage.scheduler
+        scheduler = self._scene.scheduler
         scheduler.settle()
         if self.is_finished:
             return
-        obstacle = self._stage.obstacle(self)
+        obstacle = self._scene.obstacle(self)
         if obstacle is not None:
             raise obstacle
         strand = scheduler.running()
@@ -110,20 +108,20 @@ class Pending(Generic[T]):
 class Departure:
     """A message that leaves: done at the virtual time `at`, when its last byte is on the link."""
 
-    __slots__ = ("_at", "_stage", "_target")
+    __slots__ = ("_at", "_scene", "_target")
 
-    def __init__(self, stage: Stage, at: float, target: int) -> None:
-        self._stage = stage
+    def __init__(self, scene: Scene, at: float, target: int) -> None:
+        self._scene = scene
         self._at = at
         self._target = target
 
     def done(self) -> bool:
         """Whether the link has taken the message."""
-        return self._stage.scheduler.now >= self._at
+        return self._scene.scheduler.now >= self._at
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when the link has taken the message."""
-        scheduler = self._stage.scheduler
+        scheduler = self._scene.scheduler
         remaining = self._at - scheduler.now
         if timeout is not None and remaining > timeout:
             scheduler.sleep(timeout)

@@ -15,7 +15,7 @@ import torch
 
 import quorate
 from quorate.core.errors import CheckpointError
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.train.checkpoint.folder import MANIFEST, complete_ones, verify
 from quorate.train.checkpoint.loading import choose
 from quorate.train.checkpoint.saving import saving

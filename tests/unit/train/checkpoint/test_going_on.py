@@ -11,7 +11,7 @@ import torch
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.train.checkpoint.folder import complete_ones
 from tests.support.kept_trainings import Told, dataset, in_world, net, told, train
 

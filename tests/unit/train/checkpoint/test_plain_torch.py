@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import quorate
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.train.checkpoint.folder import complete_ones
 from tests.support.kept_trainings import in_world
 

@@ -14,7 +14,7 @@ from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.core.resize import dealt, kept, laws_of, resized
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from tests.support.kept_trainings import dataset, in_world, train
 
 

@@ -11,7 +11,7 @@ import torch
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.launch.world import World
+from quorate.launch.worker.world import World
 from quorate.wire import current
 from tests.support.kept_trainings import in_world, net
 

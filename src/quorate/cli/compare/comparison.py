@@ -1,0 +1,152 @@
+"""What a command line asks to compare, made a `Comparison`; every name and number is checked, no torch if it can."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from quorate.cli.choices import check_overrides, check_strategy
+from quorate.cli.listing import registry
+from quorate.cli.scripts import check_script, is_file
+from quorate.cli.values import settings_from, strategy_from
+from quorate.compare.plan import Arm, Comparison, Metric, Subject
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.launch.run.overrides import Overrides
+from quorate.report.wording import counted, listed
+
+USUAL = "all-reduce"
+"""What is run where no strategy is named."""
+_MOST_SEEDS = 10_000
+
+
+def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -> Subject:
+    """A workload of that name, with `settings` as written, or else the script at that path."""
+    workloads = registry("workloads")
+    if name in workloads:
+        if arguments:
+            raise ConfigurationError(
+                f"the workload {name} takes no arguments, but {' '.join(arguments)} stands after it; "
+                "options go before it, its settings after --workload-set"
+            )
+        return Subject(
+            kind="workload", name=name, settings=settings_from(settings, "--workload-set takes key=value, not")
+        )
+    if not is_file(name) and not (Path(name).suffix or "/" in name):
+        raise unknown("workload or script", name, workloads)
+    check_script(name)
+    if settings:
+        raise ConfigurationError(f"--workload-set goes with a workload, and {name} is a script: give it arguments")
+    return Subject(kind="script", name=name, arguments=list(arguments))
+
+
+def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metric | None:
+    """What decides: what is named, or else the headline of a workload."""
+    if name is not None:
+        higher = _usual_direction(name) if higher is None else higher
+        if higher is None:
+            raise ConfigurationError(f"say which {name} is better: --higher or --lower")
+        return Metric(name=name, higher_is_better=higher)
+    if higher is not None:
+        raise ConfigurationError(f"--{'higher' if higher else 'lower'} goes with --metric NAME")
+    if subject.kind == "script":
+        return None
+    source = registry("workloads").source(subject.name)
+    facts = {} if source is None else dict(source.facts)
+    return Metric(
+        name=ast.literal_eval(facts["headline"]), higher_is_better=ast.literal_eval(facts["higher_is_better"])
+    )
+
+
+def _usual_direction(name: str) -> bool | None:
+    """Whether more is better of what is called so; None where the name does not tell."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    if words & {"loss", "error", "perplexity", "ppl", "mse", "rmse", "mae", "wer", "entropy"}:
+        return False
+    if words & {"accuracy", "acc", "top", "auc", "f", "score", "bleu", "precision", "recall", "reward", "iou", "map"}:
+        return True
+    return None
+
+
+def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...]:
+    """One for each strategy, `NAME` or `NAME:key=value,…`; a baseline that is none of them comes first.
+
+    Without a word about it, the first of several is the baseline.
+    """
+    arms = [_arm(text) for text in strategies or [USUAL]]
+    if baseline is None:
+        first = Arm.of(arms[0].strategy or "", arms[0].settings, is_baseline=len(arms) > 1)
+        return (first, *arms[1:])
+    against = _arm(baseline)
+    known = {arm.name for arm in arms} | {*registry("strategies"), *registry("baselines")}
+    if against.name not in known and against.strategy not in known:
+        raise unknown("baseline", baseline, known)
+    others = [arm for arm in arms if arm.name != against.name]
+    marked = Arm.of(against.strategy or "", against.settings, is_baseline=True)
+    if len(others) == len(arms):
+        return (marked, *arms)
+    return tuple(marked if arm.name == against.name else arm for arm in arms)
+
+
+def seeds_from(text: str) -> tuple[int, ...]:
+    """`3` is how many, from 0 on; `1,2,5` are the seeds, and `7,` is one."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(re.fullmatch("[0-9]{1,18}", part) for part in parts):
+        raise ConfigurationError(f'--seeds "{text}": give how many, such as 3, or which, such as 1,2,5')
+    if "," in text:
+        return tuple(int(part) for part in parts)
+    if not 1 <= int(text) <= _MOST_SEEDS:
+        most = f", and at most {_MOST_SEEDS}" if int(text) else ""
+        raise ConfigurationError(f"--seeds {int(text)}: a comparison has at least one seed{most}")
+    return tuple(range(int(text)))
+
+
+def factors_from(text: str) -> tuple[float, ...]:
+    """`0.25,0.5,1,2,4`: factors of a learning rate, in order, each once."""
+    try:
+        factors = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        raise ConfigurationError(
+            f'--tune-lr "{text}": give factors of the learning rate, such as 0.25,0.5,1,2,4'
+        ) from None
+    return tuple(factors)
+
+
+def check_plan(plan: Comparison) -> None:
+    """Raises `ConfigurationError` for a name or a setting that is not known, and for what does not go together."""
+    is_virtual = plan.world == "virtual"
+    for arm in plan.arms:
+        check_strategy(arm.strategy, {}, is_virtual=is_virtual)
+    if plan.subject.kind == "workload":
+        if plan.subject.name not in registry("workloads"):
+            raise unknown("workload", plan.subject.name, registry("workloads"))
+    else:
+        check_script(plan.subject.name)
+    chosen = Overrides(imbalance=plan.imbalance, pace=plan.pace, share=plan.share, seconds=plan.seconds)
+    check_overrides(chosen, plan.workers, is_virtual=is_virtual)
+    if plan.compute is not None:
+        from quorate.wire.virtual import parse_compute
+
+        parse_compute(plan.compute)
+    for arm in plan.arms:
+        check_strategy(arm.strategy, arm.settings, is_virtual=is_virtual)
+    if plan.subject.settings:
+        from quorate.core.settings import settings_for
+
+        kind = registry("workloads").get(plan.subject.name)
+        kind(**settings_for(kind, plan.subject.settings))
+
+
+def in_words(plan: Comparison) -> str:
+    """What is compared, on what: `ddp (baseline) and all-reduce on digits, 4 workers, seeds 0, 1 and 2`."""
+    arms = listed([f"{arm.name} (baseline)" if arm.is_baseline else arm.name for arm in plan.arms])
+    workers = counted(plan.workers, "virtual worker" if plan.world == "virtual" else "worker")
+    seeds = f"seed{'s' * (len(plan.seeds) > 1)} {listed([str(seed) for seed in plan.seeds])}"
+    chosen = {"imbalance": plan.imbalance, "pace": plan.pace, "share": plan.share}
+    told = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
+    return f"{arms} on {plan.subject.name}, {workers}, {seeds}{told}"
+
+
+def _arm(text: str) -> Arm:
+    return Arm.of(*strategy_from(text))

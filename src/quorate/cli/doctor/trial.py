@@ -1,0 +1,102 @@
+"""A program that tries one thing and says how it went, in one line of JSON: what `quorate doctor` starts.
+
+python -m quorate.cli.doctor.trial facts                            what torch says of itself and of the GPUs
+python -m quorate.cli.doctor.trial reduce BACKEND STORE RANK SIZE   one all-reduce among SIZE processes that meet at a file
+python -m quorate.cli.doctor.trial half                             a product of matrices in bfloat16 on the CPU
+python -m quorate.cli.doctor.trial train                            one step of a training, under `quorate run`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+LIMIT = timedelta(seconds=60)
+ELEMENTS = 1000
+
+
+def facts() -> dict[str, Any]:
+    """The version of torch, what it was built for, its backends, and the GPUs it sees."""
+    import torch
+    import torch.distributed as dist
+
+    has_gpu = torch.cuda.is_available()
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if has_gpu else []
+    can_talk = dist.is_available()
+    return {
+        "torch": torch.__version__,
+        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else getattr(torch.version, "hip", None),
+        "gpus": names,
+        "gloo": can_talk and dist.is_gloo_available(),
+        "nccl": can_talk and dist.is_nccl_available(),
+        "mpi": can_talk and dist.is_mpi_available(),
+    }
+
+
+def reduce(backend: str, store: str, rank: int, size: int) -> dict[str, Any]:
+    """The sum of 1 to `size`, a thousand times over, and the seconds it took once all had met."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "mpi":
+        dist.init_process_group(backend)
+        rank, size = dist.get_rank(), dist.get_world_size()
+    else:
+        dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=LIMIT)
+    given = torch.full((ELEMENTS,), float(rank + 1), device=device)
+    dist.barrier()
+    begin = time.perf_counter()
+    dist.all_reduce(given)
+    found = given.tolist()
+    seconds = time.perf_counter() - begin
+    dist.barrier()
+    return {"rank": rank, "right": found == [size * (size + 1) / 2] * ELEMENTS, "seconds": seconds}
+
+
+def half() -> dict[str, Any]:
+    """Whether a product in bfloat16 is what it is in float32. Some virtual machines end the process instead."""
+    import torch
+
+    factor = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found, wanted = (factor @ factor).float(), factor.float() @ factor.float()
+    return {"right": torch.allclose(found, wanted, atol=0.5, rtol=0.02)}
+
+
+def train() -> dict[str, Any]:
+    """One synchronous step, which must use the mean of all workers' gradients; the result as rank 0 has it."""
+    import torch
+
+    import quorate
+
+    world = quorate.join(timeout=LIMIT.total_seconds())
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model, strategy="all-reduce")
+    model(torch.tensor([[float(world.rank)]])).sum().backward()
+    optimizer.step()
+    optimizer.finish()
+    found = world.gather(model.weight.item())
+    return {"rank": world.rank, "right": found == [-(world.size - 1) / 2] * world.size}
+
+
+def main() -> None:
+    """Do what the arguments say. Ends without taking anything down: that is not what is tried."""
+    what, *arguments = sys.argv[1:]
+    if what == "reduce":
+        backend, store, rank, size = arguments
+        told = reduce(backend, store, int(rank), int(size))
+    else:
+        told = {"facts": facts, "half": half, "train": train}[what]()
+    if told.get("rank", 0) == 0 or what == "reduce":
+        print(json.dumps(told), flush=True)
+    if what == "reduce":
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""What `quorate simulate` was asked for, checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quorate.cli.choices import MOST_VIRTUAL
+from quorate.cli.compare.comparison import arms_from
+from quorate.cli.listing import registry
+from quorate.cli.simulate.asked import Asked
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.launch.run.overrides import MOST_SEED
+from quorate.report.wording import counted, listed
+from quorate.simulation.grid import Arm, Grid
+from quorate.simulation.links import USUAL, links_from
+from quorate.simulation.models import times_of
+from quorate.wire.virtual import parse_compute
+
+if TYPE_CHECKING:
+    from quorate.compare.plan import Comparison
+    from quorate.simulation.calibrated import Calibration
+
+FORMAT = 1
+"""Rises when a key of `simulate.json` changes its meaning or goes away."""
+MOST_REAL = 1024
+"""Workers whose gradients are computed: all in one process, one after the other."""
+_MOST_STEPS, _MOST_PARAMETERS, _MOST_CELLS = 1_000_000, 10**13, 1000
+_USUAL = ("all-reduce", "quorum")
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMB]?)")
+_UNITS = {"": 1, "k": 1000, "M": 10**6, "B": 10**9}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be simulated; all of it has been checked."""
+
+    asked: Asked
+    grid: Grid
+    comparisons: Sequence[Comparison] = ()
+    """With real gradients: one for each number of workers, imbalance and network."""
+
+    @property
+    def title(self) -> str:
+        """Strategies and workers."""
+        workers = listed([f"{count:,}" for count in self.grid.workers])
+        one = self.grid.workers == (1,)
+        return f"{listed([arm.text for arm in self.grid.arms])} with {workers} worker{'' if one else 's'}"
+
+    @property
+    def about(self) -> str:
+        """All else that was chosen."""
+        grid = self.grid
+        how = f"real gradients of {self.asked.real}" if self.asked.real else f"times alone, {grid.steps} steps"
+        like = f", like {listed(self.asked.like)}" if self.asked.like else ""
+        compute = f", compute: {self.asked.compute}" if self.asked.compute else ""
+        pace = f", pace: {grid.pace}" if grid.pace else ""
+        late = [text or "nobody late" for text in grid.imbalances]
+        told = f", imbalance: {listed(late)}" if grid.imbalances != (None,) else ""
+        return f"{how}{like}{compute}{pace}{told}, network: {listed([links.text for links in grid.networks])}"
+
+    @property
+    def in_words(self) -> str:
+        """The line that says what was chosen."""
+        return f"{self.title} ({self.about}): {counted(len(list(self.grid.cells())), 'row')}"
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """What was chosen."""
+        grid, asked = self.grid, self.asked
+        return {
+            "strategies": [arm.text for arm in grid.arms],
+            "workers": list(grid.workers),
+            "imbalances": list(grid.imbalances),
+            "networks": [links.text for links in grid.networks],
+            "steps": grid.steps,
+            "parameters": grid.parameters,
+            "seed": grid.seed,
+            "pace": grid.pace,
+            "compute": asked.compute,
+            "batch": grid.examples,
+            "like": list(asked.like),
+            "real": asked.real,
+            "rows": len(list(grid.cells())),
+        }
+
+
+def planned(asked: Asked) -> Plan:
+    """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
+    _check(asked)
+    recorded = _like(asked) if asked.like else ()
+    like = recorded[0] if recorded else None
+    arms = tuple(
+        Arm(
+            text=arm.name,
+            strategy=arm.strategy or "",
+            settings=arm.settings,
+            times=None if asked.real else times_of(arm.strategy or "", arm.settings),
+        )
+        for arm in arms_from(_strategies(asked, like), None)
+    )
+    if like is not None and not asked.strategies:
+        own = like.times
+        arms = (Arm(text=own.name, strategy=own.name, settings=like.settings, times=own),)
+    grid = Grid(
+        arms=arms,
+        workers=_workers(asked, like),
+        imbalances=tuple(None if text == "none" else text for text in asked.imbalances) or (None,),
+        networks=tuple(map(links_from, asked.networks))
+        or ((links_from(USUAL if not asked.real else f"{USUAL}:mesh"),) if like is None else (like.links,)),
+        steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or (100 if like is None else like.steps),
+        parameters=_parameters(asked, like),
+        seed=_within("--seed", asked.seed, 0, MOST_SEED) or (0 if like is None or asked.seed == 0 else like.seed),
+        pace=asked.pace,
+        compute=None if like is not None else parse_compute(asked.compute or "constant:10ms", seed=asked.seed or 0),
+        examples=_within("--batch", asked.batch, 1, 2**31) or (None if like is None else like.examples),
+        like=like,
+        measured={one.times.kind: one.links for one in reversed(recorded)} if not asked.networks else {},
+    )
+    _check_twice(grid)
+    grid.check()
+    plan = Plan(asked=asked, grid=grid)
+    if asked.real:
+        from quorate.cli.simulate.real import comparisons_of
+
+        plan = Plan(asked=asked, grid=grid, comparisons=comparisons_of(asked, grid))
+    return plan
+
+
+def _check(asked: Asked) -> None:
+    if asked.is_checked and not asked.like:
+        raise ConfigurationError("--check holds a recorded run against its simulation; say which one after --like")
+    if asked.like and asked.compute is not None:
+        raise ConfigurationError("--like and --compute exclude each other: times of work are the run's, or a model's")
+    if asked.like and asked.real is not None:
+        raise ConfigurationError("--like and --real exclude each other: recorded times have no gradients")
+    of_real = {"--epochs": asked.epochs, "--workload-set": asked.workload_settings or None}
+    given = [option for option, value in of_real.items() if value is not None]
+    if given and asked.real is None:
+        raise ConfigurationError(f"{listed(given)} can be chosen for real gradients; give --real WORKLOAD as well")
+    of_times = {"--steps": asked.steps, "--parameters": asked.parameters}
+    given = [option for option, value in of_times.items() if value is not None]
+    if given and asked.real is not None:
+        raise ConfigurationError(f"with --real the workload says how much there is to do; leave out {listed(given)}")
+    if asked.real is not None and asked.real not in registry("workloads"):
+        raise unknown("workload", asked.real, registry("workloads"))
+
+
+def _like(asked: Asked) -> tuple[Calibration, ...]:
+    from quorate.simulation.calibrated import calibrated
+
+    found = tuple(calibrated(name, asked.seed) for name in asked.like)
+    folders = [one.folder.resolve() for one in found]
+    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"--like {twice.name} is given twice; each run is read once")
+    return found
+
+
+def _strategies(asked: Asked, like: Calibration | None) -> Sequence[str]:
+    return asked.strategies or ([like.times.name] if like is not None else _USUAL)
+
+
+def _workers(asked: Asked, like: Calibration | None) -> tuple[int, ...]:
+    if asked.workers is None:
+        return (8 if like is None else like.workers,)
+    written = [part.strip() for part in asked.workers.split(",") if part.strip()]
+    if not written or not all(re.fullmatch("[0-9]{1,9}", part) for part in written):
+        raise ConfigurationError(f'--workers "{asked.workers}": give a number, or several such as 8,64,512')
+    most = MOST_VIRTUAL if asked.real is None else MOST_REAL
+    wrong = next((part for part in written if not 1 <= int(part) <= most), None)
+    if wrong is not None:
+        with_real = " with real gradients" if asked.real else ""
+        raise ConfigurationError(f"--workers {wrong}: from 1 to {most:,} workers are simulated{with_real}")
+    return tuple(map(int, written))
+
+
+def _within(option: str, value: int | None, least: int, most: int) -> int | None:
+    if value is not None and not least <= value <= most:
+        raise ConfigurationError(f"{option} {value}: it is a whole number from {least} to {most:,}")
+    return value
+
+
+def _parameters(asked: Asked, like: Calibration | None) -> int:
+    if asked.parameters is None:
+        return 10**6 if like is None else like.parameters
+    found = _COUNT.fullmatch(asked.parameters.strip())
+    count = round(float(found[1]) * _UNITS[found[2]]) if found is not None else math.inf
+    if not 1 <= count <= _MOST_PARAMETERS:
+        raise ConfigurationError(
+            f'--parameters "{asked.parameters}": write a number from 1 on, such as 8193, 25M or 7B'
+        )
+    return int(count)
+
+
+def _check_twice(grid: Grid) -> None:
+    several: dict[str, Sequence[object]] = {
+        "number of workers": grid.workers,
+        "imbalance": grid.imbalances,
+        "network": [links.text for links in grid.networks],
+    }
+    for what, values in several.items():
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise ConfigurationError(f"the {what} {twice} is given twice; each is simulated once")
+    texts = [arm.text for arm in grid.arms]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"the strategy {twice} is given twice; each is simulated once")
+    cells = len(list(grid.cells()))
+    if cells > _MOST_CELLS:
+        raise ConfigurationError(f"that would be {cells:,} rows; at most {_MOST_CELLS:,} are simulated at once")

@@ -1,0 +1,1 @@
+"""The workers of one run as processes on this machine: started, watched, ended."""

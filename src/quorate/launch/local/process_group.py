@@ -1,0 +1,300 @@
+"""The workers of one run on this machine, watched from the first to the last; none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from quorate.core.contracts import Board
+from quorate.core.errors import ranks_in_words
+from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
+from quorate.launch.local.guard import Guard
+from quorate.launch.local.newcomers import Newcomers
+from quorate.wire.failure import (
+    ended,
+    is_in_training,
+    is_outlived,
+    read_failure,
+    read_gone,
+    report_death,
+    report_failure,
+)
+
+LOOK_EVERY = 0.02
+"""Seconds between two looks at who is still alive."""
+GRACE = 10.0
+"""Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
+LAST_CALL = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+class Child(Protocol):
+    """A process that was started; the leader of a process group of its own."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def poll(self) -> int | None:
+        """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended. `stopped_with` is the signal by which the crew ended it, if it did."""
+
+    rank: int
+    status: int
+    stopped_with: signal.Signals | None = None
+
+    @property
+    def in_words(self) -> str:
+        """What goes on where "rank 2" ends: `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
+        if self.status < 0 and self.stopped_with == -self.status:
+            return f"was stopped with {self.stopped_with.name}"
+        return status_in_words(self.status)
+
+
+def status_in_words(status: int) -> str:
+    """An exit status as a sentence goes on after the name of the process."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        return f"was killed by signal {-status}"
+    return f"was killed by signal {-status} ({name})"
+
+
+class Crew:
+    """`children`, by rank, and the board on which they read who has failed; more may `join` before `watch` is called.
+
+    A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death, and the
+    others have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
+    started ends with it: its process group gets SIGTERM at its end, and SIGKILL `LAST_CALL` later. Leaving the `with`
+    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them, and
+    `asked()` is called before the first signal is passed on.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[Child],
+        board: Board,
+        *,
+        grace: float = GRACE,
+        newcomers: Newcomers | None = None,
+        shows: Callable[[int, str], None] = lambda rank, text: None,
+        guard: Guard | None = None,
+        asked: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.endings: dict[int, Ending] = {}
+        self.first_failure: Ending | None = None
+        self.outlived: list[Ending] = []
+        """The workers that died, and the others went on, by an error of their own or otherwise."""
+        self._alive = dict(enumerate(children))
+        self._board = board
+        self._grace = grace
+        self._newcomers = newcomers
+        self._shows = shows
+        self._guard = guard
+        self._is_asked = asked
+        self._shown: tuple[int, str] | None = None
+        self._asked: list[signal.Signals] = []
+        self._handled = 0
+        self._plan: list[tuple[float, signal.Signals]] = []
+        self._sent: dict[int, signal.Signals] = {}
+        self._left_behind: dict[int, float] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+
+    def join(self, child: Child) -> None:
+        """Take in the next rank."""
+        if self._guard is not None and child.pid is not None:
+            self._guard.begun(child.pid)
+        self._alive[len(self._alive) + len(self.endings)] = child
+
+    @property
+    def alive(self) -> list[int]:
+        """The ranks that have not ended."""
+        return sorted(self._alive)
+
+    @property
+    def interrupted_by(self) -> signal.Signals | None:
+        """The first signal that was passed on to the workers."""
+        return self._asked[0] if self._asked else None
+
+    def pass_on(self, signum: int) -> None:
+        """Send `signum` to every worker and give them `grace` seconds to leave; asked a second time, kill them at once.
+
+        Only noted here, done by `watch`: a signal handler may call this.
+        """
+        self._asked.append(signal.Signals(signum))
+
+    def watch(self, limit: float | None = None) -> bool:
+        """Return True when all have ended, with all they started; False if that takes more than `limit` seconds."""
+        deadline = None if limit is None else time.monotonic() + limit
+        while self._alive or self._left_behind:
+            self._pass_on_what_was_asked()
+            self._look()
+            self._let_more_come()
+            self._show()
+            self._press()
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            if self._alive or self._left_behind:
+                time.sleep(LOOK_EVERY)
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL for every worker that is left and for all they started; returns when they are gone."""
+        for group in self._left_behind:
+            _signal_group(group, signal.SIGKILL)
+        self._left_behind.clear()
+        self._send(signal.SIGKILL)
+        deadline = time.monotonic() + LAST_CALL
+        while self._alive and time.monotonic() < deadline:
+            self._look()
+            time.sleep(LOOK_EVERY / 10)
+        for group in self._left_behind:
+            _signal_group(group, signal.SIGKILL)
+        self._left_behind.clear()
+
+    def _look(self) -> None:
+        polled = [(child.poll(), rank) for rank, child in self._alive.items()]
+        now_ended = [(status, rank) for status, rank in polled if status is not None]
+        # Of two deaths between two looks, the one by a signal is the cause: the other saw its connection break.
+        for status, rank in sorted(now_ended, key=lambda one: one[0] >= 0):
+            self._has_ended(rank, status)
+        now = time.monotonic()
+        for group, until in list(self._left_behind.items()):
+            if now > until:
+                _signal_group(group, signal.SIGKILL)
+                self._is_over(group)
+            elif not _signal_group(group, 0):
+                self._is_over(group)
+
+    def _show(self) -> None:
+        """What a worker reports of all of them."""
+        said = told(self._board)
+        if said is not None and said != self._shown:
+            self._shown = said
+            self._shows(*said)
+
+    def _has_ended(self, rank: int, status: int) -> None:
+        child = self._alive.pop(rank)
+        ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank))
+        self._board.set(left(rank), b"1")  # nobody waits for it any more
+        now = time.monotonic()
+        is_well = status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None)
+        if is_well and not self._is_missed(rank, status):
+            self._board.set(ended(rank), b"%d" % status)
+        elif self._newcomers is not None and not self._newcomers.has_come(rank):
+            self._newcomers.came_to_nothing(rank, ending.in_words)
+            self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
+        elif self._is_outlived(rank, ending):
+            self.outlived.append(ending)
+        else:
+            report_failure(self._board, rank, ending.in_words)
+            if self.first_failure is None:
+                self.first_failure = ending
+            if not self._plan and self._alive:
+                self._plan = [
+                    (now + self._grace, signal.SIGTERM),
+                    (now + self._grace + LAST_CALL, signal.SIGKILL),
+                ]
+        if child.pid is not None:
+            self._left_behind[child.pid] = now + LAST_CALL
+            if not _signal_group(child.pid, signal.SIGTERM):
+                self._is_over(child.pid)
+
+    def _is_over(self, group: int) -> None:
+        del self._left_behind[group]
+        if self._guard is not None:
+            self._guard.over(group)
+
+    def _is_missed(self, rank: int, status: int) -> bool:
+        """Whether it ended with status 0 where others train on and count on it: a death, which they can outlive."""
+        is_here = status == 0 and bool(self._alive) and is_in_training(self._board, rank)
+        return is_here and is_outlived(self._board, rank)
+
+    def _is_outlived(self, rank: int, ending: Ending) -> bool:
+        """Whether the others go on without it, which is said."""
+        is_ours = ending.stopped_with is not None or bool(self._asked)
+        if not self._alive or self._plan or is_ours or read_failure(self._board) is not None:
+            return False
+        if ending.status > 0 and not is_in_training(self._board, rank):
+            return False  # an error behind its training, in which it has let nobody down
+        reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
+        if not report_death(self._board, rank, reason):
+            return False
+        known = next(one for one in read_gone(self._board) if one.rank == rank)
+        others = ranks_in_words(self.alive)
+        self._say(f"{known.in_words}; {others} {'goes' if len(self._alive) == 1 else 'go'} on")
+        started = None if self._newcomers is None else self._newcomers.died(rank)
+        if started is not None:
+            self._say(f"rank {started} is started in place of rank {rank}")
+        return True
+
+    def _let_more_come(self) -> None:
+        """Those that somebody asks for."""
+        if self._newcomers is not None and self._alive and not self._plan:
+            for rank in self._newcomers.look():
+                self._say(f"rank {rank} is started, as was asked for")
+
+    def _say(self, sentence: str) -> None:
+        self._shows(-1, f"quorate: {sentence}\n")
+
+    def _pass_on_what_was_asked(self) -> None:
+        while self._handled < len(self._asked):
+            signum = self._asked[self._handled]
+            self._handled += 1
+            if self._handled == 1:
+                self._is_asked()
+                ask_to_stop(self._board, status_after(signum))
+                self.tell_alive(signum)
+                self._plan = [(time.monotonic() + self._grace, signal.SIGKILL)]
+            else:
+                self._send(signal.SIGKILL)
+
+    def _press(self) -> None:
+        while self._plan and self._plan[0][0] <= time.monotonic():
+            self._send(self._plan.pop(0)[1])
+
+    def _send(self, signum: signal.Signals) -> None:
+        """Send a signal that is the crew's own decision."""
+        self._sent.update(dict.fromkeys(self._alive, signum))
+        self.signal_alive(signum)
+
+    def tell_alive(self, signum: signal.Signals, ranks: Container[int] | None = None) -> None:
+        """Send it to the workers themselves (None: to all), not to what they have started."""
+        for rank, child in self._alive.items():
+            if child.pid is not None and (ranks is None or rank in ranks):
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signum)
+
+    def signal_alive(self, signum: signal.Signals) -> None:
+        """Send it to the workers and to what they have started."""
+        for child in self._alive.values():
+            if child.pid is not None and not _signal_group(child.pid, signum):
+                # It has not made its process group yet, or has just ended and is not collected.
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signum)
+
+
+def _signal_group(group: int, signum: int) -> bool:
+    """Whether there was a process in `group` to take the signal (0: only ask)."""
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):  # the latter where all that is left has ended (macOS)
+        return False
+    return True

@@ -1,0 +1,274 @@
+"""`run_processes`: the workers of one script as processes on this machine, from their start to the last sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from quorate.core.contracts import Board
+from quorate.core.telling import tell
+from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
+from quorate.launch.local.console import FollowSize, QuietConsole, ShownConsole
+from quorate.launch.local.process_group import GRACE, Child, Crew
+from quorate.launch.run.address import open_to_all
+from quorate.launch.local.guard import Guard
+from quorate.launch.local.newcomers import Newcomers, Room
+from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.local.signals import signals_to
+from quorate.launch.local.verdict import cause_of, log_of, verdict
+from quorate.wire.board_server import BoardServer
+from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure, read_gone
+from quorate.wire.socket_folder import make_socket_folder
+
+WRONG_INPUT = 2
+LACKING = 3
+NO_ROOM = Room()
+_OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
+PASSED_ON = ASKS
+"""What asks the launcher to end is passed on to the workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What each worker executes: a script, or with `is_module` a module as after `python -m`, and its arguments."""
+
+    script: str
+    arguments: Sequence[str] = ()
+    is_module: bool = False
+    overrides: Overrides = field(default_factory=Overrides)
+
+    @property
+    def words(self) -> list[str]:
+        """As given to the operating system."""
+        return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """How a run ended: its exit status, and where it is not 0 why, for people: a sentence, then lines about it."""
+
+    status: int
+    why: str | None = None
+
+
+class Ranks(Protocol):
+    """The workers to be, by rank."""
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child:
+        """Let `rank` begin; once each, in order."""
+        ...
+
+    def finish(self) -> None:
+        """All that were started have ended."""
+        ...
+
+
+def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> int:
+    """As `run_shown`; returns the exit status alone."""
+    return run_shown(command, size, folder, grace=grace, room=room).status
+
+
+def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> Conclusion:
+    """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
+
+    Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
+    stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
+    passed on to the workers, which had `grace` seconds to leave. While it runs, others may join: as many as there is
+    `room` for. No worker, and nothing that a worker started in its
+    process group, outlives this call; workers do not outlive this process either.
+    """
+    shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
+    with StartedRanks(command, size, folder, shown) as ranks, _following(shown):
+        ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show, asked=shown.hide)
+    if ended.why is not None:
+        _show(-1, f"quorate: {ended.why}\n")
+    return ended
+
+
+def _show(rank: int, text: str) -> None:
+    """On stderr, unless it is of rank 0, which is shown anyway; a terminal that was closed shows nothing."""
+    if rank != 0:
+        tell(text)
+
+
+def run_crew(
+    command: Command,
+    size: int,
+    folder: Path,
+    ranks: Ranks,
+    *,
+    grace: float = GRACE,
+    room: Room = NO_ROOM,
+    shows: Callable[[int, str], None] = lambda rank, text: None,
+    asked: Callable[[], None] = lambda: None,
+) -> Conclusion:
+    """As `run_processes`, for workers of any kind; says nothing itself (`shows`: see `Crew`).
+
+    `asked` is called where all are asked to end, and rank 0 has not joined yet.
+    """
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(_board())
+        shared = environment(size, server.path, folder, command)
+
+        def start(rank: int, seat: int) -> None:
+            crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(seat)}))
+
+        newcomers = None
+        if room.all:
+            shared["QUORATE_MOST"] = str(size + room.all)
+            newcomers = Newcomers(server.board, size, room, start)
+            stack.enter_context(open_to_all(folder, server.path))
+        guard = stack.enter_context(Guard())
+        hides = partial(_unless_joined, server.board, asked)
+        crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard, asked=hides)
+        stack.enter_context(crew)
+        stack.enter_context(signals_to(crew, server.board, folder, shows))
+        for rank in range(size):
+            start(rank, rank)
+        crew.watch()
+        ranks.finish()
+        return _conclusion(crew, server, folder)
+
+
+def _unless_joined(board: Board, asked: Callable[[], None]) -> None:
+    """Call `asked` where rank 0 has not joined: what it says of an interrupt is where its imports were."""
+    if not has_joined(board, 0):
+        asked()
+
+
+def environment(size: int, board: str, folder: Path, command: Command) -> dict[str, str]:
+    """What all workers find in their environment; RANK and LOCAL_RANK are each one's own.
+
+    What other launchers have left is taken out. MASTER_PORT is free, for scripts that start the default process group
+    themselves; nothing of ours listens there.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_OTHER_LAUNCHERS)}
+    ours = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "OMP_NUM_THREADS": kept.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a run after a crash meets the addresses of the dead
+        "QUORATE_BOARD": f"unix:{board}",
+        "QUORATE_RUN": str(folder.resolve()),
+    }
+    return {**kept, **ours, **command.overrides.environment()}
+
+
+class Leash:
+    """How a worker learns that the launcher has ended: from the kernel on Linux, elsewhere by a pipe it inherits."""
+
+    def __init__(self) -> None:
+        self.before_exec = death_with_parent()
+        self.inherited: int | None = None
+        self._held: int | None = None
+        if self.before_exec is None:
+            self.inherited, self._held = os.pipe()
+
+    def __enter__(self) -> Leash:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in (self.inherited, self._held):
+            if end is not None:
+                os.close(end)
+
+
+class StartedRanks:
+    """Workers that are started as programs, `folder` keeping what they print; rank 0's is `shown` as well."""
+
+    def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
+        self._command, self._folder = command, folder
+        self._leash = Leash()
+        first = QuietConsole(log_of(folder, 0)) if shown is None else shown
+        others = [QuietConsole(log_of(folder, rank)) for rank in range(1, size)]
+        self._consoles: list[QuietConsole | ShownConsole] = [first, *others]
+
+    def __enter__(self) -> StartedRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leash.__exit__()
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child:
+        """See `Ranks`."""
+        if rank == len(self._consoles):  # it joins
+            self._consoles.append(QuietConsole(log_of(self._folder, rank)))
+        console, leash = self._consoles[rank], self._leash
+        out, err = console.streams()
+        tie = {} if leash.inherited is None else {LAUNCHER_FD: str(leash.inherited)}
+        child = subprocess.Popen(
+            self._command.words,
+            env={**environment, **tie},
+            stdin=None if isinstance(console, ShownConsole) else subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            pass_fds=() if leash.inherited is None else (leash.inherited,),
+            preexec_fn=leash.before_exec,
+        )
+        console.started()
+        return child
+
+    def finish(self) -> None:
+        """See `Ranks`."""
+        for console in self._consoles:
+            console.finish()
+
+
+@contextlib.contextmanager
+def _board() -> Iterator[BoardServer]:
+    """A board in a folder of its own whose path is short enough for a socket."""
+    folder = make_socket_folder()
+    server = BoardServer(folder / "board")
+    try:
+        yield server
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _following(shown: ShownConsole) -> contextlib.AbstractContextManager[None]:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return FollowSize(shown) if in_main_thread else contextlib.nullcontext()
+
+
+def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
+    if crew.interrupted_by is not None and any(ending.status for ending in crew.endings.values()):
+        why = f"ended by {crew.interrupted_by.name}; every worker has ended"
+        return Conclusion(status_after(crew.interrupted_by), why)
+    if crew.first_failure is None:
+        asked = asked_to_stop(server.board)
+        erred = [one for one in read_gone(server.board) if has_erred(server.board, one.rank)]
+        if erred:
+            where = f"its log is {log_of(folder, erred[0].rank)}"
+            return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')
+        if asked is None or not any(ending.status for ending in crew.endings.values()):
+            return Conclusion(0)
+        return Conclusion(asked, "the workers were asked to leave; every worker has ended")
+    reported = read_failure(server.board)
+    why = verdict(crew.endings, crew.first_failure, reported, folder, noted_place(server.board))
+    cause = cause_of(crew.endings, crew.first_failure, reported)
+    begun_by = crew.first_failure if cause is None else crew.endings[cause]
+    is_told = begun_by.status == WRONG_INPUT or (begun_by.status == LACKING and "raised MissingExtra: " in why)
+    return Conclusion(begun_by.status if is_told else 1, why)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

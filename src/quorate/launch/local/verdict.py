@@ -1,0 +1,73 @@
+"""How a run ended, for people: the cause first, what followed from it in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from quorate.core.errors import Failure, Mismatch, PeerFailed, ranks_in_words
+from quorate.launch.local.process_group import Ending
+
+LINES_SHOWN = 20
+_TAIL_BYTES = 2**14
+
+
+def log_of(folder: Path, rank: int) -> Path:
+    """Where a rank's output is kept."""
+    return folder / f"rank-{rank}.log"
+
+
+def cause_of(endings: Mapping[int, Ending], first: Ending | None, reported: Failure | None) -> int | None:
+    """The rank with which it began, as far as one is known: the one on the board, or the first that ended badly."""
+    ranks = () if reported is None or isinstance(reported, Mismatch) else reported.ranks
+    if len(ranks) == 1 and ranks[0] in endings:
+        return ranks[0]
+    return None if first is None or reported is not None else first.rank
+
+
+def verdict(
+    endings: Mapping[int, Ending], first: Ending | None, reported: Failure | None, folder: Path, at: str = ""
+) -> str:
+    """Why the run failed, and where it stood (`at`); where the log of the rank it began with is and how it ends; what
+    became of the others.
+
+    The end of rank 0's log is left out: it has been shown already.
+    """
+    rank = cause_of(endings, first, reported)
+    if reported is not None:
+        said = str(reported).partition("\n")[0].rstrip(".")
+    else:
+        said = "" if rank is None else f"rank {rank} {endings[rank].in_words}"
+    if isinstance(reported, PeerFailed) or reported is None:
+        said += at  # the others say it themselves
+    lines = [f"{said}; the logs are in {folder}" if rank is None else f"{said}; its log is {log_of(folder, rank)}"]
+    if rank is not None and rank != 0:
+        lines += [f"  | {line}" for line in last_lines(log_of(folder, rank))]
+    others = [ending for ending in endings.values() if ending.rank != rank and ending.status != 0]
+    if others:
+        lines.append(f"After that {_together(others)}.")
+    return "\n".join(lines)
+
+
+def last_lines(log: Path, count: int = LINES_SHOWN) -> list[str]:
+    """The last lines of a log that may be long, and need not be text; none where it cannot be read."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            tail = file.read()
+    except OSError:
+        return []
+    lines = tail.decode(errors="replace").splitlines()
+    return [line for line in lines if line.strip()][-count:]
+
+
+def _together(endings: list[Ending]) -> str:
+    alike: dict[str, list[int]] = {}
+    for ending in sorted(endings, key=lambda one: one.rank):
+        alike.setdefault(ending.in_words, []).append(ending.rank)
+    told = []
+    for words, ranks in alike.items():
+        plural = words.replace("was ", "were ", 1) if len(ranks) > 1 and words.startswith("was ") else words
+        told.append(f"{ranks_in_words(ranks)} {plural}")
+    return ", ".join(told)

@@ -1,0 +1,1 @@
+"""One run: its folder, its lock, its address, and what the launcher asks of its workers."""

@@ -1,0 +1,1 @@
+"""A script, unchanged, in virtual workers: one process, a simulated clock."""

@@ -1,0 +1,1 @@
+"""Many runs one after the other, whose workers are forked from a process that has imported torch."""

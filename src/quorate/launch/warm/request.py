@@ -1,0 +1,76 @@
+"""One run as it is asked for from another process, and how it ended, both as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from quorate.launch.local.process_group import GRACE
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.local.processes import Command, Conclusion
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualRun:
+    """That a run is in a virtual world, and which."""
+
+    seed: int = 0
+    compute: str | None = None
+    """As after `quorate run --compute`."""
+    latency: float | None = None
+    """Seconds."""
+    bandwidth: float | None = None
+    """Bytes per second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What is to run, with how many workers, and the folder (which is there) for what they leave behind."""
+
+    script: str
+    arguments: Sequence[str] = ()
+    is_module: bool = False
+    overrides: Overrides = field(default_factory=Overrides)
+    size: int
+    folder: Path
+    virtual: VirtualRun | None = None
+    """None: `size` processes."""
+    grace: float = GRACE
+
+    @property
+    def command(self) -> Command:
+        """What each worker executes."""
+        return Command(script=self.script, arguments=self.arguments, is_module=self.is_module, overrides=self.overrides)
+
+    def line(self) -> bytes:
+        """This as one line."""
+        return json.dumps({**asdict(self), "folder": str(self.folder)}).encode() + b"\n"
+
+    @staticmethod
+    def from_line(line: bytes) -> RunRequest:
+        """What `line()` has given."""
+        told = json.loads(line)
+        virtual = told["virtual"]
+        return RunRequest(
+            **{
+                **told,
+                "folder": Path(told["folder"]),
+                "overrides": Overrides(**told["overrides"]),
+                "virtual": None if virtual is None else VirtualRun(**virtual),
+            }
+        )
+
+
+def conclusion_line(ended: Conclusion) -> bytes:
+    """How a run ended as one line."""
+    return json.dumps(asdict(ended)).encode() + b"\n"
+
+
+def conclusion_from(line: bytes) -> Conclusion:
+    """What `conclusion_line` has given. Raises `ValueError` for anything else."""
+    told = json.loads(line)
+    if not isinstance(told, dict) or told.keys() != {"status", "why"}:
+        raise ValueError(f"{line!r} is no answer to a run")
+    return Conclusion(**told)

@@ -1,0 +1,77 @@
+"""`quorate.save` and `quorate.load`: keep everything a training needs to go on, and go on from it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from quorate.core.telling import tell
+from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.train.checkpoint.loading import load as load_here
+from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT, TELL, saving
+from quorate.wire import current
+from quorate.wire.current import Place
+
+
+def save(**extra: Any) -> None:
+    """Keep the training as it is now, in `checkpoints/` of the run's folder; the two newest ones stay.
+
+    Kept are what was given to `distribute` (model, optimizer, the strategy's state, gradients that are pending), the
+    positions of loaders made by `shard`, the random generators, and every `extra` that has `state_dict()` and
+    `load_state_dict()`: schedulers, scalers. Call it behind `optimizer.step()` and the scheduler's, not between a
+    backward pass and its step.
+
+    Under strategies that step together it is taken there and then, if all workers call it at the same step; if only
+    some do, all take it behind the next step. Under strategies with rounds any worker may ask for it: every worker
+    takes its part at its next batch, backward pass, `save` or end after it has applied the same round, with the extras
+    it gave to `load` or `save` last.
+
+    Cost: one copy into memory of the host, on the worker that writes what is equal everywhere; the writing is beside
+    the training. A call while the one before is still being written waits for it. A disk that is full ends nothing:
+    one line says so, and the checkpoint before stays.
+
+    Raises `ConfigurationError` before `quorate.distribute()`, for an extra without state, and for state that is not
+    numbers, text, tensors, and lists, tuples and dicts of these.
+    """
+    place = current.here()
+    _prepare(place, is_needed=True)
+    saving(place).save(extra)
+
+
+def load(**extra: Any) -> int | None:
+    """Go on from the newest checkpoint of this run's folder; returns how many steps this worker had made.
+
+    None where there is nothing to go on from. Every worker calls it, once, before training and after `distribute` and
+    `shard`, with the `extra` objects that are to get their state back. A checkpoint that is damaged is refused with one
+    line, and the one before it is used. With another number of workers than it was written by, what each had for itself
+    is dealt out by its resize law, and one line says so; the steps are then the mean of theirs.
+
+    Raises `CheckpointError` (exit status 2) where there are checkpoints and none can be used, where they are of another
+    model or optimizer, and where the strategy's state cannot go on in a world of this size.
+    """
+    place = current.here()
+    _prepare(place, is_needed=False)
+    done = load_here(place, extra)
+    if place.wire.rank == 0:
+        if done.step is not None:
+            _tell(f"resumed after step {done.step}")
+        for sentence in done.sentences:
+            _tell(sentence)
+    return done.step
+
+
+def _prepare(place: Place, *, is_needed: bool) -> None:
+    """A worker on its own gets a folder when it first saves."""
+    place.kept.setdefault(TELL, _tell)
+    if is_needed and ROOT not in place.kept and place.wire.size == 1:
+        script = Path(sys.argv[0] or "session")
+        folder = run_folder(usual_name(str(script))).resolve()
+        about = {"command": list(sys.argv), "script": str(script), "arguments": sys.argv[1:], "workers": 1}
+        write_run(folder, script if script.is_file() else None, {**about, "world": "real", "records": str(folder)})
+        _tell(f"checkpoints in {folder}; QUORATE_RUN={folder} goes on from them")
+        place.kept[ROOT] = folder / CHECKPOINTS
+
+
+def _tell(sentence: str) -> None:
+    tell(f"quorate: {sentence}\n")

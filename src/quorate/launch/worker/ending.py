@@ -1,0 +1,196 @@
+"""How a real worker leaves: in order after a good end, at once and with one sentence after a bad one."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from quorate.core.errors import (
+    ConfigurationError,
+    Diverged,
+    Mismatch,
+    MissingExtra,
+    NotFinite,
+    PeerFailed,
+    QuorateError,
+    WireTimeout,
+)
+from quorate.core.telling import flush, tell
+from quorate.launch.run.requests import ask_to_stop, left
+from quorate.launch.worker.signals import attend
+from quorate.launch.worker.recording import flush_records
+from quorate.launch.worker.script_line import script_line
+from quorate.launch.worker.stack_report import report_quietly
+from quorate.train.distributed import STRATEGY
+from quorate.train.step_times import TIMERS, StepTimer
+from quorate.train.stopping import stop_of
+from quorate.wire import current
+from quorate.wire.failure import (
+    GONE,
+    Kind,
+    came_in,
+    has_come,
+    note_place,
+    read_gone,
+    report_failure,
+    report_outlived_error,
+    report_outsider,
+)
+from quorate.wire.real.wire import RealWire
+
+_WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
+"""Failures that concern several workers: what they say is the whole sentence."""
+_TWICE = (
+    "quorate.join() has started torch's default process group already; leave out init_process_group, or call it before "
+    "quorate.join(), which uses the group that it finds"
+)
+GRACE = 10.0
+"""Seconds a worker that has ended waits for the others before it closes its connections."""
+
+
+def status_after_error(kind: type[BaseException]) -> int:
+    """The exit status of a worker that this has ended."""
+    if issubclass(kind, KeyboardInterrupt):
+        return 130
+    return 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
+
+
+class _Ending:
+    """What this process knows about its own end; `status` is set once something went wrong.
+
+    A process that the script forks inherits these hooks; its end is no worker's, and they leave it alone.
+    """
+
+    def __init__(self, place: current.Place, owns_default_group: bool) -> None:
+        self.place, self.owns_default_group = place, owns_default_group
+        self._attendant = attend(place)
+        self._pid = os.getpid()
+        self.status: int | None = None
+        self._shown = sys.excepthook
+        self._exit = sys.exit
+        self._asked: Any = None
+
+    def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The script raised: the others are told, and nobody waits for anybody."""
+        if os.getpid() != self._pid:
+            self._shown(kind, error, trace)
+            return
+        if issubclass(kind, ValueError) and "default process group twice" in str(error):
+            kind, error = ConfigurationError, ConfigurationError(_TWICE)
+        stop = stop_of(self.place)
+        if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
+            tell(f"quorate: left, as it was asked to, while it waited: {error}\n")
+            self._stop(stop.asked, in_order=False)  # the one it waited for has left already
+        if issubclass(kind, KeyboardInterrupt):
+            self.fail(130, "was interrupted")
+        else:
+            if isinstance(error, WireTimeout) and isinstance(self.place.wire, RealWire):
+                report_quietly(self.place.wire, self.place, "a wait took too long", trace)
+            status = status_after_error(kind)
+            how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
+            if how is None:
+                # What Quorate raises concerns everyone; an error of this worker's own may be its own death.
+                mine = not issubclass(kind, QuorateError)
+                self.fail(status, f"raised {kind.__name__}: {error}", is_own=mine)
+            else:
+                self.fail(status, str(error), kind=how, ranks=ranks)
+        if issubclass(kind, QuorateError):
+            where = script_line(trace) if issubclass(kind, ConfigurationError) else ""
+            tell(f"quorate: {error}{where}\n")
+        elif issubclass(kind, KeyboardInterrupt):
+            tell("quorate: interrupted\n")
+        else:
+            self._shown(kind, error, trace)
+
+    def exit(self, status: Any = None) -> NoReturn:
+        """Stands in for `sys.exit`: at exit the status cannot be asked for any more."""
+        self._asked = status
+        self._exit(status)
+
+    def fail(
+        self, status: int, reason: str, kind: Kind = "died", ranks: Sequence[int] = (), *, is_own: bool = False
+    ) -> None:
+        """Tell the others; an error of its own (`is_own`) they may outlive, if their strategies say so."""
+        if self.status is not None:
+            return
+        self.status = status
+        flush_records(self.place)
+        wire = self.place.wire
+        timers: list[StepTimer] = self.place.kept.get(TIMERS, [])
+        try:
+            if not has_come(wire.board, wire.size, wire.rank):
+                report_outsider(wire.board, wire.rank, reason)
+                return
+            if is_own and report_outlived_error(wire.board, wire.rank, reason):
+                return
+            if STRATEGY in self.place.kept and timers:
+                note_place(wire.board, self.place.kept[STRATEGY], timers[0].rounds)
+            report_failure(wire.board, wire.rank, reason, kind=kind, ranks=ranks)
+        except (QuorateError, OSError, RuntimeError):
+            pass  # the board is gone with its launcher: there is nobody left to tell
+
+    def leave(self) -> None:
+        """Run at exit."""
+        if os.getpid() != self._pid:
+            return
+        stop = stop_of(self.place)
+        if self.status is None and stop.left_with is not None:
+            self._stop(stop.left_with)
+        if self._asked not in (None, 0):  # it does not leave well, so it does not keep the others company either
+            status = self._asked if isinstance(self._asked, int) else 1
+            self.fail(status, f"exited with status {status}", is_own=True)
+        if self.status is None:
+            try:
+                self.place.leave()
+                self._part()
+                return
+            except QuorateError as error:
+                self.status = 2 if isinstance(error, ConfigurationError) else 1
+                tell(f"quorate: {error}\n")
+        flush()
+        os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
+
+    def _stop(self, status: int, *, in_order: bool = True) -> NoReturn:
+        """Leave as one who was asked to: no failure, and never well enough for status 0."""
+        try:
+            ask_to_stop(self.place.wire.board, status)
+            if in_order:
+                self.place.leave()
+                self._part()
+        except (QuorateError, OSError) as error:
+            tell(f"quorate: {error}\n")
+        flush_records(self.place)
+        flush()
+        os._exit(status)
+
+    def _part(self) -> None:
+        """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
+        wire = self.place.wire
+        if wire.most > 1:
+            wire.board.set(left(wire.rank), b"1")
+            try:
+                came = came_in(wire.board.get(GONE))
+                others = {*range(wire.size), *came} - {one.rank for one in read_gone(wire.board)}
+                wire.board.wait([left(peer) for peer in sorted(others)], GRACE)
+            except QuorateError:
+                pass  # another worker is still busy, or failed after this one's work was done
+        if self._attendant is not None:
+            self._attendant.close()
+        if self.owns_default_group and dist.is_initialized():
+            dist.destroy_process_group()
+        wire.close()
+        current.forget()
+
+
+def end_well(place: current.Place, owns_default_group: bool) -> None:
+    """See to it that this process leaves in order, whatever ends it."""
+    ending = _Ending(place, owns_default_group)
+    sys.excepthook = ending.exception
+    sys.exit = ending.exit
+    atexit.register(ending.leave)

@@ -1,0 +1,197 @@
+"""`join`: become one of the workers, however this process was started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+
+from quorate.core.contracts import DEFAULT_TIMEOUT, Board
+from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
+from quorate.core.telling import flush, tell
+from quorate.data.sharding import SEAT
+from quorate.launch.worker.between_hosts import address_here, interface_of, token_here
+from quorate.launch.worker.ending import end_well, status_after_error
+from quorate.launch.worker.meeting import meet_on_this_host
+from quorate.launch.local.newcomers import MOST_NEWCOMERS
+from quorate.launch.local.orphans import watch_launcher
+from quorate.launch.worker.other_launchers import seat_here
+from quorate.launch.run.overrides import overrides_here
+from quorate.launch.worker.preparing import prepare
+from quorate.launch.worker.recording import start_records
+from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
+from quorate.launch.worker.world import World
+from quorate.wire import current
+from quorate.wire.board import MemoryBoard, SocketBoard
+from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.wire import RealWire
+from quorate.wire.store import StoreBoard
+
+_KEPT = "world"
+_SOON = 1.0
+"""Seconds; longer than a launcher needs to notice that a worker has died."""
+
+
+def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> World:
+    """Join the workers this process was started with, and return the `World`; calling it again returns the same.
+
+    Works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group is
+    already there (used, never re-created), and in a process on its own (a world of one). Where torch's default process
+    group is not there, it is made, so that samplers, meshes and the user's own collectives work.
+
+    `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
+    a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. Raises
+    `ConfigurationError` where the launcher's environment is incomplete; `WireTimeout` naming the workers that did not
+    come.
+    """
+    place = current.place()
+    if place is None:
+        try:
+            watch_launcher()
+            place = _enter(timeout)
+        except (QuorateError, KeyboardInterrupt):
+            sys.excepthook = _came_to_nothing
+            raise
+    if _KEPT not in place.kept:
+        device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
+        prepare(place, overrides_here())
+        start_records(place, str(device), overrides_here(), wanted=records)
+        place.kept[_KEPT] = World(place, device)
+    world: World = place.kept[_KEPT]
+    return world
+
+
+def _enter(timeout: float) -> current.Place:
+    seat = None if dist.is_initialized() else seat_here()
+    if seat is not None:
+        os.environ.update(seat.environment(os.environ))
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    address = os.environ.get("QUORATE_BOARD", "")
+    board: Board
+    folder: Path | None = None
+    if dist.is_initialized():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        board = StoreBoard(dist.PrefixStore("quorate", dist.distributed_c10d._get_default_store()), timeout)
+    elif rank is None or size is None:
+        if rank is not None or size is not None:
+            raise ConfigurationError("RANK and WORLD_SIZE must be set together; a launcher sets both")
+        rank, size, board = 0, 1, MemoryBoard()
+    elif address.startswith("unix:"):
+        board = SocketBoard(address.removeprefix("unix:"))
+        folder = Path(address.removeprefix("unix:")).parent
+    elif (
+        seat is not None and seat.is_one_host and not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"))
+    ):
+        board, folder = meet_on_this_host(seat, timeout)
+    else:
+        store, rank, size = _meet(timeout)
+        board = StoreBoard(dist.PrefixStore("quorate", store), timeout)
+    most = _number("QUORATE_MOST") or size
+    if most > size + MOST_NEWCOMERS:
+        raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")
+    if rank >= max(size, most):
+        raise ConfigurationError(f"RANK={rank} is none of {size} workers; a launcher sets ranks from 0 on")
+    endpoint = Endpoint(
+        board, rank, size, most=most, timeout=timeout, folder=folder, token=token_here(), find_address=address_here
+    )
+    wire = RealWire(endpoint)
+    place = current.enter(wire)
+    ours = not (dist.is_initialized() or wire.is_newcomer)
+    if wire.is_newcomer:
+        place.kept[SEAT] = _number("LOCAL_RANK") or 0
+    waits = TorchWaits(place, wire)
+    if ours:
+        _start_default_group(wire, waits)
+    end_well(place, ours)
+    if most > 1:
+        waits.start()
+        place.leaving.append(waits.close)
+    return place
+
+
+def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What goes wrong before the worker has joined is one sentence, and a status, as it is later."""
+    if issubclass(kind, KeyboardInterrupt):
+        tell("quorate: interrupted\n")
+    elif issubclass(kind, QuorateError):
+        tell(f"quorate: {error}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+        return
+    flush()
+    atexit.register(os._exit, status_after_error(kind))
+
+
+def _meet(timeout: float) -> tuple[dist.Store, int, int]:
+    """The store at MASTER_ADDR and MASTER_PORT, our rank, and the size of the world."""
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        store, rank, size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout))))
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" in str(error):
+            raise ConfigurationError(
+                f"rank 0 is to listen at {where}, and another process does already; choose another MASTER_PORT"
+            ) from None
+        raise WireTimeout(f"nobody could be met at {where} within {timeout:g} s: {_first_line(error)}") from None
+    except dist.DistStoreError as error:
+        raise WireTimeout(f"not all workers came to {where} within {timeout:g} s: {_first_line(error)}") from None
+    except ValueError as error:  # a variable that is missing, or no number
+        raise ConfigurationError(f"a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: {error}") from None
+    return store, rank, size
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _start_default_group(wire: RealWire, waits: TorchWaits) -> None:
+    """torch's default process group over our board, so that nothing more listens beyond this machine."""
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
+        interface = loopback if wire.endpoint.is_local else interface_of(wire.endpoint.address)
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = waits.store = WaitedStore(waits, wire.board, "default", wire.timeout)
+    try:
+        dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
+    except (RuntimeError, OSError):
+        failure = _failure_of(wire)
+        if failure is None:
+            raise
+        raise failure from None
+
+
+def _failure_of(wire: RealWire) -> QuorateError | None:
+    """The failure of the run that is on the board, or comes there soon after a connection has broken."""
+    try:
+        wire.board.wait(["failure"], _SOON)
+    except WireTimeout:
+        return None
+    except QuorateError as failure:
+        return failure
+    return None
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    local = _number("LOCAL_RANK") or 0
+    device = torch.device("cuda", local % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name)
+    if value is None:
+        return None
+    if not (value.isdecimal() and len(value) < 10):
+        raise ConfigurationError(f"{name}={value} is no rank or size; a launcher sets a whole number")
+    return int(value)

@@ -1,0 +1,154 @@
+"""Where a worker's records go, and what stands in them beside its steps."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import Recorder, records_of
+from quorate.core.telling import tell
+from quorate.data.sharding import SEAT
+from quorate.launch.worker.tensorboard import event_files
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT
+from quorate.train.step_times import RECORDER, TIMERS, StepTimer
+from quorate.wire import current
+from quorate.wire.current import Place
+from quorate.wire.real.wire import RealWire
+
+
+def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool | None) -> None:
+    """Open this worker's records, where it keeps some.
+
+    `wanted` None: in the folder that `quorate run` has named; where another launcher has started several workers, in
+    a new one below `runs`, the same on all. True: also of a worker alone. False: none.
+    """
+    folder = None if wanted is False else _folder(place.wire, chosen, is_wanted=bool(wanted))
+    if folder is None:
+        return
+    place.kept[ROOT] = folder / CHECKPOINTS
+    wire = place.wire
+    is_real = isinstance(wire, RealWire)
+    recorder = place.kept[RECORDER] = Recorder(
+        records_of(folder, wire.rank),
+        closes=not is_real,
+        copy=event_files(folder) if is_real and wire.rank == 0 else None,
+        say=lambda sentence: _warn(f"rank {wire.rank}: {sentence}"),
+    )
+    recorder.write(
+        "start",
+        rank=wire.rank,
+        size=wire.size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        clock="monotonic" if is_real else "virtual",
+        now=wire.clock.now(),
+        wall=time.time() if is_real else None,
+        device=device,
+        seed=chosen.seed,
+        **({"seat": place.kept[SEAT]} if SEAT in place.kept else {}),
+    )
+    place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
+
+
+def _warn(sentence: str) -> None:
+    tell(f"quorate: {sentence}\n")
+
+
+def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
+    named = os.environ.get("QUORATE_RUN")
+    if named:
+        return Path(named)
+    if not isinstance(wire, RealWire) or (wire.size == 1 and not is_wanted) or _is_ours():
+        return None
+    if wire.rank == 0:
+        script = Path(sys.argv[0] or "session")
+        folder = run_folder(usual_name(str(script))).resolve()
+        about: dict[str, object] = {
+            "command": list(sys.argv),
+            "script": str(script),
+            "arguments": sys.argv[1:],
+            "workers": wire.size,
+            "world": "real",
+            **chosen.as_json(),
+            "records": str(folder),
+        }
+        write_run(folder, script if script.is_file() else None, about)
+        wire.board.set("records", str(folder).encode())
+        tell(f"quorate: records in {os.path.relpath(folder)}\n")
+    wire.board.wait(["records"], wire.timeout)
+    written = wire.board.get("records")
+    assert written is not None
+    folder = Path(written.decode())
+    folder.mkdir(parents=True, exist_ok=True)  # another host, without a common file system
+    return folder
+
+
+def _is_ours() -> bool:
+    """Whether our own launcher started this worker, and named no folder on purpose."""
+    return bool(os.environ.get("QUORATE_BOARD"))
+
+
+def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
+    timers: list[StepTimer] = place.kept.get(TIMERS, [])
+    recorder.write(
+        "end",
+        time=place.wire.clock.now(),
+        steps=timers[0].steps if timers else 0,
+        peak_bytes=_peak_bytes() if is_real else None,
+    )
+    recorder.close()
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def flush_records(place: Place) -> None:
+    """Write what a worker holds that ends badly."""
+    recorder: Recorder | None = place.kept.get(RECORDER)
+    if recorder is not None:
+        recorder.close()
+
+
+def log(**values: float | int | str | bool | None) -> None:
+    """Keep `values` in this worker's records, with the step and the time; a tensor of one number counts as a number.
+
+    Reports draw every number that is logged; a comparison's quality is one of them. Nothing happens where no records
+    are kept. Raises `ConfigurationError` before `quorate.join()` and for values that are none of these.
+    """
+    place = current.here()
+    plain = _plain(values)
+    recorder: Recorder | None = place.kept.get(RECORDER)
+    if recorder is None:
+        return
+    timers: list[StepTimer] = place.kept.get(TIMERS, [])
+    step = timers[0].steps if timers else 0
+    recorder.write("log", step=step, time=place.wire.clock.now(), values=plain)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    for name, value in values.items():
+        number = value
+        if hasattr(value, "item"):
+            try:
+                number = value.item()
+            except (ValueError, RuntimeError):  # more than one number: refused below
+                number = value
+        if not isinstance(number, bool | int | float | str | None):
+            raise ConfigurationError(
+                f"quorate.log takes numbers, text and tensors of one number, and {name} is a {type(value).__name__}"
+            )
+        plain[name] = number
+    return plain

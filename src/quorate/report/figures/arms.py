@@ -1,0 +1,200 @@
+"""One arm of a comparison out of the figures of its runs, held against the baseline's."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from quorate.report.figures.run import RunFigures
+from quorate.report.reading.planned import Planned, PlannedArm
+from quorate.report.figures.rounds import RoundFigures
+from quorate.report.schema import Arm, Change, Difference, Estimate, Replicas, Rounds
+from quorate.report.figures.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
+from quorate.report.figures.time_use import step_times
+
+Figure = Callable[[RunFigures], float | None]
+Kind = Literal["ratio", "difference"]
+
+_FIGURES: dict[str, tuple[Figure, Kind, bool]] = {
+    "time_to_target": (lambda run: run.time_to_target, "ratio", False),
+    "examples_per_second": (lambda run: run.examples_per_second, "ratio", True),
+    "seconds": (lambda run: run.seconds, "ratio", False),
+    "no_wait_share": (lambda run: run.no_wait_share, "difference", True),
+    "bytes_per_step": (lambda run: run.bytes_per_step, "ratio", False),
+    "peak_bytes": (lambda run: run.peak_bytes, "ratio", False),
+}
+"""By field of `Arm`: how to get it of a run, how it is compared, and whether more is better."""
+
+
+def arm_of(
+    arm: PlannedArm,
+    runs: Sequence[RunFigures],
+    baseline: Sequence[RunFigures],
+    plan: Planned,
+    edges: Sequence[float],
+) -> Arm:
+    """`runs` and `baseline` are all runs of either, in the order of the plan; `edges` are the histogram's.
+
+    Runs that failed are left out of every figure. The curves are those of the runs that are used.
+    """
+    used = [run for run in runs if run.is_used]
+    others = [] if arm.is_baseline else [run for run in baseline if run.is_used]
+    first = next((run for run in used if run.arrival is not None), used[0] if used else None)
+    lengths = sorted(length for run in used for length in run.lengths)
+    totals = [sum(column) for column in zip(*(run.totals for run in used), strict=True)]
+    speeds = _ratios(_pairs(used, others, lambda run: run.examples_per_second))
+    times = _ratios(_pairs(others, used, lambda run: run.time_to_target))
+    return Arm(
+        name=arm.name,
+        strategy=arm.strategy,
+        settings=arm.settings,
+        is_baseline=arm.is_baseline,
+        learning_rate_factor=arm.learning_rate_factor,
+        runs=tuple(run.outcome for run in runs),
+        quality=_estimate(used, lambda run: run.quality, least=-math.inf),
+        time_to_target=_estimate(used, lambda run: run.time_to_target),
+        target_reached=_reached(runs, plan),
+        examples_per_second=_estimate(used, lambda run: run.examples_per_second),
+        seconds=_estimate(used, lambda run: run.seconds),
+        examples=_estimate(used, lambda run: run.examples),
+        speedup=_ratio_estimate(speeds),
+        target_speedup=_ratio_estimate(times),
+        no_wait_share=_estimate(used, lambda run: run.no_wait_share),
+        bytes_per_step=_estimate(used, lambda run: run.bytes_per_step),
+        peak_bytes=_estimate(used, lambda run: run.peak_bytes),
+        differences=_differences(used, others, plan),
+        steps=step_times(lengths, totals, edges),
+        curves=tuple(run.curve for run in used if run.curve is not None),
+        losses=tuple(run.losses for run in used if run.losses is not None),
+        arrival=None if first is None else first.arrival,
+        timeline=() if first is None else first.timeline,
+        marks=() if first is None else first.marks,
+        rounds=_rounds([run.rounds for run in used if run.rounds is not None], _changes(used)),
+        replicas=_replicas(used),
+        faults=tuple(fault for run in used for fault in run.faults),
+        joined=tuple(one for run in used for one in run.joined),
+    )
+
+
+def _reached(runs: Sequence[RunFigures], plan: Planned) -> tuple[int, int] | None:
+    """A run that failed has not reached the target."""
+    if plan.target is None:
+        return None
+    return sum(run.is_used and run.time_to_target is not None for run in runs), len(runs)
+
+
+def _estimate(runs: Sequence[RunFigures], figure: Figure, *, least: float = 0.0) -> Estimate | None:
+    """Over the runs that have it; an interval does not reach below the least value there can be."""
+    values = [value for run in runs if (value := figure(run)) is not None]
+    return _mean(values, least=least) if values else None
+
+
+def _mean(values: Sequence[float], *, least: float = 0.0, most: float = math.inf) -> Estimate:
+    """Of at least one value; its interval does not reach beyond what there can be."""
+    found = mean_interval(values)
+    low = None if found.low is None else max(found.low, least)
+    high = None if found.high is None else min(found.high, most)
+    return Estimate(mean=found.mean, low=low, high=high, values=tuple(values))
+
+
+def _changes(runs: Sequence[RunFigures]) -> tuple[Change, ...]:
+    return tuple(
+        Change(seed=run.seed, number=one.number + 1, settings=dict(one.settings or {}), why=one.why)
+        for run in runs
+        if run.rounds is not None
+        for one in run.rounds.changed
+    )
+
+
+def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> Rounds | None:
+    """Over the runs that have rounds; counts of all runs are added up."""
+    if not runs:
+        return None
+    contributors = sum((run.contributors for run in runs), Counter[int]())
+    staleness = sum((run.staleness for run in runs), Counter[int]())
+    ranks = sum((run.ranks for run in runs), Counter[int]())
+    speeds = [run.per_second for run in runs if run.per_second is not None]
+    batches = [run.effective_batch for run in runs if run.effective_batch is not None]
+    waited = [run.waiting for run in runs if run.waiting is not None]
+    in_step = [run.waiting_in_step for run in runs if run.waiting_in_step is not None]
+    return Rounds(
+        count=_mean([run.count for run in runs]),
+        per_second=_mean(speeds) if speeds else None,
+        contributors=_listed(contributors),
+        contributors_mean=_centre(contributors),
+        live=(min(run.live[0] for run in runs), max(run.live[1] for run in runs)),
+        fresh_share=_mean([run.fresh_share for run in runs], most=1.0),
+        staleness=_listed(staleness),
+        staleness_mean=_centre(staleness),
+        effective_batch=_mean(batches) if batches else None,
+        rank_shares=tuple(count / ranks.total() for count in _listed(ranks, max(run.size for run in runs))),
+        waiting_share=_mean(waited, most=1.0) if waited else None,
+        waiting_in_step=_mean(in_step, most=1.0) if in_step else None,
+        changes=changes,
+    )
+
+
+def _replicas(runs: Sequence[RunFigures]) -> Replicas | None:
+    """Of the runs in which they differ."""
+    distances = [run.distance for run in runs if run.distance is not None]
+    qualities = [run.replica_curve for run in runs if run.replica_curve is not None]
+    if not distances:
+        return None
+    return Replicas(
+        distance=tuple(distances),
+        last_distance=_mean([curve.quality[-1] for curve in distances]),
+        quality=tuple(qualities),
+        last_quality=_mean([curve.quality[-1] for curve in qualities], least=-math.inf) if qualities else None,
+    )
+
+
+def _listed(counts: Counter[int], size: int = 0) -> tuple[int, ...]:
+    """By number, from 0 on; at least so many."""
+    return tuple(counts[number] for number in range(max(size, max(counts) + 1)))
+
+
+def _centre(counts: Counter[int]) -> float:
+    return sum(number * count for number, count in counts.items()) / counts.total()
+
+
+def _ratio_estimate(ratios: Sequence[float]) -> Estimate | None:
+    if not ratios:
+        return None
+    found = ratio_interval(ratios)
+    return Estimate(mean=found.mean, low=found.low, high=found.high, values=tuple(ratios))
+
+
+def _pairs(runs: Sequence[RunFigures], others: Sequence[RunFigures], figure: Figure) -> list[tuple[float, float]]:
+    """What both have of it, by equal seed."""
+    theirs = {run.seed: figure(run) for run in others}
+    pairs = [(figure(run), theirs.get(run.seed)) for run in runs]
+    return [(own, other) for own, other in pairs if own is not None and other is not None]
+
+
+def _ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    return [own / other for own, other in pairs if own > 0.0 and other > 0.0]
+
+
+def _differences(runs: Sequence[RunFigures], others: Sequence[RunFigures], plan: Planned) -> dict[str, Difference]:
+    """By field: where both sides have it, and where it means something."""
+    found: dict[str, Difference] = {}
+    if plan.metric is not None:
+        pairs = _pairs(runs, others, lambda run: run.quality)
+        # A run without a number at its end diverged: to leave it out must not make the rest look good.
+        is_whole = all(run.quality is not None for run in (*runs, *others))
+        if pairs:
+            more = plan.metric.higher_is_better
+            found["quality"] = difference_verdict(pairs, higher_is_better=more) if is_whole else "no difference shown"
+    for name, (figure, kind, more) in _FIGURES.items():
+        pairs = _pairs(runs, others, figure)
+        if not pairs or (name == "seconds" and plan.equal != "examples"):
+            continue
+        if name == "time_to_target" and len(pairs) < max(len(runs), len(others)):
+            found[name] = "no difference shown"  # a miss is not a number: the rest alone would say too much
+        elif kind == "ratio" and len(_ratios(pairs)) == len(pairs):
+            found[name] = ratio_verdict(pairs, higher_is_better=more)
+        else:
+            found[name] = difference_verdict(pairs, higher_is_better=more)
+    return found

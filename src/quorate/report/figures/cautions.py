@@ -1,0 +1,69 @@
+"""What a reader has to know before believing the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorate.report.figures.fairness import Runs, unequal_work
+from quorate.report.figures.run import RunFigures
+from quorate.report.reading.planned import Planned
+from quorate.report.schema import NOT_BEGUN, Arm
+from quorate.report.wording import counted
+
+
+def cautions_of(plan: Planned, runs: Runs, arms: Sequence[Arm]) -> list[str]:
+    """Sentences, without a full stop; the gravest first."""
+    found = [caution for name, some in runs.items() for run in some for caution in _of_run(plan, name, run)]
+    if not plan.is_single:
+        if len(plan.seeds) == 1:
+            found.append("one seed only: no difference can be shown, whatever the figures are")
+        unequal = unequal_work(plan, runs)
+        if unequal is not None:
+            found.append(unequal)
+        found += [missed for arm in arms for missed in _missed(plan, arm)]
+        found += [f"{arm.name}: no evaluation gave {metric}" for arm in arms for metric in _unseen(plan, arm)]
+    return found + _of_machine(plan)
+
+
+def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
+    which = "the run" if plan.is_single else f"{name}, seed {run.outcome.seed},"
+    failed = []
+    status, why = run.outcome.status, run.outcome.why
+    left_out = "" if plan.is_single else "; it is left out"
+    if why == NOT_BEGUN:
+        failed.append(f"{which} has not begun{left_out}")
+    elif status is None:
+        failed.append(f"{which} has no outcome: it was not watched to its end, or is still under way{left_out}")
+    elif status != 0:
+        because = f": {why}" if why else ""
+        failed.append(f"{which} failed with status {status}{because}{left_out}")
+    elif not run.is_used:
+        failed.append(f"{which} left no steps{left_out}")
+    return failed + ([f"{which.rstrip(',')}: {note}" for note in run.notes] if run.is_used else [])
+
+
+def _missed(plan: Planned, arm: Arm) -> list[str]:
+    if plan.target is None or plan.metric is None or arm.target_reached is None:
+        return []
+    reached, of = arm.target_reached
+    if reached == of:
+        return []
+    target = f"{plan.metric.name} {plan.target:g}"
+    return [f"{arm.name} reached the target, {target}, in {reached} of {counted(of, 'run')}"]
+
+
+def _unseen(plan: Planned, arm: Arm) -> list[str]:
+    if plan.metric is None or arm.steps is None or arm.curves:
+        return []
+    return [plan.metric.name]
+
+
+def _of_machine(plan: Planned) -> list[str]:
+    found = []
+    cores = plan.about.get("cores")
+    if plan.world == "real" and isinstance(cores, int) and plan.workers > cores:
+        found.append(f"{plan.workers} workers shared {counted(cores, 'core')}: they slowed each other down")
+    git = plan.about.get("git") or {}
+    if git.get("dirty"):
+        found.append("the working tree had changes that are in no commit")
+    return found

@@ -1,0 +1,130 @@
+"""What was equal between the arms and what differed, as far as plan and records show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quorate.report.figures.run import RunFigures
+from quorate.report.reading.planned import Planned, PlannedArm
+from quorate.report.schema import Fairness, Trial
+from quorate.report.wording import counted, listed, seconds_in_words
+
+Runs = Mapping[str, Sequence[RunFigures]]
+"""By the name of the arm."""
+
+_OF_RUNS = (
+    "workers", "world", "imbalance", "pace", "share", "seconds_limit", "omp_threads", "compute", "latency",
+    "bandwidth", "host", "cores", "system", "python", "interpreter",
+)  # fmt: skip
+"""Keys of `run.json` that arms may differ in. Strategy, settings and learning rate are those of the plan."""
+
+
+def fairness_of(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> Fairness:
+    """`runs` are all that left anything."""
+    return Fairness(
+        equal=tuple(_equal(plan, runs, trials)),
+        differed=_differed(plan, runs),
+        warm_up_steps=plan.warm_up_steps,
+        seeds=plan.seeds,
+    )
+
+
+def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
+    if plan.is_single:
+        return []
+    said = []
+    differed = _differed(plan, runs)
+    if "workers" not in differed and "host" not in differed:
+        machine = "in one virtual world" if plan.world == "virtual" else "on the same machine"
+        cores = plan.about.get("cores")
+        said.append(
+            f"Every arm had {counted(plan.workers, 'worker')} {machine}"
+            + (f" with {counted(cores, 'core')}." if isinstance(cores, int) and plan.world == "real" else ".")
+        )
+    work = _work(plan, runs)
+    if work is not None:
+        said.append(work)
+    seeds = listed([str(seed) for seed in plan.seeds])
+    said.append(
+        f"Every arm was run with the seed{'s' if len(plan.seeds) > 1 else ''} {seeds}; "
+        "runs of one seed begin alike, and are compared as a pair."
+    )
+    for key, words in (("imbalance", "Injected lateness"), ("pace", "Injected pace")):
+        if plan.text(key) is not None and key not in differed:
+            said.append(f"{words}: {plan.text(key)}, in every arm.")
+    said.append(_tuning(plan, trials))
+    if plan.warm_up_steps:
+        steps = counted(plan.warm_up_steps, "step")
+        said.append(f"The first {steps} of every worker are left out of every figure about steps.")
+    said.append("Evaluation is no training time.")
+    return said
+
+
+def _work(plan: Planned, runs: Runs) -> str | None:
+    """What was equal in how much was done; None where nothing was, or the records show otherwise."""
+    if plan.equal == "seconds":
+        seconds = plan.about.get("seconds")
+        return None if seconds is None else f"Every run trained for {seconds_in_words(seconds)}."
+    if plan.equal != "examples" or unequal_work(plan, runs):
+        return None
+    counts = _examples(runs)
+    if not counts:
+        return None
+    low, high = min(counts), max(counts)
+    amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"Every run trained on {amount} examples, counted over all workers."
+
+
+def _examples(runs: Runs) -> list[int]:
+    return [run.examples for some in runs.values() for run in some if run.is_used and run.examples is not None]
+
+
+def unequal_work(plan: Planned, runs: Runs) -> str | None:
+    """The sentence that says so where examples were to be equal and are more than a batch per worker apart."""
+    if plan.equal != "examples" or plan.is_single:
+        return None
+    means = {}
+    for name, some in runs.items():
+        own = _examples({name: some})
+        if own:
+            means[name] = sum(own) / len(own)
+    batch = max((run.batch for some in runs.values() for run in some if run.batch is not None), default=0)
+    if not means or max(means.values()) - min(means.values()) <= batch * plan.workers:
+        return None
+    told = listed([f"{name} {amount:,.0f}" for name, amount in means.items()])
+    return f"the arms did not train on equally many examples: {told} (mean per run)"
+
+
+def _tuning(plan: Planned, trials: Sequence[Trial]) -> str:
+    if not trials:
+        return "No arm was tuned: no learning rates were tried out."
+    factors = {arm.name: sorted({trial.factor for trial in trials if trial.arm == arm.name}) for arm in plan.arms}
+    told = {name: listed([f"{factor:g}" for factor in own]) for name, own in factors.items() if own}
+    if len(told) == len(plan.arms) and len(set(told.values())) == 1:
+        return f"For every arm the same learning rates were tried: {next(iter(told.values()))} times the usual one."
+    return (
+        "Learning rates tried, as factors of the usual one: "
+        + "; ".join(f"{name} {told.get(name, 'none')}" for name in factors)
+        + "."
+    )
+
+
+def _differed(plan: Planned, runs: Runs) -> dict[str, dict[str, object]]:
+    values = {arm.name: _of_arm(arm, runs.get(arm.name, ())) for arm in plan.arms}
+    keys = dict.fromkeys(key for own in values.values() for key in own)
+    found = {key: {name: own.get(key) for name, own in values.items()} for key in keys}
+    return {key: by_arm for key, by_arm in found.items() if len({repr(value) for value in by_arm.values()}) > 1}
+
+
+def _of_arm(arm: PlannedArm, runs: Sequence[RunFigures]) -> dict[str, object]:
+    """Everything that could differ, by dotted key; of its first run that left a `run.json`."""
+    found: dict[str, object] = {"strategy": arm.strategy}
+    found.update({f"settings.{key}": value for key, value in arm.settings.items()})
+    about: Mapping[str, Any] = next((run.about for run in runs if run.about), {})
+    factor = arm.learning_rate_factor
+    found["learning_rate_factor"] = about.get("learning_rate_factor") if factor is None else factor
+    found.update({key: about[key] for key in _OF_RUNS if key in about})
+    found.update({f"versions.{name}": version for name, version in (about.get("versions") or {}).items()})
+    found.update({f"git.{name}": value for name, value in (about.get("git") or {}).items()})
+    return found

@@ -1,0 +1,135 @@
+"""How good the model was when: curves of one run, where they end, and when they pass a target."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from quorate.report.figures.distances import distances_of
+from quorate.report.reading.run import RunRecords
+from quorate.report.schema import Curve
+
+POINTS = 200
+"""Of a curve of losses, at most."""
+DIGITS = 8
+"""Of a quality or a loss, however small."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Running totals of all workers by time, on the clock of the run."""
+
+    times: Sequence[float]
+    examples: Sequence[int] | None
+    """With a 0 before the first; None where a step did not count them."""
+    bytes: Sequence[int]
+    """Likewise."""
+    byte_times: Sequence[float]
+
+    @classmethod
+    def of(cls, run: RunRecords) -> Amounts:
+        steps = sorted((step for one in run.ranks for step in one.steps), key=lambda step: step.end)
+        every = sorted((s for one in run.ranks for s in (*one.steps, *one.others)), key=lambda step: step.end)
+        counts = [step.examples for step in steps]
+        known = [count for count in counts if count is not None]
+        return cls(
+            [step.end for step in steps],
+            list(accumulate(known, initial=0)) if len(known) == len(counts) else None,
+            list(accumulate((step.bytes_out for step in every), initial=0)),
+            [step.end for step in every],
+        )
+
+    def examples_at(self, time: float) -> int | None:
+        """In steps that had ended by `time`."""
+        return None if self.examples is None else self.examples[bisect_right(self.times, time)]
+
+    def bytes_at(self, time: float) -> int:
+        return self.bytes[bisect_right(self.byte_times, time)]
+
+
+def curve_of(run: RunRecords, metric: str, seed: int, amounts: Amounts | None = None) -> Curve | None:
+    """Quality at every evaluation, as rank 0 logged it under the metric's name; None where it never did.
+
+    Seconds are since rank 0 began its first step, without its evaluations. What is no number is left out.
+    """
+    first = next((one for one in run.ranks if one.rank == 0), None)
+    if first is None or not first.steps:
+        return None
+    points = [(log.time, log.values[metric]) for log in first.logs if is_number(log.values.get(metric))]
+    if not points:
+        return None
+    return _curve(run, seed, [(time, first.training_seconds(time, run.begin), y) for time, y in points], amounts)
+
+
+def distance_curve(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:
+    """The distance between replicas at every evaluation, in the place of quality; None where they do not differ."""
+    points = distances_of(run)
+    return _curve(run, seed, points, amounts) if points else None
+
+
+def losses_of(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:
+    """The training loss, mean over ranks and neighbouring steps: `POINTS` points at most; None where none is known."""
+    rows = sorted(
+        (one.training_seconds(step.end, run.begin), step.end, step.loss)
+        for one in run.ranks
+        for step in one.steps
+        if is_number(step.loss)
+    )
+    if not rows:
+        return None
+    ranks = sum(bool(one.steps) for one in run.ranks)
+    width = -(-len(rows) // (POINTS * ranks)) * ranks
+    parts = [rows[begin : begin + width] for begin in range(0, len(rows), width)]
+    points = [
+        (part[-1][1], part[-1][0], statistics.fmean(loss for _, _, loss in part if loss is not None)) for part in parts
+    ]
+    return _curve(run, seed, points, amounts)
+
+
+def _curve(run: RunRecords, seed: int, points: Sequence[tuple[float, float, float]], amounts: Amounts | None) -> Curve:
+    """Of points (time, seconds of training, quality)."""
+    amounts = amounts or Amounts.of(run)
+    examples = [amounts.examples_at(time) for time, _, _ in points]
+    return Curve(
+        seed=seed,
+        seconds=tuple(round(seconds, 6) for _, seconds, _ in points),
+        examples=tuple(count for count in examples if count is not None),
+        bytes=tuple(amounts.bytes_at(time) for time, _, _ in points),
+        quality=tuple(float(f"{value:.{DIGITS}g}") for _, _, value in points),
+    )
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be drawn: a finite number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def final_quality(run: RunRecords, metric: str) -> float | None:
+    """At the last evaluation; None where there was none, or it gave no number: a training that diverged."""
+    said = [log.values[metric] for one in run.ranks if one.rank == 0 for log in one.logs if metric in log.values]
+    return float(said[-1]) if said and is_number(said[-1]) else None
+
+
+def time_to(target: float, curve: Curve, *, higher_is_better: bool) -> float | None:
+    """Seconds of training until the first evaluation that meets the target; None where none does."""
+    for seconds, quality in zip(curve.seconds, curve.quality, strict=True):
+        if quality >= target if higher_is_better else quality <= target:
+            return seconds
+    return None
+
+
+def went_wrong(run: RunRecords, metric: str | None) -> str | None:
+    """What is to be said where numbers stopped being numbers: a training that diverged."""
+    for one in run.ranks:
+        for step in one.steps:
+            if step.loss is not None and not math.isfinite(step.loss):
+                return f"the loss of rank {one.rank} is no number at step {step.step}"
+        for log in one.logs:
+            value = None if metric is None else log.values.get(metric)
+            if isinstance(value, float) and not math.isfinite(value):
+                return f"{metric} is no number at step {log.step}"
+    return None

@@ -1,0 +1,187 @@
+"""Everything the report needs of one run, so that its rows need not stay in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quorate.core.errors import ranks_in_words
+from quorate.report.figures import throughput
+from quorate.report.figures.arrival import arrival_of
+from quorate.report.reading.deaths import standstill
+from quorate.report.reading.joinings import comparable, seconds_to_join
+from quorate.report.figures.lateness import skew_of
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.planned import Planned
+from quorate.report.figures.quality import Amounts, curve_of, distance_curve, final_quality, losses_of, time_to, went_wrong
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
+from quorate.report.reading.rounds import last_arrivals, wait_for_all
+from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
+from quorate.report.figures.time_use import by_rank, spent_in, totals_of
+from quorate.report.figures.timeline import timeline_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigures:
+    """One run in figures; None is what was not measured."""
+
+    seed: int
+    about: dict[str, Any]
+    """`run.json`."""
+    outcome: Outcome
+    is_used: bool
+    """Whether it ended well, or is all there is."""
+    notes: tuple[str, ...]
+    """What was odd about it."""
+    batch: int | None
+    quality: float | None
+    time_to_target: float | None
+    examples_per_second: float | None
+    seconds: float | None
+    examples: int | None
+    no_wait_share: float | None
+    bytes_per_step: float | None
+    peak_bytes: int | None
+    curve: Curve | None
+    losses: Curve | None
+    lengths: Sequence[float]
+    """How long steps took, sorted."""
+    totals: Sequence[float]
+    """Their seconds by activity."""
+    arrival: Arrival | None
+    timeline: tuple[Lane, ...]
+    marks: tuple[Mark, ...]
+    rounds: RoundFigures | None
+    distance: Curve | None
+    """Between replicas."""
+    faults: tuple[Fault, ...]
+    """Workers that died, and the others went on."""
+    joined: tuple[Joined, ...]
+    """Workers that joined."""
+    replica_curve: Curve | None
+    """The mean quality of single replicas, where it was measured beside that of their mean."""
+
+
+def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
+    """Read one run of the plan and measure it."""
+    run = read_run(folder)
+    metric, warm_up = plan.metric, plan.warm_up_steps
+    amounts = Amounts.of(run)
+    curve = None if metric is None else curve_of(run, metric.name, seed, amounts)
+    reached = None
+    if metric is not None and plan.target is not None and curve is not None:
+        reached = time_to(plan.target, curve, higher_is_better=metric.higher_is_better)
+    window = throughput.window_of(run, warm_up)
+    steps = run.after(warm_up)
+    merged = run.merged()
+    met = comparable(steps, run.newcomers, [one.distributed for one in run.ranks])
+    meetings = meetings_of(met, is_together=wait_for_all(merged) if merged else None)
+    warm = run.warm(warm_up)
+    skew = skew_of(meetings, steps, warm, run.newcomers)
+    arrival = None if skew is None else arrival_of(skew, seed)
+    last = last_arrivals(merged) if merged else None
+    spent = spent_in(meetings, last)
+    shown = spent_in(meetings_of(warm), last)
+    lanes, marks = timeline_of(by_rank(shown), None if arrival is None else arrival.slow_rank, merged)
+    return RunFigures(
+        seed=seed,
+        about=run.about,
+        outcome=_outcome(run, seed, plan),
+        is_used=run.has_steps and (run.status == 0 or plan.is_single),
+        notes=tuple(_notes(run, plan, is_measured=window is not None)),
+        batch=throughput.batch_of(run),
+        quality=None if metric is None else final_quality(run, metric.name),
+        time_to_target=reached,
+        examples_per_second=None if window is None else window.examples_per_second,
+        seconds=throughput.training_seconds(run),
+        examples=throughput.examples_of(run),
+        no_wait_share=None if window is None else window.no_wait_share,
+        bytes_per_step=throughput.bytes_per_step(run, warm_up),
+        peak_bytes=throughput.peak_bytes(run),
+        curve=curve,
+        losses=losses_of(run, seed, amounts),
+        lengths=sorted(one.seconds for one in spent),
+        totals=totals_of(spent),
+        arrival=arrival,
+        timeline=lanes,
+        marks=marks,
+        rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
+        distance=distance_curve(run, seed, amounts),
+        faults=_faults(run, seed),
+        joined=_joined(run, seed),
+        replica_curve=None if metric is None else curve_of(run, f"replica_{metric.name}", seed, amounts),
+    )
+
+
+def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:
+    steps = {one.rank: one.steps for one in run.ranks if one.steps}
+    first = next((one for one in run.ranks if one.steps), None)
+    if first is None:
+        return ()
+    return tuple(
+        Fault(
+            seed=seed,
+            rank=death.rank,
+            why=death.reason,
+            seconds=first.training_seconds(death.time, run.begin),
+            round=death.round,
+            standstill=standstill(death, steps),
+            left=death.left,
+        )
+        for death in run.deaths
+    )
+
+
+def _joined(run: RunRecords, seed: int) -> tuple[Joined, ...]:
+    first = next((one for one in run.ranks if one.steps), None)
+    if first is None:
+        return ()
+    return tuple(
+        Joined(
+            seed=seed,
+            rank=joining.rank,
+            replaced=None if replaced is None else replaced.rank,
+            seconds=first.training_seconds(joining.time, run.begin),
+            round=joining.round,
+            waited=seconds_to_join(joining, replaced, run.starts.get(joining.rank, {})),
+            live=joining.live,
+        )
+        for joining, replaced in run.replacements
+    )
+
+
+def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
+    said = run.outcome or ({} if run.folder.exists() else {"why": NOT_BEGUN})
+    seconds = said.get("seconds")
+    return Outcome(
+        seed=seed,
+        folder="." if run.folder == plan.folder else run.folder.relative_to(plan.folder).as_posix(),
+        status=run.status,
+        seconds=float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None,
+        why=str(said["why"]) if said.get("why") else None,
+    )
+
+
+def _notes(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
+    """What a reader has to know of a run, however it ended."""
+    notes = []
+    metric = None if plan.metric is None else plan.metric.name
+    wrong = went_wrong(run, metric)
+    if wrong is not None:
+        notes.append(wrong)
+    missing = set(range(run.size)) - {one.rank for one in run.ranks if one.steps}
+    if missing and run.has_steps:
+        left = "left no steps" if len(missing) < run.size else "left nothing"
+        notes.append(f"{ranks_in_words(missing)} {left}")
+    if run.has_steps and not is_measured:
+        notes.append(f"it is too short to measure after a warm-up of {plan.warm_up_steps} steps")
+    if run.has_steps and throughput.examples_of(run) is None:
+        notes.append("its examples were not counted (its loader is not one of quorate.shard)")
+    hosts = {one.start.get("host") for one in run.ranks if one.start}
+    if len(hosts) > 1:
+        notes.append(f"arrivals on its {len(hosts)} hosts are held side by side by their time of day")
+    return notes

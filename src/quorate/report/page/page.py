@@ -1,0 +1,114 @@
+"""The report as one HTML file: no network, no fonts or scripts from elsewhere, and every number from the summary."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from importlib.resources import files
+
+from quorate.report.charts.activities import patterns
+from quorate.report.charts.markup import Markup, element, joined
+from quorate.report.page.arrival import arrival
+from quorate.report.page.fairness import fairness
+from quorate.report.page.faults import faults, has_faults, has_joined, joined_later
+from quorate.report.page.parts import View, chip
+from quorate.report.page.quality import quality
+from quorate.report.page.replicas import has_replicas, replicas
+from quorate.report.page.reproduce import reproduce
+from quorate.report.page.rounds import has_rounds, rounds
+from quorate.report.page.steps import steps
+from quorate.report.page.timeline import timeline
+from quorate.report.page.verdict import verdict
+from quorate.report.schema import Summary
+from quorate.report.wording import counted
+
+SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
+    ("verdict", "Verdict", verdict),
+    ("fairness", "Fairness", fairness),
+    ("quality", "Quality", quality),
+    ("steps", "Time per step", steps),
+    ("arrival", "Arrival skew", arrival),
+    ("rounds", "Rounds", rounds),
+    ("replicas", "Replicas", replicas),
+    ("timeline", "Timeline", timeline),
+    ("faults", "Faults", faults),
+    ("joined", "Who joined", joined_later),
+    ("reproduce", "Reproduce", reproduce),
+)
+"""In order: where links lead, what they say, and the section."""
+
+
+def page(summary: Summary) -> str:
+    """The whole file; it links to `summary.json` and the CSV files that lie beside it.
+
+    What the summary lacks is left out, with a sentence that says why. Names are escaped, and the page forbids itself
+    to load anything or to run a script but its own. Cost: some 0.1 s and 300 kB for a few arms.
+    """
+    view = View(summary)
+    script = _asset("page.js")
+    means_something = {
+        "rounds": has_rounds(view),
+        "replicas": has_replicas(view),
+        "faults": has_faults(view),
+        "joined": has_joined(view),
+    }
+    shown = [one for one in SECTIONS if means_something.get(one[0], True)]
+    contents = element(
+        "nav", *(element("a", words, href=f"#{name}") for name, words, _ in shown), aria_label="Sections"
+    )
+    main = element("main", *(section(view) for _, _, section in shown))
+    body = element(
+        "body",
+        patterns(),
+        element("div", _header(view), contents, main, _footer(view), class_="page"),
+        element("script", Markup(script)),
+        class_="virtual" if view.is_virtual else "measured",
+    )
+    return "<!doctype html>\n" + element("html", _head(summary, script), body, lang="en") + "\n"
+
+
+def _head(summary: Summary, script: str) -> Markup:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+        f"script-src 'sha256-{digest}'"
+    )
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", summary.title),
+        element("style", Markup(_asset("page.css")), Markup(_asset("charts.css"))),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("quorate.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _header(view: View) -> Markup:
+    summary = view.summary
+    how = chip("virtual time: simulated, not measured", "virtual-chip") if view.is_virtual else chip("measured", "good")
+    chips = [how, chip(counted(summary.workers, "worker")), chip(counted(len(summary.fairness.seeds), "seed"))]
+    if summary.imbalance is not None:
+        chips.append(chip(f"imbalance {summary.imbalance}"))
+    if summary.pace is not None:
+        chips.append(chip(f"pace {summary.pace}"))
+    if summary.target is not None and summary.metric is not None:
+        chips.append(chip(f"target {summary.metric.name} {summary.target:g}"))
+    return element(
+        "header",
+        element("p", f"Quorate · {'run' if view.is_single else 'comparison'}", class_="brand"),
+        element("h1", summary.title),
+        element("p", *chips, class_="chips"),
+    )
+
+
+def _footer(view: View) -> Markup:
+    versions = view.summary.reproduce.packages
+    version = versions.get("quorate")
+    made = f"Made by Quorate {version}" if version else "Made by Quorate"
+    return element("footer", element("p", joined([f"{made} from the records of these runs, and from nothing else."])))

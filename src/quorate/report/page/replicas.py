@@ -1,0 +1,65 @@
+"""Replicas that differ: how far they were from each other, and how good single ones were beside their mean."""
+
+from __future__ import annotations
+
+from quorate.report.charts.bands import finite
+from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.markup import Markup, element
+from quorate.report.page.parts import HALF, NOT_MEASURED, View, figure, figure_in_words, framed, missing, section, table
+from quorate.report.schema import Arm, Curve, Estimate, Replicas
+
+LEAD = (
+    "Where workers agree with neighbours only, or only now and then, each has a replica of its own. Quality is that of "
+    "the mean of all replicas, unless it says otherwise; single replicas are as good only as far as they are near to "
+    "it. The distance is the root mean square over the replicas, as a share of the norm of their mean."
+)
+Known = list[tuple[Arm, Replicas]]
+
+
+def has_replicas(view: View) -> bool:
+    """Whether this section means something."""
+    return any(arm.replicas is not None for arm in view.summary.arms)
+
+
+def replicas(view: View) -> Markup:
+    """How far replicas were from each other; only where in some arm they differ."""
+    known = [(arm, arm.replicas) for arm in view.summary.arms if arm.replicas is not None]
+    absent = view.left_out(
+        (arm for arm in view.summary.arms if arm.replicas is None), "replicas are equal at every step"
+    )
+    charts = [_chart(view, known, "How far replicas were from their mean", "distance / norm", is_distance=True)]
+    if any(one.quality for _, one in known) and view.summary.metric is not None:
+        charts.append(_chart(view, known, "How good single replicas were", view.summary.metric.name, is_distance=False))
+    grid = element("div", *charts, class_="figures")
+    return section("replicas", "Replicas", LEAD, _table(view, known), grid, missing(absent) if absent else "")
+
+
+def _table(view: View, known: Known) -> Markup:
+    heads = ["strategy", "distance at the end", "quality of the mean", "mean quality of replicas"]
+    rows = [[arm.name, *map(_cell, (one.last_distance, arm.quality, one.last_quality))] for arm, one in known]
+    return framed(view, "Replicas at the end", table(heads, rows))
+
+
+def _cell(estimate: Estimate | None) -> Markup:
+    if estimate is None:
+        return element("span", NOT_MEASURED, class_="none")
+    return element("span", figure_in_words(estimate.mean), class_="mean", data_value=repr(estimate.mean))
+
+
+def _chart(view: View, known: Known, caption: str, y: str, *, is_distance: bool) -> Markup:
+    def curves(one: Replicas) -> tuple[Curve, ...]:
+        return one.distance if is_distance else one.quality
+
+    lines = [
+        Line(name=arm.name, look=view.looks[arm.name], curves=[finite(c.seconds, c.quality) for c in curves(one)])
+        for arm, one in known
+        if curves(one)
+    ]
+    ends = [(line.name, curve[-1][1]) for line in lines for curve in line.curves[:1] if curve]
+    told = " ".join(f"{name} ends at {figure_in_words(value)}." for name, value in ends)
+    axes = Axes(x=view.time("training time"), x_kind="seconds", y=y)
+    return figure(
+        view, caption,
+        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {told}"),
+        wide=HALF,
+    )  # fmt: skip

@@ -1,0 +1,198 @@
+"""Rounds: of how many workers updates were made, how old their gradients were, and what that cost and gained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from quorate.report.charts.columns import Columns, column_chart
+from quorate.report.charts.gains import Gain, gain_chart
+from quorate.report.charts.markup import Markup, element, joined
+from quorate.report.page.parts import (
+    HALF,
+    NOT_MEASURED,
+    View,
+    figure,
+    framed,
+    in_words,
+    missing,
+    paragraphs,
+    section,
+    table,
+)
+from quorate.report.schema import Arm, Estimate, Rounds
+from quorate.report.wording import number_in_words, range_in_words, share_in_words
+
+LEAD = (
+    "Under a quorum an update takes in the gradients that are there. One that comes too late is added to a later "
+    "round; its staleness is the number of rounds it missed. Where everybody waits for everybody, every update has a "
+    "fresh gradient of every worker, and there is nothing to show."
+)
+MEANINGS = (
+    "Counts of all seeds together, of the rounds that were formed after the warm-up and before the first worker ended; "
+    "ranges are 95% intervals over seeds. Fresh is what was computed on the newest parameters there were. The "
+    "effective batch is the examples in a round. The last column estimates what waiting would have been had everybody "
+    "waited for everybody: steps of equal number are held side by side, and who was at work for less than the longest "
+    "waits for the rest."
+)
+EQUAL = "The dashed line is an equal share."
+Known = Sequence[tuple[Arm, Rounds]]
+LISTED = 200
+"""Rows of the numbers below a chart, at most; all are in the data."""
+_NAMED = 12
+"""Numbers in the words for those who do not see a chart, at most."""
+
+
+def has_rounds(view: View) -> bool:
+    """Whether this section means something."""
+    return any(arm.rounds is not None for arm in view.summary.arms)
+
+
+def rounds(view: View) -> Markup:
+    """Section 6 of the page; only where some arm has rounds."""
+    known = [(arm, arm.rounds) for arm in view.summary.arms if arm.rounds is not None]
+    absent = view.left_out(
+        (arm for arm in view.summary.arms if arm.rounds is None), "no rounds with a quorum are known"
+    )
+    charts = (_staleness(view, known), _contributors(view, known), _ranks(view, known), _gains(view, known))
+    grid = element("div", *charts, class_="figures")
+    return section(
+        "rounds", "Rounds", LEAD, _table(view, known), _changes(view, known), grid, missing(absent) if absent else ""
+    )
+
+
+def _table(view: View, known: Known) -> Markup:
+    heads = ["strategy", "rounds", "rounds/s", "workers in each", "fresh gradients", "staleness",
+             "effective batch", "time waiting", "waiting, if in step"]  # fmt: skip
+    rows = [
+        [
+            arm.name,
+            _cell(one.count, number_in_words),
+            _cell(one.per_second, number_in_words),
+            _small(number_in_words(one.contributors_mean), f"of {range_in_words(*one.live)}"),
+            _cell(one.fresh_share, share_in_words),
+            _small(number_in_words(one.staleness_mean), f"at most {len(one.staleness) - 1}"),
+            _cell(one.effective_batch, number_in_words),
+            _cell(one.waiting_share, share_in_words),
+            _cell(one.waiting_in_step, share_in_words),
+        ]
+        for arm, one in known
+    ]
+    return framed(view, "What the quorum cost and gained", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _changes(view: View, known: Known) -> Markup:
+    """What strategies that choose their settings have chosen; nothing where none did."""
+    rows = [
+        [arm.name, str(one.seed), f"{one.number:,}", _settings(one.settings), one.why]
+        for arm, found in known
+        for one in found.changes
+    ]
+    if not rows:
+        return Markup()
+    rest = f"The first {LISTED} of {len(rows):,} rows; all of them are in the data." if len(rows) > LISTED else ""
+    heads = ["strategy", "seed", "from round", "settings", "because"]
+    return framed(view, "What was changed on the way", table(heads, rows[:LISTED]), paragraphs(rest))
+
+
+def _settings(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {in_words(value)}" for name, value in settings.items())
+
+
+def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> Markup:
+    if estimate is None:
+        return element("span", NOT_MEASURED, class_="none")
+    spread = ""
+    if estimate.low is not None and estimate.high is not None:
+        low, high = words(estimate.low), words(estimate.high)
+        spread = "" if low == high else f"{low} – {high}"
+    return _small(words(estimate.mean), spread, repr(estimate.mean))
+
+
+def _small(words: str, more: str, value: str | None = None) -> Markup:
+    """Words, and more below them in small letters."""
+    below = [element("span", more, class_="interval")] if more else []
+    return element("span", element("span", words, class_="mean", data_value=value), *below)
+
+
+def _staleness(view: View, known: Known) -> Markup:
+    return _figure(
+        view, known, "How stale gradients were",
+        lambda one: (one.staleness, f"{share_in_words(one.fresh_share.mean)} fresh"),
+        title="rounds that had gone by when it was applied", what="Gradients by staleness in rounds",
+    )  # fmt: skip
+
+
+def _contributors(view: View, known: Known) -> Markup:
+    return _figure(
+        view, known, "How many workers were in a round",
+        lambda one: (one.contributors[1:], f"mean {number_in_words(one.contributors_mean)} of {view.summary.workers}"),
+        title="workers whose gradients were in it", what="Rounds by the number of workers in them", first=1,
+        most=view.summary.workers,
+    )  # fmt: skip
+
+
+def _ranks(view: View, known: Known) -> Markup:
+    def of(one: Rounds) -> tuple[Sequence[float], str]:
+        least = min(range(len(one.rank_shares)), key=lambda rank: one.rank_shares[rank])
+        return one.rank_shares, f"least: rank {least}, {share_in_words(one.rank_shares[least])}"
+
+    return _figure(
+        view, known, "Whose gradients were applied", of,
+        title="rank", what="Shares of the applied gradients by rank", note=EQUAL, is_level=True,
+    )  # fmt: skip
+
+
+def _gains(view: View, known: Known) -> Markup:
+    """Nothing where nobody could have waited for anybody, or everybody was waited for anyway."""
+    rows = [
+        Gain(name=arm.name, look=view.looks[arm.name], was=one.waiting_share.mean, would_be=one.waiting_in_step.mean)
+        for arm, one in known
+        if one.waiting_share is not None and one.waiting_in_step is not None
+    ]
+    if not rows:
+        return Markup()
+    was, would_be = "was", "in step it would be"
+    told = " ".join(
+        f"{row.name}: {was} {share_in_words(row.was)}, {would_be} {share_in_words(row.would_be)}." for row in rows
+    )
+    return figure(
+        view, "Share of the time that was waiting",
+        lambda width: gain_chart(rows, was=was, would_be=would_be, width=width, label=f"Bars of waiting. {told}"),
+        note="Empty bars are an estimate; see above.", wide=HALF,
+    )  # fmt: skip
+
+
+def _figure(
+    view: View,
+    known: Known,
+    caption: str,
+    of: Callable[[Rounds], tuple[Sequence[float], str]],
+    *,
+    title: str,
+    what: str,
+    first: int = 0,
+    most: int = 0,
+    note: str = "",
+    is_level: bool = False,
+) -> Markup:
+    """Columns of every arm; `of` gives what each number has, from `first` on, and words for the arm."""
+    rows, told, numbers = [], [], []
+    for arm, one in known:
+        counts, words = of(one)
+        counts = [*counts, *([0] * (most - len(counts)))]
+        level = 1.0 / len(counts) if is_level else None
+        rows.append(Columns(name=arm.name, look=view.looks[arm.name], counts=counts, note=words, level=level))
+        total = sum(counts)
+        some = sorted(range(len(counts)), key=lambda at: -counts[at])[:_NAMED]
+        listed = ", ".join(f"{at + first}: {share_in_words(counts[at] / total)}" for at in sorted(some))
+        told.append(f"{arm.name}, {words}; {listed}.")
+        numbers += [
+            [arm.name, f"{at + first:,}", share_in_words(count / total)] for at, count in enumerate(counts) if count
+        ]
+    label = f"{what}. {' '.join(told)}"
+    rest = f"The first {LISTED} of {len(numbers):,} rows; all of them are in the data." if len(numbers) > LISTED else ""
+    return figure(
+        view, caption,
+        lambda width: column_chart(rows, title=title, width=width, label=label, first=first),
+        note=note, numbers=joined([table(["strategy", title, "share"], numbers[:LISTED]), paragraphs(rest)]), wide=HALF,
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Time per step: how long steps took, and what the time went into."""
+
+from __future__ import annotations
+
+from quorate.report.charts.activities import SHOWN, words_of
+from quorate.report.charts.histogram import Histogram, histograms
+from quorate.report.charts.markup import Markup, element
+from quorate.report.charts.shares import Spending, share_chart
+from quorate.report.page.parts import View, figure, missing, section, table
+from quorate.report.schema import Arm, StepTimes
+from quorate.report.wording import seconds_in_words, share_in_words
+
+LEAD = (
+    "All ranks and seeds together, warm-up left out. Waiting is what a rank lost to others that came later; "
+    "communication is what it lost to bytes that moved after the last one had come."
+)
+HEIGHTS = "Heights are shares of an arm's steps, on one scale; the last bin also holds what took longer."
+
+
+def steps(view: View) -> Markup:
+    """Section 4 of the page."""
+    known = [(arm, arm.steps) for arm in view.summary.arms if arm.steps is not None and arm.steps.counts]
+    if not known:
+        return section(
+            "steps", "Time per step", LEAD, missing("No arm has steps after its warm-up, so there are none to show.")
+        )
+    absent = view.left_out(
+        (arm for arm in view.summary.arms if arm.steps is None), "no step after the warm-up is known"
+    )
+    return section("steps", "Time per step", LEAD, _shares(view, known, absent), _histograms(view, known, absent))
+
+
+def _shares(view: View, known: list[tuple[Arm, StepTimes]], absent: str) -> Markup:
+    spendings = [Spending(arm.name, times.shares) for arm, times in known]
+    told = " ".join(
+        f"{one.name}: {seconds_in_words(one.total)}, of which "
+        + ", ".join(
+            f"{words_of(name)} {share_in_words(one.seconds[name] / one.total)}"
+            for name in sorted(one.seconds, key=lambda name: -one.seconds[name])
+            if one.total > 0.0 and one.seconds[name] / one.total >= 0.01
+        )
+        + "."
+        for one in spendings
+    )
+    title = view.time("time of the mean step")
+    return figure(
+        view,
+        "Where the mean step went",
+        lambda width: share_chart(spendings, title=title, width=width, label=f"Stacked bars of the mean step. {told}"),
+        note=absent,
+        numbers=_numbers(spendings),
+    )
+
+
+def _numbers(spendings: list[Spending]) -> Markup:
+    names = [name for name in SHOWN if any(one.seconds.get(name, 0.0) > 0.0 for one in spendings)]
+    rows = [
+        [one.name, *(_seconds(one.seconds.get(name, 0.0)) for name in names), _seconds(one.total)] for one in spendings
+    ]
+    return table(["strategy", *map(words_of, names), "mean step"], rows)
+
+
+def _seconds(seconds: float) -> Markup:
+    return element("span", seconds_in_words(seconds), data_value=repr(seconds))
+
+
+def _histograms(view: View, known: list[tuple[Arm, StepTimes]], absent: str) -> Markup:
+    rows = [
+        Histogram(
+            name=arm.name,
+            look=view.looks[arm.name],
+            edges=times.edges,
+            counts=times.counts,
+            percentiles=(times.p50, times.p95, times.p99),
+        )
+        for arm, times in known
+    ]
+    told = " ".join(
+        f"{arm.name}: p50 {seconds_in_words(times.p50)}, p95 {seconds_in_words(times.p95)}, "
+        f"p99 {seconds_in_words(times.p99)} of {times.count:,} steps."
+        for arm, times in known
+    )
+    title = view.time("step time")
+    numbers = table(
+        ["strategy", "steps", "mean", "p50", "p95", "p99"],
+        [
+            [arm.name, f"{times.count:,}", *(_seconds(one) for one in (times.mean, times.p50, times.p95, times.p99))]
+            for arm, times in known
+        ],
+    )
+    return figure(
+        view,
+        "How long steps took",
+        lambda width: histograms(rows, title=title, width=width, label=f"Histograms of step times. {told}"),
+        note=f"{HEIGHTS} {absent}".strip(),
+        numbers=numbers,
+    )

@@ -1,0 +1,189 @@
+"""The table of all arms, one figure a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quorate.report.charts import drawing
+from quorate.report.charts.markup import Markup, element
+from quorate.report.page.parts import NOT_MEASURED, View, chip, figure_in_words, in_words
+from quorate.report.schema import Arm, Estimate
+from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words, share_in_words
+
+
+def ratio_in_words(ratio: float) -> str:
+    """`1.31×`, `12.4×`."""
+    return f"{ratio:.2f}×" if ratio < 9.995 else f"{number_in_words(ratio)}×"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of every arm: its field, its heads, how it is written, and what it means."""
+
+    field: str
+    group: str
+    head: str
+    write: Callable[[float], str]
+    meaning: str
+
+    def of(self, arm: Arm) -> Estimate | None:
+        found: Estimate | None = getattr(arm, self.field)
+        return found
+
+
+COLUMNS = (
+    Column("quality", "Quality", "final quality", figure_in_words, "At a run's last evaluation: mean over the seeds."),
+    Column("time_to_target", "Target", "time to target", seconds_in_words, "Training time until an evaluation first "
+           "reached the target, over the runs that did; evaluations themselves do not count."),
+    Column("target_speedup", "Target", "speed-up to target", ratio_in_words, "The baseline's time to target over this "
+           "one's, by pairs of equal seed in which both reached it: geometric mean."),
+    Column("examples_per_second", "Throughput", "examples/s", number_in_words, "Of all workers together, without "
+           "evaluations."),
+    Column("speedup", "Throughput", "speed-up", ratio_in_words, "Examples per second over the baseline's, by pairs of "
+           "equal seed: geometric mean."),
+    Column("no_wait_share", "Throughput", "share of no-wait ideal", share_in_words, "Examples per second over what the "
+           "workers would do if nobody ever waited and exchanges cost nothing."),
+    Column("bytes_per_step", "Cost", "sent per step and rank", bytes_in_words, "What one rank sends in one step."),
+    Column("peak_bytes", "Cost", "peak memory", bytes_in_words, "Resident memory of the greatest rank at its peak."),
+)  # fmt: skip
+_JUDGED_BY = {"target_speedup": "time_to_target", "speedup": "examples_per_second"}
+"""A ratio is judged as what it is the ratio of."""
+NEEDS_TARGET = {"time_to_target", "target_speedup"}
+AGAINST_BASELINE = {"target_speedup", "speedup"}
+
+
+def columns_of(view: View) -> list[Column]:
+    """The columns that at least one arm has a figure for, and those about the target where there is one."""
+    has_target = view.summary.target is not None
+    return [
+        column
+        for column in COLUMNS
+        if any(column.of(arm) is not None for arm in view.summary.arms)
+        or (has_target and column.field == "time_to_target")
+    ]
+
+
+def arms_table(view: View) -> Markup:
+    """A row for each arm. Every figure's cell has the value itself in `data-value`, and whose it is."""
+    summary, columns = view.summary, columns_of(view)
+    has_target = summary.target is not None
+    groups: list[tuple[str, int]] = []
+    for column in columns:
+        more = 1 + (has_target and column.field == "time_to_target")
+        if groups and groups[-1][0] == column.group:
+            groups[-1] = (column.group, groups[-1][1] + more)
+        else:
+            groups.append((column.group, more))
+    over = [element("th", words, scope="colgroup", colspan=many, class_="group") for words, many in groups]
+    heads: list[Markup] = []
+    for column in columns:
+        heads.append(element("th", head(view, column), scope="col", title=column.meaning))
+        if has_target and column.field == "time_to_target":
+            heads.append(element("th", "target reached", scope="col", title="In so many runs of so many."))
+    top = element("tr", element("th", "strategy", scope="col", rowspan=2), *over), element("tr", *heads)
+    rows = (_row(view, arm, columns) for arm in summary.arms)
+    inside = element("table", element("thead", *top), element("tbody", *rows), class_="arms")
+    return element(
+        "div", inside, class_="scroll table-box", tabindex=0, role="region", aria_label="Results of all arms"
+    )
+
+
+def head(view: View, column: Column) -> str:
+    """What stands over a column."""
+    metric = view.summary.metric
+    if column.field == "quality" and metric is not None:
+        return f"final {metric.name} {'↑' if metric.higher_is_better else '↓'}"
+    if column.field == "time_to_target" and view.summary.target is not None:
+        return view.time(f"time to {figure_in_words(view.summary.target).rstrip('0').rstrip('.')}")
+    return view.time(column.head) if column.field == "examples_per_second" else column.head
+
+
+def _row(view: View, arm: Arm, columns: list[Column]) -> Markup:
+    cells: list[Markup] = []
+    for column in columns:
+        cells.append(_cell(arm, column))
+        if column.field == "time_to_target" and view.summary.target is not None:
+            cells.append(_reached(arm))
+    return element("tr", _name(view, arm), *cells, class_="baseline" if arm.is_baseline else None)
+
+
+def _name(view: View, arm: Arm) -> Markup:
+    """The arm's name with the sign of its lines in charts, its settings, and how many runs ended well."""
+    small = [f"{key}={in_words(value)}" for key, value in arm.settings.items()]
+    if arm.strategy is not None and arm.strategy != arm.name:
+        small.insert(0, arm.strategy)
+    if arm.learning_rate_factor not in (None, 1.0):
+        small.append(f"learning rate ×{arm.learning_rate_factor:g}")
+    well = sum(run.status == 0 for run in arm.runs)
+    missing = sum(run.status is None for run in arm.runs)
+    failed = len(arm.runs) - well - missing
+    chips = [chip("baseline")] if arm.is_baseline else []
+    if failed:
+        chips.append(chip(f"{failed} of {counted(len(arm.runs), 'run')} failed", "bad"))
+    if missing:
+        chips.append(chip(f"{missing} of {counted(len(arm.runs), 'run')} not ended", "warn"))
+    if len(arm.runs) == 1 and not failed + missing:
+        chips.append(chip("one seed", "warn"))
+    head = [_sign(view.looks[arm.name]), element("span", arm.name, class_="arm-name"), *chips]
+    lines = [element("div", *head)]
+    if small:
+        lines.append(element("div", " · ".join(small), class_="small"))
+    if len(arm.runs) > 1:
+        lines.append(element("div", counted(well, "seed"), class_="small"))
+    return element("th", *lines, scope="row", data_arm=arm.name, data_runs=str(len(arm.runs)), data_well=str(well))
+
+
+def _sign(look: int) -> Markup:
+    piece = element("path", d="M1 8L31 8", class_="line", stroke_dasharray=drawing.dashes_of(look) or None)
+    parts = drawing.group(piece, drawing.marker(16, 8, look), class_=drawing.colour_of(look))
+    return element("svg", parts, class_="sign", viewBox="0 0 32 16", width=32, height=16, aria_hidden="true")
+
+
+def _cell(arm: Arm, column: Column) -> Markup:
+    """The mean (bold where the arm is better beyond chance), its interval, and how it compares with the baseline."""
+    marks = {"data_arm": arm.name, "data_field": column.field}
+    estimate = column.of(arm)
+    if estimate is None:
+        words, why = _nothing(arm, column)
+        return element("td", element("span", words, class_="none"), **marks, title=why)
+    known = {"data_value": repr(estimate.mean)}
+    written = column.write(estimate.mean)
+    difference = arm.differences.get(_JUDGED_BY.get(column.field, column.field))
+    lines = [element("strong" if difference == "better" else "span", written, class_="mean")]
+    if estimate.low is not None and estimate.high is not None:
+        known |= {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
+        low, high = column.write(estimate.low), column.write(estimate.high)
+        if {low, high} != {written}:
+            lines.append(element("span", f"{low} – {high}", class_="interval"))
+    elif len(estimate.values) == 1:
+        lines.append(element("span", "one seed", class_="interval"))
+    if difference is not None:
+        kind = {"better": "better", "worse": "worse"}.get(difference, "same")
+        lines.append(element("span", difference, class_=f"difference {kind}"))
+    return element("td", *lines, **marks, **known)
+
+
+def _nothing(arm: Arm, column: Column) -> tuple[str, str]:
+    """What a cell without a figure says, and why there is none."""
+    if all(run.status is None for run in arm.runs):
+        return "not run", "No run of this arm has ended."
+    if not any(run.status == 0 for run in arm.runs):
+        return "failed", "No run of this arm ended well."
+    if column.field == "time_to_target" and arm.target_reached is not None and arm.target_reached[0] == 0:
+        return "missed", "No run reached the target."
+    if column.field in AGAINST_BASELINE and arm.is_baseline:
+        return "baseline", "What the others are held against."
+    return NOT_MEASURED, "Not measured."
+
+
+def _reached(arm: Arm) -> Markup:
+    if arm.target_reached is None:
+        return element(
+            "td", element("span", NOT_MEASURED, class_="none"), data_arm=arm.name, data_field="target_reached"
+        )
+    reached, runs = arm.target_reached
+    words = element("span", f"{reached} of {runs}", class_="mean" if reached == runs else "mean part")
+    return element(
+        "td", words, data_arm=arm.name, data_field="target_reached", data_value=str(reached), data_of=str(runs)
+    )

@@ -1,0 +1,130 @@
+"""The verdict: a sentence, what to mind, the table of all arms, and the speed-ups drawn."""
+
+from __future__ import annotations
+
+import math
+
+from quorate.report.charts.intervals import Ratio, ratio_chart
+from quorate.report.charts.markup import Markup, element, joined
+from quorate.report.page.parts import HALF, View, figure, link, missing
+from quorate.report.page.table import (
+    AGAINST_BASELINE,
+    COLUMNS,
+    NEEDS_TARGET,
+    arms_table,
+    columns_of,
+    head,
+    ratio_in_words,
+)
+from quorate.report.schema import NOT_BEGUN, Arm, Estimate
+
+_LONG = 150
+"""Letters in a verdict, from which on it is set smaller."""
+
+
+def verdict(view: View) -> Markup:
+    """Section 1 of the page."""
+    summary = view.summary
+    return element(
+        "section",
+        _sentence(summary.verdict),
+        _warnings(view),
+        arms_table(view) if summary.arms else missing("There are no arms in this comparison."),
+        _failures(view),
+        _meanings(view),
+        _ratios(view),
+        id="verdict",
+        class_="full",
+        aria_label="Verdict",
+    )
+
+
+def _sentence(verdict: str) -> Markup:
+    """The verdict large; a long one smaller, with a line for each of its parts."""
+    if len(verdict) <= _LONG:
+        return element("p", verdict, class_="verdict")
+    parts = verdict.split("; ")
+    lines = (element("span", part + ("; " if place < len(parts) - 1 else "")) for place, part in enumerate(parts))
+    return element("p", *lines, class_="verdict long")
+
+
+def _warnings(view: View) -> Markup:
+    if not view.summary.warnings:
+        return Markup()
+    items = (element("li", warning) for warning in view.summary.warnings)
+    return element("div", element("strong", "Mind"), element("ul", *items), class_="warnings", role="note")
+
+
+def _failures(view: View) -> Markup:
+    """Every run that did not end well, and why."""
+    items = []
+    for arm in view.summary.arms:
+        for run in arm.runs:
+            if run.status == 0 or run.why == NOT_BEGUN:
+                continue
+            what = "did not end" if run.status is None else f"ended with status {run.status}"
+            why = f": {run.why}" if run.why else ""
+            items.append(
+                element(
+                    "li",
+                    element("strong", arm.name),
+                    f", seed {run.seed}, {what}{why} (",
+                    link(run.folder, run.folder),
+                    ")",
+                )
+            )
+    if not items:
+        return Markup()
+    return element("div", element("h3", "Runs that did not end well"), element("ul", *items), class_="failures")
+
+
+def _meanings(view: View) -> Markup:
+    """What the columns are, and what was not measured at all."""
+    shown = columns_of(view)
+    terms = [joined((element("dt", head(view, one)), element("dd", one.meaning))) for one in shown]
+    rule = (
+        "Ranges are 95% intervals of the mean over seeds; where there is none beside a mean of several seeds, it is "
+        "narrower than the digits shown. Bold: better than the baseline, beyond what chance explains."
+    )
+    gone = [one.head for one in COLUMNS if one not in shown and one.field not in NEEDS_TARGET | AGAINST_BASELINE]
+    notes = [] if view.is_single else [element("p", rule, class_="note")]
+    if gone:
+        notes.append(element("p", f"Not measured: {', '.join(gone)}.", class_="note"))
+    if view.summary.target is None:
+        notes.append(element("p", "No target was set, so there is no time to one.", class_="note"))
+    return joined([*notes, element("details", element("summary", "What the columns mean"), element("dl", *terms))])
+
+
+def _ratios(view: View) -> Markup:
+    """The speed-ups as a chart, where there are any."""
+    charts = []
+    for field, caption in (
+        ("target_speedup", "Speed-up to the target"),
+        ("speedup", "Speed-up in examples per second"),
+    ):
+        rows = []
+        for arm in view.summary.arms:
+            estimate: Estimate | None = getattr(arm, field)
+            if estimate is not None and 0.0 < estimate.mean < math.inf:
+                rows.append(_ratio(arm, view.looks[arm.name], estimate))
+        if rows:
+            charts.append(_ratio_figure(view, rows, caption))
+    return element("div", *charts, class_="figures") if charts else Markup()
+
+
+def _ratio_figure(view: View, rows: list[Ratio], caption: str) -> Markup:
+    label = f"{caption} over {view.summary.baseline}. " + " ".join(f"{row.name}: {row.words}." for row in rows)
+    title = "over the baseline; thick line: 95% interval, strokes: seeds"
+    return figure(view, caption, lambda width: ratio_chart(rows, title=title, width=width, label=label), wide=HALF)
+
+
+def _ratio(arm: Arm, look: int, estimate: Estimate) -> Ratio:
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f" ({estimate.low:.2f} – {estimate.high:.2f})"
+    elif len(estimate.values) == 1:
+        interval = " (one seed)"
+    return Ratio(
+        name=arm.name, look=look, mean=estimate.mean, low=estimate.low, high=estimate.high, values=estimate.values,
+        words=ratio_in_words(estimate.mean) + interval,
+    )  # fmt: skip

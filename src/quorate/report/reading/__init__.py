@@ -1,0 +1,1 @@
+"""The records of runs, read: rows as objects, on one clock."""

@@ -1,0 +1,26 @@
+"""What happened to workers at moments of a run, as several ranks tell it: each once, on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from quorate.report.reading.deaths import Death
+from quorate.report.reading.joinings import Joining
+
+T = TypeVar("T", Death, Joining)
+
+
+def each_once(found: Iterable[Sequence[T]]) -> list[T]:
+    """Of all ranks' rows, each once, in order: two ranks may have told of one where the first died as well."""
+    known: dict[int, T] = {}
+    for event in (event for one in found for event in one):
+        there = known.get(event.rank)
+        known[event.rank] = event if there is None or event.time < there.time else there
+    return sorted(known.values(), key=lambda event: event.time)
+
+
+def moved(events: Sequence[T], seconds: float) -> list[T]:
+    """The same on another clock."""
+    return [replace(event, time=event.time + seconds) for event in events]

@@ -1,0 +1,51 @@
+"""Finding the folder of a run by what a user calls it."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import suppress
+from pathlib import Path
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import ranks_in
+from quorate.launch.run.folder import RUNS
+
+COMPARISON = "compare.json"
+"""The file that makes a folder one of a comparison."""
+_SHOWN = 10
+
+
+def find_folder(name: str, runs: Path = RUNS) -> Path:
+    """The folder of a run or a comparison: a path, or the name of a folder in `runs`.
+
+    Raises `ConfigurationError` where there is none: with the nearest name, and the newest ones.
+    """
+    for folder in (Path(name), runs / name):
+        with suppress(OSError, ValueError):  # what can be no name is none
+            if name and folder.is_dir():
+                return folder
+    known = sorted((path for path in runs.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    near = difflib.get_close_matches(name, [path.name for path in known], n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else "."
+    newest = ", ".join(path.name for path in reversed(known[-_SHOWN:])) or "none"
+    raise ConfigurationError(f'there is no run "{name}", as a folder or in {runs}{hint} The newest: {newest}.')
+
+
+def find_run(name: str, runs: Path = RUNS) -> Path:
+    """The folder of one run, which has left rows.
+
+    Raises `ConfigurationError` where there is none, where it holds a comparison (its runs are listed), and where no
+    worker has left records.
+    """
+    folder = find_folder(name, runs)
+    if (folder / COMPARISON).is_file():
+        inside = ", ".join(str(path) for path in runs_of(folder)) or "none yet"
+        raise ConfigurationError(f"{folder} holds a comparison; name one of its runs: {inside}")
+    if not ranks_in(folder):
+        raise ConfigurationError(f"no worker has left records in {folder}: there is no rank-0.jsonl")
+    return folder
+
+
+def runs_of(comparison: Path) -> list[Path]:
+    """The folders of a comparison's runs that have left rows, sorted; the search for learning rates is left out."""
+    return sorted(path for path in comparison.glob("*/seed-*") if ranks_in(path))

@@ -1,0 +1,199 @@
+"""What a comparison was meant to be, as `compare.json` says; one run alone is read as a comparison of one arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import ranks_in
+from quorate.report.reading.folders import COMPARISON
+from quorate.report.reading.run import RunRecords, read_json, read_run
+from quorate.report.schema import Metric
+from quorate.report.reading.sound import RUN, is_count, is_list, is_number, is_object, is_text, sound
+
+FORMAT = 1
+"""Of `compare.json`."""
+OWN = "the script's own"
+"""What an arm is called whose strategy nobody named."""
+_MACHINE = ("host", "cores", "system", "python", "interpreter", "folder")
+_APART = frozenset((*_MACHINE, "format", "command", "started", "versions", "git", "arms", "chosen_learning_rates"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedArm:
+    """One side: its name, and where its runs are."""
+
+    name: str
+    strategy: str | None
+    settings: dict[str, object]
+    is_baseline: bool
+    learning_rate_factor: float | None
+    runs: dict[int, Path]
+    """The folder by seed; it need not be there yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What was asked for, and on what machine."""
+
+    folder: Path
+    title: str
+    is_single: bool
+    """One run, not a comparison: it is reported however it ended."""
+    world: Literal["real", "virtual"]
+    workers: int
+    arms: tuple[PlannedArm, ...]
+    seeds: tuple[int, ...]
+    metric: Metric | None
+    target: float | None
+    equal: str | None
+    """What was equal by plan: "examples", "seconds", or None."""
+    warm_up_steps: int
+    about: dict[str, Any]
+    """The whole of the file."""
+
+    @property
+    def baseline(self) -> PlannedArm | None:
+        return next((arm for arm in self.arms if arm.is_baseline), None)
+
+    @property
+    def machine(self) -> dict[str, object]:
+        return {key: self.about[key] for key in _MACHINE if key in self.about}
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Everything that was chosen, by name."""
+        return {key: value for key, value in self.about.items() if key not in _APART}
+
+    def text(self, key: str) -> str | None:
+        """A value as text, None where it is not set."""
+        value = self.about.get(key)
+        return None if value is None else str(value)
+
+
+def planned_in(folder: Path) -> Planned:
+    """The plan of what lies in `folder`. Raises `ConfigurationError` where that is no comparison and no run."""
+    path = folder / COMPARISON
+    if path.is_file():
+        about = read_json(path)
+        if about is None or not about.get("arms"):
+            raise ConfigurationError(f"{path} cannot be read as the plan of a comparison; it should be a JSON object")
+        if about.get("format") != FORMAT:
+            raise ConfigurationError(
+                f"{path} has format {about.get('format')}, and this version of Quorate reads format {FORMAT}"
+            )
+        return _comparison(folder, _checked(path, about))
+    if (folder / "run.json").is_file() or ranks_in(folder):
+        return _run(folder)
+    raise ConfigurationError(
+        f"there is no run and no comparison in {folder}; its folder has a run.json or compare.json"
+    )
+
+
+def _checked(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """`about` without what is not of its kind. Raises `ConfigurationError` where the grid of runs is not known."""
+    arms, seeds = about["arms"], about.get("seeds")
+    is_whole = (
+        is_list(arms)
+        and all(is_object(arm) and is_text(arm.get("name")) and _is_inside(arm["name"]) for arm in arms)
+        and all(is_text(arm.get("strategy", "")) or arm["strategy"] is None for arm in arms)
+        and len({arm["name"] for arm in arms}) == len(arms)
+    )
+    if not is_whole:
+        raise ConfigurationError(f'{path} is damaged: "arms" should be a list of objects, each with a name of its own')
+    if not is_list(seeds) or not seeds or not all(map(is_count, seeds)) or len(set(seeds)) < len(seeds):
+        raise ConfigurationError(f'{path} is damaged: "seeds" should be a list of different whole numbers from 0 on')
+    if not RUN["workers"](about.get("workers")):
+        raise ConfigurationError(f'{path} is damaged: "workers" should be a whole number')
+    chosen = about.get("chosen_learning_rates")
+    factors = {name: one for name, one in chosen.items() if is_number(one)} if isinstance(chosen, dict) else {}
+    plain = [{**arm, "settings": arm.get("settings") if is_object(arm.get("settings")) else {}} for arm in arms]
+    return {**sound(about, RUN), "arms": plain, "chosen_learning_rates": factors}
+
+
+def _is_inside(name: str) -> bool:
+    """Whether it is the name of a folder right there: records say nothing of what lies elsewhere."""
+    return bool(name) and len(name) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
+
+
+def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
+    seeds = tuple(int(seed) for seed in about.get("seeds", ()))
+    chosen = about.get("chosen_learning_rates") or {}
+    arms = tuple(
+        PlannedArm(
+            name=str(arm["name"]),
+            strategy=arm.get("strategy"),
+            settings=dict(arm.get("settings") or {}),
+            is_baseline=bool(arm.get("is_baseline")),
+            learning_rate_factor=chosen.get(arm["name"]),
+            runs={seed: folder / str(arm["name"]) / f"seed-{seed}" for seed in seeds},
+        )
+        for arm in about["arms"]
+    )
+    subject = about.get("subject") or {}
+    workers = int(about.get("workers", 1))
+    return Planned(
+        folder=folder,
+        title=f"{subject.get('name') or folder.name} on {workers} {'worker' if workers == 1 else 'workers'}",
+        is_single=False,
+        world=_world(about),
+        workers=workers,
+        arms=arms,
+        seeds=seeds,
+        metric=_metric(about),
+        target=about.get("target"),
+        equal=about.get("equal"),
+        warm_up_steps=int(about.get("warm_up_steps") or 0),
+        about=about,
+    )
+
+
+def _run(folder: Path) -> Planned:
+    run = read_run(folder)
+    about, seed = run.about, _seed(run)
+    own = next((one.distributed for one in run.ranks if one.distributed), {})
+    strategy = about.get("strategy") or own.get("strategy")
+    arm = PlannedArm(
+        name=strategy or OWN,
+        strategy=strategy if is_text(strategy) else None,
+        settings=dict(about.get("settings") or own.get("settings") or {}),
+        is_baseline=False,
+        learning_rate_factor=about.get("learning_rate_factor"),
+        runs={seed: folder},
+    )
+    workers = "worker" if run.size == 1 else "workers"
+    return Planned(
+        folder=folder,
+        title=f"{Path(str(about.get('script') or folder.resolve().name)).name} on {run.size} {workers}",
+        is_single=True,
+        world=_world(about, run),
+        workers=run.size,
+        arms=(arm,),
+        seeds=(seed,),
+        metric=_metric(about),
+        target=None,
+        equal=None,
+        warm_up_steps=run.usual_warm_up,
+        about=about,
+    )
+
+
+def _seed(run: RunRecords) -> int:
+    said = [run.about.get("seed"), *(one.start.get("seed") for one in run.ranks)]
+    return next((seed for seed in said if type(seed) is int), 0)
+
+
+def _metric(about: Mapping[str, Any]) -> Metric | None:
+    """What quality is, where the file says so."""
+    metric = about.get("metric")
+    return Metric(**metric) if isinstance(metric, dict) else None
+
+
+def _world(about: Mapping[str, Any], run: RunRecords | None = None) -> Literal["real", "virtual"]:
+    said = about.get("world")
+    if said not in ("real", "virtual"):
+        said = "virtual" if run is not None and run.is_virtual else "real"
+    return cast(Literal["real", "virtual"], said)

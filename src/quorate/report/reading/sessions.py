@@ -1,0 +1,55 @@
+"""The rows of a run that was resumed, as if it had not been interrupted: what was done again counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from quorate.core.records import Step
+from quorate.report.reading.joinings import is_newcomer
+from quorate.report.reading.sound import is_number
+
+_TIMES = ("begin", "arrive", "end", "time")
+_SAME_CLOCK_SECONDS = 1.0
+
+
+class Found(Protocol):
+    """What was read of one rank so far."""
+
+    steps: list[Step]
+    logs: list[Any]
+
+
+class Sessions:
+    """Those of one rank's file, each of which begins with a row `start`."""
+
+    def __init__(self) -> None:
+        self._begun: Mapping[str, Any] | None = None
+        self._shift = 0.0
+        self._is_resuming = False
+
+    def row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The same row with its times on the first session's clock."""
+        if row["kind"] == "start":
+            self._start(row)
+        if not self._shift:
+            return row
+        return {key: value + self._shift if key in _TIMES and is_number(value) else value for key, value in row.items()}
+
+    def _start(self, row: Mapping[str, Any]) -> None:
+        if self._begun is None:
+            self._begun = row
+            return
+        self._is_resuming = not is_newcomer(row)  # that one is another worker, with a step 1 of its own
+        if all(is_number(one.get(name)) for one in (row, self._begun) for name in ("wall", "now")):
+            shift = (row["wall"] - row["now"]) - (self._begun["wall"] - self._begun["now"])
+            self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started anew
+
+    def step(self, new: Step, found: Found) -> tuple[float, float] | None:
+        """Forget what is done again from `new` on; the time that this and the pause took, where there was one."""
+        if not self._is_resuming:
+            return None
+        self._is_resuming = False
+        found.steps = [step for step in found.steps if step.step < new.step]
+        found.logs = [log for log in found.logs if log.step < new.step]
+        return (found.steps[-1].end, new.begin) if found.steps else None

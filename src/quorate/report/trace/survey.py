@@ -1,0 +1,100 @@
+"""What has to be known of all ranks before one of them can be put on a timeline: the clock, and who waited for whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quorate.core.records import Step, records_of, rows
+from quorate.report.reading.run import read_run
+from quorate.report.reading.rounds import Merged
+from quorate.report.reading.sound import START, is_number, sound
+from quorate.report.reading.step_rows import step_of
+
+Key = tuple[str, int, int]
+"""Who met: the optimizer, the round, and which of a rank's steps within that round."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What `survey` finds. Times are seconds on the clock of all ranks."""
+
+    first: float
+    """When the first thing happened."""
+    last: Mapping[Key, tuple[float, int]]
+    """When the last one came that was waited for at each meeting, and who that was."""
+    rounds: list[Merged]
+    """Under a quorum."""
+    has_steps: bool
+
+
+@dataclass
+class Keys:
+    """Counts one rank's steps within rounds."""
+
+    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def of(self, step: Step) -> Key:
+        """Which meeting the next step of this rank goes with."""
+        before, place = self.newest.get(step.optimizer, (None, 0))
+        place = place + 1 if before == step.round else 0
+        self.newest[step.optimizer] = (step.round, place)
+        return step.optimizer, step.round, place
+
+
+def has_numbers(row: Mapping[str, Any], *names: str) -> bool:
+    """Whether these are there, and are numbers."""
+    return all(is_number(row.get(name)) for name in names)
+
+
+def start_of(path: Path) -> dict[str, Any]:
+    return next((sound(row, START) for row in rows(path) if row["kind"] == "start"), {})
+
+
+def clocks_of(starts: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
+    """What to add to each rank's times so that all are on one clock: hosts agree on the time of day."""
+    hosts: dict[Any, float] = {}
+    for start in starts.values():
+        if has_numbers(start, "wall", "now"):
+            hosts.setdefault(start.get("host"), start["wall"] - start["now"])
+    reference = next(iter(hosts.values()), 0.0)
+    return {rank: hosts.get(start.get("host"), reference) - reference for rank, start in starts.items()}
+
+
+def survey(folder: Path, clocks: Mapping[int, float]) -> Survey:
+    """Read all rows once; `clocks` are what is to be added to each rank's times.
+
+    Where everybody waits for everybody, those that met waited for the last of them. Under a quorum they waited for the
+    last gradient of their round; to find it, all steps are kept in memory.
+    """
+    first = math.inf
+    last: dict[Key, tuple[float, int]] = {}
+    has_rounds = False
+    for rank, shift in clocks.items():
+        keys = Keys()
+        for row in rows(records_of(folder, rank)):
+            times = [row[name] + shift for name in ("begin", "time") if has_numbers(row, name)]
+            first = min([first, *times])
+            has_rounds |= row["kind"] == "round"
+            step = step_of(row) if row["kind"] == "step" else None
+            if step is not None:
+                key, arrive = keys.of(step), step.arrive + shift
+                if key not in last or arrive > last[key][0]:
+                    last[key] = (arrive, rank)
+    if not has_rounds:
+        return Survey(first, last, [], bool(last))
+    rounds = read_run(folder).merged()
+    return Survey(first, _last_of(rounds), rounds, bool(last))
+
+
+def _last_of(rounds: list[Merged]) -> dict[Key, tuple[float, int]]:
+    """Of the optimizer that has the rounds; what others waited for is not known."""
+    return {
+        (one.step.optimizer, round.round.update, 0): (one.step.arrive, one.rank)
+        for round in rounds
+        if round.given and round.round.update is not None
+        for one in [max(round.given, key=lambda given: given.step.arrive)]
+    }

@@ -1,0 +1,246 @@
+"""The timeline of a run as Chrome trace JSON, which Perfetto and chrome://tracing show.
+
+One process per rank. Its track "steps" has a slice for every step, with what is known of it; its track "activity" says
+what the time went into; loss and bytes are counters; what the script logged are instants. Times are microseconds since
+the first step began, of all ranks on one clock.
+
+Records say how long each activity of a step took, not when. It is laid out like this: data at the beginning, then delay
+and compute up to the arrival at the meeting point (a delay is really spent between forward and backward); then encode,
+waiting for others, communication, decode, update, and the rest up to the end.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.records import Step, ranks_in, records_of, rows
+from quorate.report.reading.rounds import Merged
+from quorate.report.reading.sound import finite
+from quorate.report.reading.step_rows import step_of
+from quorate.report.trace.survey import Keys, Survey, clocks_of, has_numbers, start_of, survey
+
+LAYOUT = (
+    "within a step, lengths are recorded and positions are not: data first, delay and compute up to the arrival, "
+    "then encode, waiting, communication, decode, update"
+)
+_EVALUATION = 1
+"""The track of evaluations; those of optimizers come after it, two for each."""
+_CHANGES = {"gone": "died", "joined": "joined"}
+"""What such a row says of its rank."""
+
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_COMPRESSION = 5
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What has been written."""
+
+    path: Path
+    ranks: int
+    steps: int
+    """Of all ranks together."""
+    events: int
+
+
+def write_trace(folder: Path, path: Path) -> Written:
+    """Write the timeline of the run in `folder` to `path`: compressed if its name ends in .gz.
+
+    Reads the rows twice, one by one; what is kept in memory grows with the rounds, not with the ranks. The file is
+    there when it is whole. Raises `ConfigurationError` where no step was recorded.
+    """
+    starts = {rank: start_of(records_of(folder, rank)) for rank in ranks_in(folder)}
+    clocks = clocks_of(starts)
+    found = survey(folder, clocks)
+    if not found.has_steps:
+        raise ConfigurationError(f"there is nothing to show: no worker has recorded a step in {folder}")
+    steps = events = 0
+    with _opened(path) as file:
+        about = {"run": folder.resolve().name, "layout": LAYOUT}
+        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
+        for rank, start in starts.items():
+            lane = _Lane(rank, str(start.get("host", "unknown host")), clocks[rank], found)
+            for event in lane.events(records_of(folder, rank)):
+                file.write(",\n" if events else "")
+                file.write(_JSON.encode(event))
+                events += 1
+            steps += lane.steps
+        file.write("\n]}\n")
+    return Written(path, len(starts), steps, events)
+
+
+def activities(begin: int, arrive: int, end: int, step: Step, waiting: int) -> list[tuple[str, int, int]]:
+    """What a step's time went into: (activity, begin, end) one after the other, in whole microseconds.
+
+    `waiting` is how long the last one to come let wait. What does not fit (lengths are rounded) is cut off; what is
+    left over is "other"; what takes no time is left out.
+    """
+    data, delay, compute = _micro(step.data), _micro(step.delay), _micro(step.compute)
+    data = min(data, arrive - begin)
+    compute = min(compute, arrive - begin - data)
+    delay = min(delay, arrive - begin - data - compute)
+    wait = _micro(step.wait)
+    waiting = max(0, min(waiting, wait))
+    parts = [("data", data), ("other", arrive - begin - data - delay - compute), ("delay", delay), ("compute", compute)]
+    after = {"encode": _micro(step.encode), "waiting": waiting, "communication": wait - waiting}
+    left = end - arrive
+    for name, length in (*after.items(), ("decode", _micro(step.decode)), ("update", _micro(step.update))):
+        parts.append((name, min(length, left)))
+        left -= parts[-1][1]
+    parts.append(("other", left))
+    spans, at = [], begin
+    for name, length in parts:
+        if length > 0:
+            spans.append((name, at, at + length))
+        at += max(0, length)
+    return spans
+
+
+def _age(given: tuple[int, int]) -> str:
+    """`2 fresh`, `1 of staleness 3`."""
+    staleness, count = given
+    return f"{count} of staleness {staleness}" if staleness else f"{count} fresh"
+
+
+def _micro(seconds: float) -> int:
+    return round(max(0.0, seconds) * 1e6)
+
+
+@dataclass
+class _Lane:
+    """One rank on its way into the file."""
+
+    rank: int
+    host: str
+    clock: float
+    """Seconds to add to its times: then they are on the clock of all ranks."""
+    survey: Survey
+    steps: int = 0
+    _keys: Keys = field(default_factory=Keys)
+    _optimizers: list[str] = field(default_factory=list)
+    _evaluates: bool = False
+
+    def events(self, path: Path) -> Iterator[Event]:
+        """All events of the rank; on each track they are in order of time, and slices do not overlap."""
+        yield self._named("process_name", 0, f"rank {self.rank} ({self.host})")
+        yield {"ph": "M", "name": "process_sort_index", "pid": self.rank, "tid": 0, "args": {"sort_index": self.rank}}
+        for one in self.survey.rounds if self.rank == 0 else ():
+            yield self._round(one)
+        for row in rows(path):
+            kind = row["kind"]
+            step = step_of(row) if kind == "step" else None
+            if step is not None:
+                yield from self._step(step)
+            elif kind == "evaluate" and has_numbers(row, "begin", "end"):
+                yield from self._evaluation(row)
+            elif isinstance(kind, str) and kind in _CHANGES and has_numbers(row, "time", "rank"):
+                yield self._changed(row)
+            elif kind == "log" and has_numbers(row, "time") and isinstance(row.get("values"), dict):
+                at = self._at(row["time"])
+                yield {
+                    "ph": "i",
+                    "s": "p",
+                    "name": "log",
+                    "pid": self.rank,
+                    "tid": 0,
+                    "ts": at,
+                    "args": finite(row["values"]),
+                }
+
+    def _round(self, one: Merged) -> Event:
+        """A line across all ranks, at the time at which the first of them had applied it."""
+        taken = {f"rank {rank}": ", ".join(map(_age, given)) for rank, given in one.round.taken.items()}
+        args = {"round": one.round.update, "contributors": len(taken), **taken}
+        at = _micro(one.formed - self.survey.first)
+        return {"ph": "i", "s": "g", "name": "round", "pid": self.rank, "tid": 0, "ts": at, "args": args}
+
+    def _changed(self, row: Mapping[str, Any]) -> Event:
+        """A line across all ranks, when a worker had died, or has joined."""
+        args = finite({name: value for name, value in row.items() if name not in ("kind", "time")})
+        name = f"rank {row['rank']} {_CHANGES[row['kind']]}"
+        at = self._at(row["time"])
+        return {"ph": "i", "s": "g", "name": name, "pid": self.rank, "tid": 0, "ts": at, "args": args}
+
+    def _step(self, step: Step) -> Iterator[Event]:
+        self.steps += 1
+        if step.optimizer not in self._optimizers:
+            self._optimizers.append(step.optimizer)
+            yield from self._tracks(step.optimizer)
+        number = self._optimizers.index(step.optimizer)
+        track, suffix = _EVALUATION + 1 + 2 * number, f" ({step.optimizer})" if number else ""
+        begin, arrive, end = (self._at(time) for time in (step.begin, step.arrive, step.end))
+        alone = (step.arrive + self.clock, self.rank)  # rows that came while this is being read are known to nobody
+        latest, who = self.survey.last.get(self._keys.of(step), alone)
+        known = {"step": step.step, "round": step.round}
+        told = {
+            "loss": step.loss,
+            "examples": step.examples,
+            "tokens": step.tokens,
+            "bytes out": step.bytes_out,
+            "bytes in": step.bytes_in,
+            "contributors": step.contributors,
+            "staleness": step.staleness,
+        }
+        yield self._slice(f"step {step.step}", track, begin, end, {**known, **finite(told)})
+        for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.survey.first) - arrive):
+            args = {**known, "waited for": f"rank {who}"} if name == "waiting" else known
+            yield self._slice(name, track + 1, start, stop, args)
+        counted = {"ph": "C", "pid": self.rank, "tid": 0, "ts": end}
+        if step.loss is not None and math.isfinite(step.loss):
+            yield {**counted, "name": f"loss{suffix}", "args": {"loss": step.loss}}
+        yield {**counted, "name": f"bytes{suffix}", "args": {"out": step.bytes_out, "in": step.bytes_in}}
+
+    def _evaluation(self, row: Mapping[str, Any]) -> Iterator[Event]:
+        if not self._evaluates:
+            self._evaluates = True
+            yield self._named("thread_name", _EVALUATION, "evaluation")
+        begin, end = self._at(row["begin"]), self._at(row["end"])
+        yield self._slice("evaluate", _EVALUATION, begin, end, finite({"step": row.get("step")}))
+
+    def _tracks(self, optimizer: str) -> Iterator[Event]:
+        track = _EVALUATION + 2 * len(self._optimizers) - 1
+        suffix = f" of optimizer {optimizer}" if len(self._optimizers) > 1 else ""
+        yield self._named("thread_name", track, f"steps{suffix}")
+        yield self._named("thread_name", track + 1, f"activity{suffix}")
+
+    def _named(self, what: str, track: int, name: str) -> Event:
+        return {"ph": "M", "name": what, "pid": self.rank, "tid": track, "args": {"name": name}}
+
+    def _slice(self, name: str, track: int, begin: int, end: int, args: Event) -> Event:
+        length = max(0, end - begin)
+        return {"ph": "X", "name": name, "pid": self.rank, "tid": track, "ts": begin, "dur": length, "args": args}
+
+    def _at(self, time: float) -> int:
+        return _micro(time + self.clock - self.survey.first)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """A text file for `path` that takes its place at the end; equal contents are equal bytes, compressed or not."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as raw:
+            if path.suffix == ".gz":
+                with (
+                    gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
+                    io.TextIOWrapper(packed, "utf-8") as text,
+                ):
+                    yield text
+            else:
+                with io.TextIOWrapper(raw, "utf-8") as text:
+                    yield text
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""A point that all workers have in common, and what of one worker's own way is not in it yet; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.strategies.parts.local_steps import LocalSteps
+from quorate.core.resize import kept
+from quorate.core.vectors import Flat
+
+
+@dataclass(kw_only=True)
+class CommonPoint(LocalSteps):
+    """Where this worker is: `common`, plus what is `pending`, plus its newest local steps."""
+
+    common: Flat = kept("same")
+    begun: Flat = kept("drop")
+    """Where the newest local steps began."""
+    pending: list[Flat] = kept("drop")
+    """What was handed in and is not in `common`, in order."""
+    has_moved: bool = kept("drop", default=False)
+    """Whether the common point is another one than when all rested last; equal on all workers while they rest."""
+
+    def hand_in(self, reached: Flat) -> tuple[Flat, float]:
+        """What the newest local steps did, up to `reached`, and what one of them counts; it is pending from now on."""
+        way, weight = reached - self.begun, self.done / self.steps
+        self.pending.append(way)
+        self.restart()
+        return way, weight
+
+    def move_to(self, common: Flat) -> None:
+        """All go on from `common`, by no step of theirs."""
+        self.common, self.begun, self.has_moved = common, common.clone(), True
+
+    def take(self, mean: Flat, mine: int) -> None:
+        """All went on by `mean`, in which the first `mine` of what is pending have come."""
+        self.common.add_(mean)
+        self.has_moved = True
+        del self.pending[:mine]
+
+    def rest(self) -> bool:
+        """All rest: what is still pending was too old. Whether the common point has moved since they did last."""
+        self.pending.clear()
+        has_moved, self.has_moved = self.has_moved, False
+        return has_moved
+
+    def go_on(self) -> Flat:
+        """Where the next local steps begin."""
+        self.begun = self.common.clone()
+        for way in self.pending:
+            self.begun.add_(way)
+        return self.begun

@@ -1,0 +1,54 @@
+"""What the parts of a virtual world see of the run that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quorate.core.errors import Failure, PeerFailed
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.scheduler import Scheduler
+
+
+class Awaited(Protocol):
+    """Something that a worker waits for."""
+
+    def missing(self) -> Sequence[int]:
+        """The workers that this waits for, as far as known."""
+        ...
+
+    def can_come_from(self, rank: int) -> bool:
+        """Whether what is needed of `rank`, which has ended, is still on its way."""
+        ...
+
+    def ended(self, ranks: Sequence[int]) -> PeerFailed:
+        """The error for a wait for workers that have ended."""
+        ...
+
+
+class Scene(Protocol):
+    """One run: its clock, its network, and who has died. `Stage` is one."""
+
+    size: int
+    network: Network
+    timeout: float
+    is_traced: bool
+    scheduler: Scheduler
+    gone: frozenset[int]
+    """The workers that have died and that the others have outlived."""
+
+    def note(self, rank: int | None, event: str) -> None:
+        """Write a line of the trace."""
+        ...
+
+    def obstacle(self, pending: Awaited) -> Failure | None:
+        """What a wait for `pending`, which is not finished, would raise at once."""
+        ...
+
+    def learn_of_failure(self, value: bytes | None) -> None:
+        """What is written under `failed` has changed; now everyone knows."""
+        ...
+
+    def learn_who_is_gone(self, value: bytes) -> None:
+        """What is written under `gone` has changed; now everyone knows."""
+        ...
