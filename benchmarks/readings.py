@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from quorate.core.records import records_of, rows
 from quorate.report.figures.quality import final_quality
-from quorate.report.reading.run import RunRecords
 from quorate.report.figures.throughput import window_of
+from quorate.report.reading.run import RunRecords
 
 LOSS_STEPS = 3
 """Steps of all workers over which a training loss is averaged."""

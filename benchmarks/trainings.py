@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 
 from quorate.compare.grid import SCRIPT
-from quorate.launch.warm.run_server import IMPORTED, Run, RunServer
-from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.launch.warm.run_server import IMPORTED, Run, RunServer
 from quorate.report.reading.run import RunRecords, read_run
 
 LOOK_EVERY = 0.05

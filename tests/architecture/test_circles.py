@@ -16,7 +16,9 @@ def test_no_circle_of_files() -> None:
 
 
 def test_no_circle_of_rooms() -> None:
-    assert {folder: circle for folder, graph in by_folder(imports_of(modules())).items() if (circle := circle_in(graph))} == {}
+    assert {
+        folder: circle for folder, graph in by_folder(imports_of(modules())).items() if (circle := circle_in(graph))
+    } == {}
 
 
 @pytest.mark.parametrize(

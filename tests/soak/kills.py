@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quorate.launch.warm.run_server import Run, RunServer
-from quorate.launch.warm.request import RunRequest
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.warm.request import RunRequest
+from quorate.launch.warm.run_server import Run, RunServer
 from quorate.wire.socket_folder import clear_abandoned
 
 TRAINING = str(Path(__file__).with_name("training.py"))

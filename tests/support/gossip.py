@@ -84,8 +84,8 @@ def train(
                 told.means.append(flat(model.parameters()))
             with world.evaluate(at="replica"):
                 told.replicas.append(flat(model.parameters()))
-                told.given.append(flat(worker.strategy.consensus(worker).segments()))
-                told.masses.append(worker.strategy.mass(worker))
+                told.given.append(flat(worker.strategy.consensus(worker)[0].segments()))
+                told.masses.append(worker.strategy.consensus(worker)[1])
         if step == crashes:
             world.wire.crash()
         optimizer.zero_grad()

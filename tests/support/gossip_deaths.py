@@ -103,8 +103,8 @@ class Plan:
             replicas.append(flat(model.parameters()))
         with world.evaluate(at="replica"):
             worker = optimizer.__dict__["_quorate_worker"]
-            own = flat(worker.strategy.consensus(worker).segments())
-            mass = worker.strategy.mass(worker)
+            own = flat(worker.strategy.consensus(worker)[0].segments())
+            mass = worker.strategy.consensus(worker)[1]
             masses = world.gather(mass)
         optimizer.finish()
         end = flat(model.parameters())

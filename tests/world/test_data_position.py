@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from quorate.launch.warm.request import RunRequest
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
 
 LIMIT = 60.0
 EXAMPLES = 90

@@ -51,8 +51,8 @@ def task(settings: dict[str, Any], steps: list[int], slow: float, world: World, 
                 mean = flat(model.parameters())
             worker = optimizer.__dict__["_quorate_worker"]
             with world.evaluate(at="replica"):
-                replica = flat(worker.strategy.consensus(worker).segments())
-                mass = worker.strategy.mass(worker)
+                replica = flat(worker.strategy.consensus(worker)[0].segments())
+                mass = worker.strategy.consensus(worker)[1]
         since = time.monotonic()
         optimizer.zero_grad()
         if world.rank == world.size - 1:

@@ -14,9 +14,9 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.records import records_of, rows
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
-from quorate.launch.warm.request import RunRequest
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld

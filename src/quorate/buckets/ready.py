@@ -6,7 +6,8 @@ part stays until the backward pass has ended, because it carries the header.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -54,6 +55,15 @@ class ReadyGradients:
     def hands_on(self) -> bool:
         """Whether parts travel as they are complete; else they are there until the last is."""
         return self._on_part is not None
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Inside, nothing is handed on."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
 
     def begin(self) -> None:
         """A backward pass begins: what is there before it, and memory to pack into that nobody else looks at."""

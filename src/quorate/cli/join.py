@@ -11,9 +11,9 @@ from rich.console import Console
 from quorate.cli.resume import folder_of
 from quorate.core.contracts import Board
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
-from quorate.launch.run.address import board_of
 from quorate.launch.local.newcomers import ask_for_one, has_ended
 from quorate.launch.local.verdict import log_of
+from quorate.launch.run.address import board_of
 from quorate.wire.failure import GONE, came_in, gone_in
 
 _LOOK_EVERY = 0.1

@@ -22,9 +22,9 @@ from quorate.cli.values import bytes_per_second_from, seconds_from, settings_fro
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.newcomers import Room
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.lock import held
+from quorate.launch.run.overrides import Overrides
 
 if TYPE_CHECKING:
     from quorate.launch.local.processes import Conclusion
@@ -182,8 +182,8 @@ def _processes(plan: Plan) -> Callable[[], Conclusion]:
 
 
 def _virtual(plan: Plan) -> Callable[[], Conclusion]:
-    from quorate.launch.run.requests import asked_in_one_process, status_after
     from quorate.launch.local.processes import Conclusion
+    from quorate.launch.run.requests import asked_in_one_process, status_after
     from quorate.launch.virtual.run import run_script
     from quorate.wire.virtual import Network, parse_compute
 

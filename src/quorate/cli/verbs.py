@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.compare.verb import CompareCommand, compare
+from quorate.cli.compare.command import CompareCommand
+from quorate.cli.compare.verb import compare
 from quorate.cli.config import ConfiguredCommand
 from quorate.cli.doctor.verb import doctor
 from quorate.cli.explain import explain

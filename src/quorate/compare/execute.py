@@ -22,10 +22,10 @@ from quorate.compare.grid import (
 )
 from quorate.compare.plan import WARM_UP_STEPS, Comparison
 from quorate.launch.local.process_group import GRACE, LAST_CALL
-from quorate.launch.warm.run_server import Run, RunServer
-from quorate.launch.warm.request import RunRequest
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.folder import write_outcome, write_run
+from quorate.launch.warm.request import RunRequest
+from quorate.launch.warm.run_server import Run, RunServer
 
 TIMED_OUT = 124
 """The exit status of a run that was ended because it took too long, as that of `timeout`."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from quorate.compare.plan import Arm, Comparison, Metric
 from quorate.core.records import records_of, rows
-from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest, VirtualRun
 
 SCRIPT = Path(__file__).with_name("train_workload.py")
 """In which every workload is trained."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.overrides import MOST_SEED
 from quorate.launch.run.folder import write_run
+from quorate.launch.run.overrides import MOST_SEED
 
 FORMAT = 1
 """Rises when a key of `compare.json` changes its meaning or goes away."""

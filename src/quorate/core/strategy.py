@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.contracts import Clock, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.measured import Measured
-from quorate.core.neighbours import Given, Neighbours
+from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat
 
@@ -29,28 +30,22 @@ class Peers(Protocol):
         ...
 
 
-class Mean(Protocol):
-    """What one round has formed."""
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean of what workers gave: of one round, or of all workers."""
 
-    @property
-    def mean(self) -> Flat:
-        """The mean of what was given, clipped where that was agreed."""
-        ...
-
-    @property
-    def mine(self) -> int:
-        """How many of this worker's contributions are in it; they are taken in order."""
-        ...
-
-    @property
-    def options(self) -> Any:
-        """The optimizer's numbers to apply it with."""
-        ...
-
-    @property
-    def measured(self) -> Measured | None:
-        """What workers told with it, where they measure."""
-        ...
+    mean: Flat
+    """In a round clipped, where that was agreed."""
+    mine: int = 0
+    """Of a round: how many of this worker's contributions are in it; they are taken in order."""
+    options: Any = None
+    """Of a round: the optimizer's numbers to apply it with."""
+    measured: Measured | None = None
+    """Of a round: what workers told with it, where they measure."""
+    number: int = 0
+    """Of a round."""
+    norm: float = math.nan
+    """Of a round's mean, before it was clipped."""
 
 
 class WorkerRounds(Protocol):
@@ -75,10 +70,6 @@ class WorkerRounds(Protocol):
         """
         ...
 
-    def settle(self, *, ended: bool) -> None:
-        """Wait until no worker steps, applying what comes: equal replicas, and nothing pending."""
-        ...
-
 
 class Worker(Protocol):
     """One replica: the user's model and optimizer, and the way to the others.
@@ -94,6 +85,8 @@ class Worker(Protocol):
     state: Any
     replica: OwnReplica
     seed: int
+    has_ended: bool
+    """Whether it has called `finish`: it steps no more."""
 
     @property
     def peers(self) -> Peers:
@@ -157,43 +150,52 @@ class Worker(Protocol):
         """
         ...
 
-    def keep_company(self) -> None:
-        """This worker has ended: take part in the others' means with weight 0 until all have ended."""
-        ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
-    """When and with whom to agree, and on what. A frozen dataclass: its fields are its settings, it has no state.
+    """When and with whom to agree, and on what. A frozen dataclass: its fields are its settings; it has no state.
 
     Its methods run in the training thread; parameters change only inside them.
     """
 
-    agrees_on: ClassVar[Literal["gradient", "parameters", "updates"]] = "gradient"
-    waits: ClassVar[bool] = True
-    """Whether every step waits for all workers. Where not, data is dealt out to whoever asks, unless told."""
-    is_apart: ClassVar[bool] = False
-    """Whether replicas differ between steps: they are compared only at the end, and their optimizers stay their own."""
-    has_means: ClassVar[bool] = True
-    """Whether its steps bring all workers together in means, with which word travels. Where not, who is asked to leave
-    settles with all others, and no step waits for a worker that rests or has ended."""
-    lets_join: ClassVar[bool] = False
-    """Whether workers may join a training under way, where others are outlived: one that agrees in rounds of all, or in
-    sums of all of which each worker has begun as many at the end of each step."""
+    meets: ClassVar[Literal["all", "rounds", "neighbours", "asks"]] = "all"
+    """Whom a step meets: all workers, in means (`Worker.peers`); a quorum of them, in rounds (`Worker.rounds`); its
+    neighbours in exchanges, or single workers that it asks (`Worker.neighbours`)."""
+    replicas: ClassVar[Literal["equal", "differ"]] = "equal"
+    """Whether replicas are equal after each step. Where they differ, they are compared only at the end, and each
+    optimizer's state is its worker's own."""
 
+    on_death: Literal["stop", "continue"] = "stop"
+    """Whether all stop when a worker dies, or the others go on without it."""
     on_error: Literal["stop", "continue"] = "stop"
     """Whether all stop when the script of a worker raises, or the others go on as after a death, and the run fails."""
+    buffers: Literal["none", "mean", "rank0"] = "rank0"
+    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+
+    @property
+    def is_gossip(self) -> bool:
+        """Whether no step brings all workers together: replicas differ also while all rest."""
+        return self.meets in ("neighbours", "asks")
+
+    @property
+    def waits(self) -> bool:
+        """Whether every step waits for others; where not, `shard` deals data out to whoever asks, unless told."""
+        return self.meets in ("all", "neighbours")
+
+    @property
+    def lets_join(self) -> bool:
+        """Whether workers may join a training under way, where others outlive a death.
+
+        All workers must have begun equally many collectives when a step ends.
+        """
+        return not self.is_gossip
 
     def __post_init__(self) -> None:
-        if self.on_error == "continue" and not self.outlives():
+        if self.on_error == "continue" and self.on_death != "continue":
             raise ConfigurationError(
                 'on_error="continue" needs a strategy that goes on when a worker dies, which is what on_death says; '
                 'without one leave it "stop"'
             )
-
-    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
-        """What becomes of buffers at an evaluation and at the end: each worker's own, their mean, or rank 0's."""
-        return "rank0"
 
     def start(self, worker: Worker) -> Any:
         """Called once; what it returns is `worker.state`."""
@@ -209,63 +211,47 @@ class Strategy(ABC):
     def step(self, worker: Worker) -> None:
         """Called by `optimizer.step()`."""
 
-    def leftover(self, worker: Worker) -> tuple[Flat, float] | None:
-        """What this worker, which does not step any more, gives to the next mean of all, and its weight.
+    def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
+        """What this worker gives to a mean of all, and its weight. None: zeros with weight 0.
 
-        Asked for each mean until all workers have ended or rest. None: nothing, in a vector of all parameters.
+        Called for each mean in which a worker that rests or has ended takes part; `step` may use it, too. By default
+        what `consensus` says, where replicas differ between means of all.
         """
-        return None
-
-    def follow(self, worker: Worker, mean: Flat) -> None:  # noqa: B027
-        """A mean of the others in which this worker took part without stepping; not called where nobody gave any."""
-
-    def rested(self, worker: Worker) -> None:  # noqa: B027
-        """All workers rest: what is left to be agreed on, in means that all take part in; replicas are equal after it.
-
-        Workers that have ended take part in them through `leftover` and `follow`.
-        """
-
-    def outlives(self) -> bool:
-        """Whether the others go on when a worker dies, with what this strategy is set to; else all stop."""
-        return False
-
-    def mass(self, worker: Worker) -> float:
-        """The weight of this replica in the mean of all, at an evaluation and at the end."""
-        return 1.0
-
-    def consensus(self, worker: Worker) -> Flat:
-        """The parameters of this replica in the mean of all, at an evaluation and at the end; by default the model's.
-
-        A strategy overrides it where something that it has received is not in the model yet.
-        """
-        return worker.parameters
-
-    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:  # noqa: B027
-        """All workers rest, or have ended: what neighbours gave in rounds that this worker took no part in."""
+        return self.consensus(worker) if self.meets == "all" and self.replicas == "differ" else None
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        """Apply a round while this worker does not step; the default is one step of the user's optimizer."""
-        worker.update(one.mean, options=one.options)
+        """Apply a mean of the others that this worker took part in without stepping; not called if nobody gave any.
 
-    def common(self, worker: Worker) -> Flat | None:
-        """Under rounds: the numbers that are equal on all workers after the same round. None: the model's."""
-        return None
+        By default: under rounds one step of the user's optimizer; where replicas differ between means of all, the mean
+        is written into the model. `step` may use it, too.
+        """
+        if self.meets == "rounds":
+            worker.update(one.mean, options=one.options)
+        elif self.meets == "all" and self.replicas == "differ":
+            worker.parameters = one.mean
 
-    def adopted(self, worker: Worker, common: Flat) -> None:  # noqa: B027
-        """The model's parameters are `common` now, by no step of this worker.
+    def settle(self, worker: Worker) -> None:  # noqa: B027
+        """Called when all workers rest or have ended: run the collectives that are left, the same on every worker.
 
-        Called where a worker that was too far behind has got a copy of a replica, its optimizer's state too, and where
-        the script has written into the parameters of all workers inside `world.evaluate()`.
+        What neighbours gave in exchanges that this worker took no part in is in `worker.neighbours.late()`.
         """
 
-    def resumed(self, worker: Worker) -> None:  # noqa: B027
-        """The model and `worker.state` are what a checkpoint has kept."""
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        """The parameters of this replica in the mean of all, and their weight: for evaluations, the end, and copies.
+
+        By default the model's, with weight 1.
+        """
+        return worker.parameters, 1.0
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:  # noqa: B027
+        """The parameters are others, by no step of this worker.
+
+        With None the model and `worker.state` are what a checkpoint has kept, or what `start` has made anew. Else the
+        model's parameters are `at`: a copy of a replica, or what the script wrote inside `world.evaluate()`.
+        """
 
     def drain(self, worker: Worker) -> None:  # noqa: B027
         """Leave nothing of this strategy in flight."""
 
-    def finish(self, worker: Worker) -> None:
-        """Leave equal replicas; the default averages the parameters once all workers have ended."""
-        self.drain(worker)
-        worker.keep_company()
-        worker.parameters = worker.peers.mean(self.consensus(worker), weight=self.mass(worker)).wait()
+    def finish(self, worker: Worker) -> None:  # noqa: B027
+        """Called when all workers have ended and every replica is the same: nothing is held for others any more."""

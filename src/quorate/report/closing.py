@@ -8,14 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from quorate.core.records import ranks_in
-from quorate.report.reading.joinings import comparable, joined_in_words
 from quorate.report.figures.lateness import Skew, skew_of
-from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
-from quorate.report.reading.rounds import last_arrivals, wait_for_all
 from quorate.report.figures.throughput import Window, training_seconds, window_of
 from quorate.report.figures.time_use import Spent, spent_in, waiting_share
+from quorate.report.reading.joinings import comparable, joined_in_words
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.rounds import last_arrivals, wait_for_all
+from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.wording import (
     counted,
     number_in_words,

@@ -10,13 +10,13 @@ from quorate.report.figures.arms import arm_of
 from quorate.report.figures.cautions import cautions_of
 from quorate.report.figures.fairness import fairness_of
 from quorate.report.figures.run import RunFigures, figures_of
-from quorate.report.markdown import markdown
-from quorate.report.reading.planned import Planned, planned_in
-from quorate.report.plot_data import tables
-from quorate.report.schema import Reproduce, Summary
 from quorate.report.figures.time_use import edges_for
 from quorate.report.figures.tuning import trials_of
 from quorate.report.figures.verdict import verdict_of
+from quorate.report.markdown import markdown
+from quorate.report.plot_data import tables
+from quorate.report.reading.planned import Planned, planned_in
+from quorate.report.schema import Reproduce, Summary
 
 SUMMARY = "summary.json"
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Step
-from quorate.report.reading.folders import find_run
 from quorate.report.figures.in_step import side_by_side
-from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.figures.throughput import batch_of
+from quorate.report.reading.folders import find_run
+from quorate.report.reading.run import RunRecords, read_run
 from quorate.rounds.terms import Agreed
 from quorate.simulation.busy import Recorded
 from quorate.simulation.calls import CountedCalls

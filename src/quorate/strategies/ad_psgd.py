@@ -30,17 +30,16 @@ the mean is ours."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from quorate.core.contracts import Work
 from quorate.core.draws import mixed
-from quorate.strategies.parts.kept_copy import KeptCopy
 from quorate.core.neighbours import Answer, Request
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.kept_copy import KeptCopy
 from quorate.topology.living import among
 
 
@@ -58,7 +57,7 @@ class State(KeptCopy, OnGraph):
 class ADPSGD(Gossip):
     """Every step, parameters are averaged with those of one neighbour, which answers while it computes."""
 
-    waits: ClassVar[bool] = False
+    meets = "asks"
 
     topology: str = "complete"
     """As of `d-psgd`: the neighbours among whom one is drawn for each step."""
@@ -100,16 +99,16 @@ class ADPSGD(Gossip):
             sent = worker.neighbours.blank().copy_(s.x)
         return sent, worker.neighbours.ask(near[mixed(worker.seed, 0xAD, rank, step) % len(near)], "average", sent)
 
-    def consensus(self, worker: Worker) -> Flat:
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
         with worker.neighbours.lock:
-            return worker.parameters.copy_(worker.state.x)
+            return worker.parameters.copy_(worker.state.x), 1.0
 
-    def resumed(self, worker: Worker) -> None:  # a draw is by the step: no exchange is numbered
-        with worker.neighbours.lock:
-            worker.state.show(worker)
+    def restored(self, worker: Worker, at: Flat | None) -> None:  # a draw is by the step: no exchange is numbered
+        if at is None:
+            with worker.neighbours.lock:
+                worker.state.show(worker)
 
     def finish(self, worker: Worker) -> None:
-        super().finish(worker)
         worker.state.x = own_copy(worker)
 
     def drain(self, worker: Worker) -> None:

@@ -35,7 +35,7 @@ delayed stochastic optimization", NIPS 2011. Rounds: see `quorum`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Mean, Strategy, Worker
@@ -48,8 +48,7 @@ from quorate.strategies import register
 class Adaptive(Strategy):
     """A quorum that chooses itself, from who is late, how long exchanges take, and how noisy gradients are."""
 
-    waits: ClassVar[bool] = False
-    lets_join = True
+    meets = "rounds"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """To begin with, as of `quorum`."""
@@ -69,10 +68,8 @@ class Adaptive(Strategy):
     """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted in the divisor."""
-    on_death: Literal["continue", "stop"] = "continue"
+    on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, or stop as one."""
-    buffers: Literal["none", "mean", "rank0"] = "rank0"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,12 +83,6 @@ class Adaptive(Strategy):
         worker.agree_on_rounds(measures=True, **settings)
         return Chooser()
 
-    def outlives(self) -> bool:
-        return self.on_death == "continue"
-
-    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
-        return self.buffers
-
     def step(self, worker: Worker) -> None:
         worker.rounds.contribute().wait()
         for one in worker.rounds.completed():
@@ -104,9 +95,3 @@ class Adaptive(Strategy):
         choice = worker.state.saw(one.measured, worker.size, rule)
         if choice is not None:
             worker.rounds.agree(wait_for=choice.wait_for, why=choice.why)
-
-    def drain(self, worker: Worker) -> None:
-        worker.rounds.settle(ended=False)
-
-    def finish(self, worker: Worker) -> None:
-        worker.rounds.settle(ended=True)

@@ -31,12 +31,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
-from quorate.strategies.parts.local_steps import Every, LocalSteps
 from quorate.core.resize import kept
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Mean, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
+from quorate.strategies.parts.local_steps import Every, LocalSteps
 
 
 @dataclass(kw_only=True)
@@ -84,11 +84,11 @@ class AdaptiveLocalSGD(LocalSGD):
     def numbers(self, worker: Worker) -> Sequence[float]:
         return (_square(worker.parameters - worker.state.before),)
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
+    def apply(self, worker: Worker, one: Mean) -> None:
         state: State = worker.state
-        super().follow(worker, mean)
-        reached = worker.replica.parameters_of(mean)
-        (went,) = worker.replica.numbers_of(mean)
+        super().apply(worker, one)
+        reached = worker.replica.parameters_of(one.mean)
+        (went,) = worker.replica.numbers_of(one.mean)
         if went > 0:
             state.drift = max(0.0, 1 - _square(reached - state.before) / went)
             if state.drift > self.drift:

@@ -41,8 +41,6 @@ from quorate.strategies import register
 class AllReduce(Strategy):
     """All workers' gradients are averaged at the end of every backward; equal to torch DDP."""
 
-    lets_join = True
-
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that
     it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
@@ -52,9 +50,3 @@ class AllReduce(Strategy):
 
     def step(self, worker: Worker) -> None:
         worker.update(worker.gradient)
-
-    def finish(self, worker: Worker) -> None:
-        worker.keep_company()
-
-    def outlives(self) -> bool:
-        return self.on_death == "continue"

@@ -85,12 +85,11 @@ class DPSGD(GossipWithMomenta):
         s.given = own_copy(worker)
         s.under_way = self.begin(worker, s.graph, s.given)
 
-    def consensus(self, worker: Worker) -> Flat:
-        s: State = worker.state
-        if s.mixed is None or s.given is None:
-            return worker.parameters
-        x = worker.parameters
-        return x.add_(worker.replica.parameters_of(s.mixed)).add_(worker.replica.parameters_of(s.given), -1.0)
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        s, x = worker.state, worker.parameters
+        if s.mixed is not None and s.given is not None:
+            x.add_(worker.replica.parameters_of(s.mixed)).add_(worker.replica.parameters_of(s.given), -1.0)
+        return x, 1.0
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state

@@ -43,9 +43,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.strategies import register
 from quorate.strategies.parts.local_steps import every
 from quorate.strategies.parts.outer_steps import OuterSteps
-from quorate.strategies import register
 from quorate.strategies.streaming import Streaming
 
 

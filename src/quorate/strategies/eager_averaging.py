@@ -28,13 +28,13 @@ ordered rounds is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from quorate.strategies.parts.common_point import CommonPoint
-from quorate.strategies.parts.local_steps import every
 from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.common_point import CommonPoint
+from quorate.strategies.parts.local_steps import every
 
 
 @register("eager-averaging")
@@ -42,10 +42,8 @@ from quorate.strategies import register
 class EagerAveraging(Strategy):
     """Local steps, and means of parameters that wait for a quorum only; what is late counts later."""
 
-    agrees_on = "parameters"
-    is_apart: ClassVar[bool] = True
-    waits: ClassVar[bool] = False
-    lets_join = True
+    replicas = "differ"
+    meets = "rounds"
 
     sync_every: int | str = 8
     """H: as of `local-sgd`."""
@@ -59,18 +57,12 @@ class EagerAveraging(Strategy):
     """As of `quorum`."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """As of `quorum`."""
-    on_death: Literal["continue", "stop"] = "continue"
+    on_death: Literal["stop", "continue"] = "continue"
     """As of `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         every(self.sync_every)
-
-    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
-        return self.buffers
-
-    def outlives(self) -> bool:
-        return self.on_death == "continue"
 
     def start(self, worker: Worker) -> CommonPoint:
         bounds: dict[str, Any] = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
@@ -91,26 +83,21 @@ class EagerAveraging(Strategy):
     def apply(self, worker: Worker, one: Mean) -> None:
         worker.state.take(one.mean, one.mine)
 
-    def common(self, worker: Worker) -> Flat:
-        return worker.state.common  # type: ignore[no-any-return]
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.state.common, 1.0
 
-    def adopted(self, worker: Worker, common: Flat) -> None:
-        worker.state.move_to(common)
-
-    def resumed(self, worker: Worker) -> None:
-        worker.parameters = worker.state.go_on()
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is not None:
+            worker.state.move_to(at)
+        else:
+            worker.parameters = worker.state.go_on()
 
     def drain(self, worker: Worker) -> None:
-        self._settle(worker, ended=False)
-
-    def finish(self, worker: Worker) -> None:
-        self._settle(worker, ended=True)
-
-    def _settle(self, worker: Worker, *, ended: bool) -> None:
         if worker.state.steps:
             way, weight = worker.state.hand_in(worker.parameters)
             worker.rounds.contribute(way, weight=weight, waits=False)
-        worker.rounds.settle(ended=ended)
+
+    def settle(self, worker: Worker) -> None:
         has_moved, common = worker.state.rest(), worker.state.go_on()
         if has_moved:
             worker.replica.measure_distance(common)

@@ -37,12 +37,12 @@ from typing import Literal
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Request
 from quorate.core.resize import kept
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Mean, Worker
 from quorate.core.topology import Topology
-from quorate.strategies.parts.turns import Turns, mean_of
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
+from quorate.strategies.parts.turns import Turns, mean_of
 from quorate.topology.butterfly import Butterfly, group_size_near_root
 
 
@@ -79,7 +79,7 @@ class GroupAveraging(LocalSGD):
             if request.header["means"] > state.means:
                 state.early.append(request)
                 return
-            model = state.asks(request.header["turn"])
+            model = state.asks(request.header["turn"], has_ended=worker.has_ended)
         request.reply(model)
 
     def step(self, worker: Worker) -> None:
@@ -99,23 +99,16 @@ class GroupAveraging(LocalSGD):
         models[worker.rank] = mine if instead is None else instead
         worker.parameters = mean_of([models[rank] for rank in sorted(models)] + ([] if instead is None else [mine]))
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
-        super().follow(worker, mean)
+    def apply(self, worker: Worker, one: Mean) -> None:
+        super().apply(worker, one)
         with worker.neighbours.lock:
             early = worker.state.all_agreed(_copy(worker))
         for request in early:
             self._answer(worker, worker.state, request)
 
-    def resumed(self, worker: Worker) -> None:
+    def restored(self, worker: Worker, at: Flat | None) -> None:
         with worker.neighbours.lock:
             worker.state.newest = _copy(worker)
-
-    def adopted(self, worker: Worker, common: Flat) -> None:
-        self.resumed(worker)
-
-    def finish(self, worker: Worker) -> None:
-        worker.state.has_ended = True
-        super().finish(worker)
 
 
 def _copy(worker: Worker) -> Flat:

@@ -34,13 +34,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.strategies.parts.local_steps import Every, LocalSteps, every
 from quorate.core.resize import kept
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Mean, Worker
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
+from quorate.strategies.parts.local_steps import Every, LocalSteps, every
 
 
 @dataclass(kw_only=True)
@@ -110,6 +109,6 @@ class HierarchicalLocalSGD(LocalSGD):
             mean.add_(given.x, given.scalars[0] / total)
         worker.parameters = mean
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
-        super().follow(worker, mean)
+    def apply(self, worker: Worker, one: Mean) -> None:
+        super().apply(worker, one)
         worker.state.meetings = 0

@@ -34,12 +34,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from quorate.strategies.parts.local_steps import Every, LocalSteps, every
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.local_steps import Every, LocalSteps, every
 
 
 @register("local-sgd")
@@ -47,9 +47,7 @@ from quorate.strategies import register
 class LocalSGD(Strategy):
     """Workers step by themselves, and their parameters are averaged every `sync_every` steps."""
 
-    agrees_on = "parameters"
-    is_apart: ClassVar[bool] = True
-    lets_join = True
+    replicas = "differ"
 
     sync_every: int | str = 8
     """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
@@ -58,7 +56,7 @@ class LocalSGD(Strategy):
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
 
-    on_death: Literal["continue", "stop"] = "continue"
+    on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
 
     def __post_init__(self) -> None:
@@ -68,12 +66,6 @@ class LocalSGD(Strategy):
     def period_of(self, worker: Worker) -> Every:
         """H, as it is now."""
         return every(self.sync_every)
-
-    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
-        return self.buffers
-
-    def outlives(self) -> bool:
-        return self.on_death == "continue"
 
     def start(self, worker: Worker) -> LocalSteps:
         return LocalSteps()
@@ -87,16 +79,16 @@ class LocalSGD(Strategy):
 
     def meet(self, worker: Worker) -> None:
         """It is time for a mean."""
-        mine, weight = self.leftover(worker)
-        self.follow(worker, worker.peers.mean(mine, weight=weight).wait())  # line 6
+        mine, weight = self.contribution(worker)
+        self.apply(worker, Mean(mean=worker.peers.mean(mine, weight=weight).wait()))  # line 6
 
-    def leftover(self, worker: Worker) -> tuple[Flat, float]:
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
         mine = worker.replica.read(moments=self.momentum == "average", numbers=self.numbers(worker))
         return mine, worker.state.weight(self.period_of(worker))
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
-        worker.replica.measure_distance(mean)
-        worker.replica.write(mean, moments=self.momentum == "average")
+    def apply(self, worker: Worker, one: Mean) -> None:
+        worker.replica.measure_distance(one.mean)
+        worker.replica.write(one.mean, moments=self.momentum == "average")
         if self.momentum == "reset":
             worker.replica.forget_moments()
         worker.state.restart()
@@ -104,6 +96,3 @@ class LocalSGD(Strategy):
     def numbers(self, worker: Worker) -> Sequence[float]:
         """What is averaged besides; equally many on all workers."""
         return ()
-
-    def finish(self, worker: Worker) -> None:
-        worker.keep_company()

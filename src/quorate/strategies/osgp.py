@@ -27,17 +27,16 @@ Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Given, UnderWay, added_up
-from quorate.strategies.parts.push_sum import PushSum
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import Gossip, OnGraph, check_patience, own_copy
+from quorate.strategies.parts.push_sum import PushSum
 
 
 @dataclass(kw_only=True)
@@ -87,24 +86,22 @@ class OSGP(Gossip):
             found += [given for peer, given in came.items() if peer != worker.rank]
         return found if self.patience is None else [*found, *worker.neighbours.late()]
 
-    def mass(self, worker: Worker) -> float:
-        return float(worker.state.mass)
-
-    def consensus(self, worker: Worker) -> Flat:
-        return worker.state.consensus(worker.parameters)  # type: ignore[no-any-return]
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.state.consensus(worker.parameters), worker.state.mass
 
     def drain(self, worker: Worker) -> None:
         worker.state.take_edits(worker.replica)
         worker.state.keep(self._came(worker, at_most=0), worker.neighbours.blank())
 
-    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
-        worker.state.keep([*self._came(worker, at_most=0), *late], worker.neighbours.blank())
-        super().absorb(worker, late)
+    def settle(self, worker: Worker) -> None:
+        came = self._came(worker, at_most=0)
+        worker.state.keep([*came, *worker.neighbours.late()], worker.neighbours.blank())
+        super().settle(worker)
 
-    def resumed(self, worker: Worker) -> None:
-        super().resumed(worker)
-        worker.parameters = worker.state.x / worker.state.u
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        super().restored(worker, at)
+        if at is None:
+            worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:
-        super().finish(worker)
         worker.state = State(graph=worker.state.graph, round=worker.state.round, x=own_copy(worker))

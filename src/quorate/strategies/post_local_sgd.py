@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.strategies.parts.local_steps import LocalSteps
 from quorate.core.resize import kept
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Mean, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
+from quorate.strategies.parts.local_steps import LocalSteps
 
 
 @dataclass
@@ -66,7 +66,7 @@ class PostLocalSGD(LocalSGD):
             worker.replica.vote()
         return State(is_local=self.after == 0)
 
-    def resumed(self, worker: Worker) -> None:
+    def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.replica.step_alone(worker.state.is_local)
 
     def backward(self, worker: Worker) -> None:
@@ -84,10 +84,10 @@ class PostLocalSGD(LocalSGD):
         if rate < state.highest_rate if self.after == "decay" else worker.step >= self.after - 1:
             worker.replica.vote()  # some may be further than others: all turn in the same exchange
         if worker.replica.has_voted:
-            mine, _ = self.leftover(worker)
-            self.follow(worker, worker.peers.mean(mine).wait())
+            mine, _ = self.contribution(worker)
+            self.apply(worker, Mean(mean=worker.peers.mean(mine).wait()))
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
-        super().follow(worker, mean)
+    def apply(self, worker: Worker, one: Mean) -> None:
+        super().apply(worker, one)
         worker.state.is_local = True
         worker.replica.step_alone(True)

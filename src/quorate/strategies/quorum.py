@@ -38,7 +38,7 @@ calls in place of step numbers, are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy, Worker
@@ -50,8 +50,7 @@ from quorate.strategies import register
 class Quorum(Strategy):
     """A step is taken when enough workers have a gradient; late gradients are added to a later step."""
 
-    waits: ClassVar[bool] = False
-    lets_join = True
+    meets = "rounds"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """Workers that have to call: a count, a fraction, "majority", "all", or "designated", one drawn for each round."""
@@ -69,12 +68,10 @@ class Quorum(Strategy):
     """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted in the divisor."""
-    buffers: Literal["none", "mean", "rank0"] = "rank0"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
     overlap: bool = False
     """Whether a step goes on at once, and its round is applied by a later one."""
 
-    on_death: Literal["continue", "stop"] = "continue"
+    on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, or stop as one."""
 
     def __post_init__(self) -> None:
@@ -96,21 +93,9 @@ class Quorum(Strategy):
             patience=self.patience,
         )
 
-    def outlives(self) -> bool:
-        return self.on_death == "continue"
-
-    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
-        return self.buffers
-
     def step(self, worker: Worker) -> None:
         mine = worker.rounds.contribute(waits=not self.overlap)
         if not self.overlap:
             mine.wait()
         for one in worker.rounds.completed():
             worker.update(one.mean, options=one.options)
-
-    def drain(self, worker: Worker) -> None:
-        worker.rounds.settle(ended=False)
-
-    def finish(self, worker: Worker) -> None:
-        worker.rounds.settle(ended=True)

@@ -91,8 +91,10 @@ class Relay(Gossip):
             total.add_(s.sums[peer])
         worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
 
-    def adopted(self, worker: Worker, common: Flat) -> None:
-        worker.state.sums, worker.state.counts = {}, {}  # of what the parameters were before
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        super().restored(worker, at)
+        if at is not None:
+            worker.state.sums, worker.state.counts = {}, {}  # of what the parameters were before
 
     def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:
         assert s.members is not None

@@ -29,15 +29,15 @@ Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.neighbours import Given
-from quorate.strategies.parts.push_sum import PushSum
 from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import OnGraph, check_patience
 from quorate.strategies.parts.gossip_momenta import GossipWithMomenta
+from quorate.strategies.parts.push_sum import PushSum
 
 
 @dataclass(kw_only=True)
@@ -75,19 +75,19 @@ class SGP(GossipWithMomenta):
     def drain(self, worker: Worker) -> None:
         worker.state.take_edits(worker.replica)
 
-    def mass(self, worker: Worker) -> float:
-        return float(worker.state.u)
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.parameters, worker.state.u
 
-    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
+    def settle(self, worker: Worker) -> None:
         s: State = worker.state
         own = Given(self.shares(worker, s.x, s.u), 1.0, (s.u,), -1)
-        s.x, s.u = self.sums(worker, [own, *late])
-        super().absorb(worker, late)
+        s.x, s.u = self.sums(worker, [own, *worker.neighbours.late()])
+        super().settle(worker)
 
-    def resumed(self, worker: Worker) -> None:
-        super().resumed(worker)
-        worker.parameters = worker.state.x / worker.state.u
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        super().restored(worker, at)
+        if at is None:
+            worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:
-        super().finish(worker)
         worker.state.x, worker.state.u = worker.parameters.bare(), 1.0

@@ -34,12 +34,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
-from quorate.strategies.parts.local_steps import LocalSteps
 from quorate.core.resize import kept
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Mean, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
+from quorate.strategies.parts.local_steps import LocalSteps
 
 
 @dataclass(kw_only=True)
@@ -87,22 +87,23 @@ class SlowMo(LocalSGD):
         state.rates = _added(state.rates, worker.replica.learning_rates)
         super().step(worker)
 
-    def adopted(self, worker: Worker, common: Flat) -> None:
-        worker.state.before = common
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is not None:
+            worker.state.before = at
 
     def numbers(self, worker: Worker) -> Sequence[float]:
         steps = max(1.0, worker.state.steps)
         return [rate / steps for rate in worker.state.rates]
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
+    def apply(self, worker: Worker, one: Mean) -> None:
         state: State = worker.state
-        super().follow(worker, mean)
+        super().apply(worker, one)
         state.rates = [0.0] * len(state.rates)
-        state.agreed_rates = _added(state.agreed_rates, worker.replica.numbers_of(mean))
+        state.agreed_rates = _added(state.agreed_rates, worker.replica.numbers_of(one.mean))
         state.means += 1
         if state.means < self.slow_every:
             return
-        x, u, m = state.before, state.velocity, worker.replica.parameters_of(mean)
+        x, u, m = state.before, state.velocity, worker.replica.parameters_of(one.mean)
         etas = [rate / state.means for rate in state.agreed_rates]
         kick = worker.replica.by_group(u, [self.alpha * eta * self.beta for eta in etas])
         state.before = x * (1 - self.alpha) + m * self.alpha - kick  # line 8

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
+from quorate.core.strategy import Mean, Worker
+from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import fragments_of
 from quorate.strategies.parts.local_steps import Every, every
 from quorate.strategies.parts.outer_steps import Outer, OuterSteps
-from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat
 from quorate.strategies.post_local_sgd import PostLocalSGD
 from quorate.strategies.post_local_sgd import State as PostLocalState
 
@@ -36,7 +36,7 @@ class Streaming(PostLocalSGD):
         """How they are made."""
 
     @property
-    def lets_join(self) -> bool:  # type: ignore[override]
+    def lets_join(self) -> bool:
         return self.overlap == 0
 
     def period_of(self, worker: Worker) -> Every:
@@ -49,12 +49,12 @@ class Streaming(PostLocalSGD):
         cut, since = fragments_of(x.layout, self.fragments), [0.0] * self.fragments
         return State(is_local=is_local, before=before, memory=[{} for _ in cut], fragments=cut, since=since)
 
-    def resumed(self, worker: Worker) -> None:
-        super().resumed(worker)
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is not None:
+            worker.state.before = self.outer_steps.place(at)
+            return
+        super().restored(worker, at)
         self.outer_steps.resume(worker.state, worker.parameters if worker.state.is_local else None)
-
-    def adopted(self, worker: Worker, common: Flat) -> None:
-        worker.state.before = self.outer_steps.place(common)
 
     def step(self, worker: Worker) -> None:
         if worker.state.is_local:
@@ -63,30 +63,26 @@ class Streaming(PostLocalSGD):
         self.outer_steps.take_in(worker, worker.state, age=self.overlap)
 
     def meet(self, worker: Worker) -> None:
-        self.outer_steps.begin(worker, *self.leftover(worker), worker.state)
+        self.outer_steps.begin(worker, *self.contribution(worker), worker.state)
         worker.state.restart()
 
-    def leftover(self, worker: Worker) -> tuple[Flat, float]:
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
         state: State = worker.state
         if not state.is_local:
-            return super().leftover(worker)
+            return super().contribution(worker)
         return self.outer_steps.give(worker, state, every(self.sync_every).count)
 
-    def follow(self, worker: Worker, mean: Flat) -> None:
+    def apply(self, worker: Worker, one: Mean) -> None:
         state: State = worker.state
         if state.is_local:
             state.restart()
-            self.outer_steps.take(worker, state.given, mean, state)
+            self.outer_steps.take(worker, state.given, one.mean, state)
             return
-        super().follow(worker, mean)  # the last synchronous step
-        state.before = self.outer_steps.place(worker.replica.parameters_of(mean))
+        super().apply(worker, one)  # the last synchronous step
+        state.before = self.outer_steps.place(worker.replica.parameters_of(one.mean))
 
-    def rested(self, worker: Worker) -> None:
+    def settle(self, worker: Worker) -> None:
         if worker.state.is_local and (self.fragments > 1 or self.overlap):
             for _ in range(self.fragments):
                 self.meet(worker)
             self.outer_steps.take_in(worker, worker.state)
-
-    def finish(self, worker: Worker) -> None:
-        super().finish(worker)
-        self.rested(worker)

@@ -14,6 +14,7 @@ from quorate.buckets.flat import layout_of
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
+from quorate.core.strategy import Mean
 from quorate.core.vectors import Flat
 from quorate.reducers.dense import Dense
 from quorate.reducers.outliving import Outliving
@@ -83,9 +84,9 @@ class Agreement:
         self.ended = self.all_ended = self.resting = self.all_away = False
         self.some_ended = self.has_vectors = self.votes = self.has_voted = False
         self._company: Work[Flat] | None = None
-        self.leftover: Callable[[], tuple[Flat, float] | None] = lambda: None
+        self.contribution: Callable[[], tuple[Flat, float] | None] = lambda: None
         """What this worker gives to a mean in which it takes part without stepping, and its weight."""
-        self.follow: Callable[[Flat], None] = lambda mean: None
+        self.apply: Callable[[Mean], None] = lambda mean: None
         """Takes the mean that came of it."""
         self.met: Callable[[], None] = lambda: None
         """All have come to a rest, or to their ends."""
@@ -266,7 +267,7 @@ class Agreement:
                 return
             self._settle_company()
         if not (self.all_ended or self.all_away):
-            given = self._vector(*(self.leftover() or (Flat.zeros(self.layout), 0.0)))
+            given = self._vector(*(self.contribution() or (Flat.zeros(self.layout), 0.0)))
             given.header[ENDED], given.header[RESTING] = float(self.ended), float(self.resting)
             self._company = self.reducer.start(given, again(given, self.reducer))
 
@@ -286,7 +287,7 @@ class Agreement:
                 zeros = torch.zeros_like(sums.parts[part])
                 self.reducer.again(part, zeros).wait()
         if header[VECTORS] > 0:
-            self.follow(sums.mul_(self.size / header[WEIGHT]))
+            self.apply(Mean(mean=sums.mul_(self.size / header[WEIGHT])))
 
     def close(self) -> None:
         self.ready.close()

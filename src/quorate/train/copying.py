@@ -32,7 +32,7 @@ _GIVEN = ("same", "average")
 def capture(worker: OptimizerWorker, model: Module, whole: Place | None) -> tuple[dict[str, Any], Sequence[Tensor]]:
     """Parameters and optimizer, as JSON and tensors of their own; of a `whole` place also the rest of the model, what
     the strategy and the script keep, and where its loaders are."""
-    common = worker.strategy.common(worker)
+    common = worker.strategy.consensus(worker)[0] if _has_common(worker) else None
     places = {} if common is None else dict(zip(map(id, worker.trained), common.segments(), strict=True))
     parameters = [places.get(id(p), p.detach()).clone() for p in worker.every]
     about, tensors = optimizer_to_plain(worker.optimizer)
@@ -50,6 +50,11 @@ def capture(worker: OptimizerWorker, model: Module, whole: Place | None) -> tupl
         }
         more = [*others, *kept]
     return about, [*more, *parameters, *(x.clone() for x in tensors)]
+
+
+def _has_common(worker: OptimizerWorker) -> bool:
+    """Whether what is equal on all workers after the same round is not the model, but what the strategy keeps."""
+    return worker.has_rounds and worker.differs
 
 
 def _state_to_plain(worker: OptimizerWorker, place: Place) -> tuple[str, list[Tensor]]:
@@ -85,11 +90,11 @@ def adopt(
             group.update(options)  # the learning rate and the rest are this worker's own scheduler's
     else:
         place.kept[ENTERED].options = [_options(group) for group in worker.optimizer.param_groups]
-    if worker.strategy.common(worker) is not None:
+    if _has_common(worker):
         given = dict(zip(map(id, worker.every), tensors, strict=False))
         theirs = Flat.zeros(worker.peers.layout)
         pack([given[id(p)] for p in worker.trained], theirs)
-        worker.strategy.adopted(worker, theirs)
+        worker.strategy.restored(worker, theirs)
 
 
 def _adopt_whole(

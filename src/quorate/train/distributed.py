@@ -201,7 +201,7 @@ def distribute(
     else:
         assert chosen is not None
         assert label is not None
-        check_closure(plain, label, can_agree=chosen.has_means and not chosen.is_apart)
+        check_closure(plain, label, can_agree=chosen.replicas == "equal")
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         swapped.__class__ = _class_of(Distributes, plain)
         try:
@@ -250,7 +250,7 @@ def _record(
         algorithm=type(optimizer).__mro__[2].__name__,
         strategy=label,
         settings=_settings(chosen),
-        apart=chosen is not None and chosen.is_apart,
+        apart=chosen is not None and chosen.replicas == "differ",
         parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
     )

@@ -52,7 +52,7 @@ class Edits:
 
     def _looks(self) -> bool:
         worker = self._worker
-        if not worker.has_rounds or worker.strategy.is_apart or not worker.safeguards.digests.compares:
+        if not worker.has_rounds or worker.differs or not worker.safeguards.digests.compares:
             return False
         return not worker.rounds.waits_for_all
 

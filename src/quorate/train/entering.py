@@ -97,7 +97,7 @@ def _enter_sums(worker: OptimizerWorker, reducer: Outliving, model: Module, plac
         receive = wire.receive(None, _TAG)
     adopt(worker, model, place, says["replica"], list(message.tensors))
     worker.peers.admission.members = set(says["members"])
-    worker.strategy.resumed(worker)
+    worker.strategy.restored(worker, None)
     worker.neighbours.joins(says["stands"])
     reducer.take_in(says["members"], says["calls"])
     worker.peers.has_vectors, worker.peers.has_voted = says["flags"]

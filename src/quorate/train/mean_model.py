@@ -29,17 +29,18 @@ def at_the_mean(place: Place) -> Iterator[None]:
             is_edited = worker.replica.take_edits(mean, into=own)
             worker.parameters = own
             if is_edited:
-                worker.strategy.adopted(worker, own)
+                worker.strategy.restored(worker, own)
         for worker, before in local:
             if worker.replica.take_edits(before, into=before):
-                worker.strategy.adopted(worker, worker.parameters)
+                worker.strategy.restored(worker, worker.parameters)
 
 
 def go_to_the_mean(worker: OptimizerWorker) -> tuple[Flat, Flat]:
     """Put the mean of all replicas into the model, note how far the own one was from it, and return own and mean."""
     own, strategy = worker.parameters, worker.strategy
     with worker.timer.elsewhere():
-        mean = worker.peers.mean(strategy.consensus(worker), weight=strategy.mass(worker)).wait()
+        x, weight = strategy.consensus(worker)
+        mean = worker.peers.mean(x, weight=weight).wait()
     worker.parameters = mean
     note_distance(worker, own.segments(), mean.segments())
     return own, mean
@@ -75,17 +76,17 @@ def keep_own(place: Place) -> None:
 
 def differ(place: Place) -> bool:
     """Whether some optimizer's replicas differ between steps."""
-    return any(worker.strategy.is_apart and not worker.finished for worker in _optimizers(place))
+    return any(worker.differs and not worker.finished for worker in _optimizers(place))
 
 
 def apart(place: Place) -> list[OptimizerWorker]:
     """Those of this worker's optimizers whose replicas differ between steps, and also while all rest."""
-    return [worker for worker in _optimizers(place) if not worker.strategy.has_means and not worker.finished]
+    return [worker for worker in _optimizers(place) if worker.strategy.is_gossip and not worker.finished]
 
 
 def _equal_now(place: Place) -> list[OptimizerWorker]:
     """Those whose replicas differ between steps, and are equal while all rest."""
-    return [w for w in _optimizers(place) if w.strategy.is_apart and w.strategy.has_means and not w.finished]
+    return [w for w in _optimizers(place) if w.differs and not w.strategy.is_gossip and not w.finished]
 
 
 def _optimizers(place: Place) -> list[OptimizerWorker]:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request, mass_of_the_dead
-from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
+from quorate.strategies.parts.push_sum import PushSum
 from quorate.train.answers import Answers
+from quorate.train.exchanges import Exchange
 from quorate.train.hosts import hosts_of
 from quorate.train.incoming import TAG, Incoming
 from quorate.train.members import Members
 from quorate.train.outliving import survivors
-from quorate.train.step_times import StepTimer, Timed
+from quorate.train.step_times import Timed
 
 if TYPE_CHECKING:
     from quorate.train.agreement import Agreement
@@ -48,7 +49,9 @@ class NeighboursOf:
         self._incoming: dict[int, Incoming] = {}
         self._answers: Answers | None = None
         self._has_ended = self._is_away = False
-        self._is_used = not worker.strategy.has_means
+        self._is_used = worker.strategy.is_gossip
+        self._late: list[Given] = []
+        """What was given to this worker in exchanges that it took no part in, when all rested last."""
         self._rests = -1 if worker.wire.is_newcomer else 0
         self._with_moments: dict[str, Layout] = {}
         self._hosts: tuple[str, ...] | None = None
@@ -133,7 +136,8 @@ class NeighboursOf:
 
     def late(self) -> list[Given]:
         """See `core.neighbours.Neighbours`."""
-        return [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
+        before, self._late = self._late, []
+        return before + [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
         """See `core.neighbours.Neighbours`."""
@@ -148,13 +152,13 @@ class NeighboursOf:
     # -- for the worker
 
     def until_all(self, wait: Callable[[Sequence[Agreement]], None], *, ended: bool) -> None:
-        """Be away, `wait` with all optimizers of this worker until all others are, and take in what is late."""
+        """Be away, and `wait` with all optimizers of this worker until all others are."""
         everyone = self._worker.everyone()
         for one in everyone:
             one.neighbours._go_away(ended)
         wait([one.peers for one in everyone if not one.has_rounds])
         if self._is_used:
-            self._worker.strategy.absorb(self._worker, self._come_together())
+            self._late = self._come_together()
 
     def joins(self, at: tuple[int, int]) -> None:
         """This worker has the replica of another one, whose `stands` was `at`."""
@@ -213,7 +217,7 @@ class NeighboursOf:
         """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
         says = {
             "round": self.round,
-            "mass": self._worker.strategy.mass(self._worker) + sum(given.mass for given in late),
+            "mass": self._worker.strategy.consensus(self._worker)[1] + sum(given.mass for given in late),
             "balances": list(self.books.balances().items()),
             "dead": [peer for peer, other in others.items() if other.is_dead],
         }
@@ -234,7 +238,7 @@ class NeighboursOf:
     @property
     def _travels(self) -> bool:
         """Whether replicas count differently, by weights that travel."""
-        return type(self._worker.strategy).mass is not Strategy.mass
+        return isinstance(self._worker.state, PushSum)
 
     def _from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
@@ -258,43 +262,6 @@ class NeighboursOf:
         if self._answers is None:
             self._answers = Answers(self._wire, self._layout, self._rests)
         return self._answers
-
-
-class Exchange:
-    """One exchange under way."""
-
-    def __init__(
-        self, rank: int, own: Given | None, others: Mapping[int, Incoming], round: int, timer: StepTimer
-    ) -> None:
-        self._waiting, self._round, self._timer, self.own = dict(others), round, timer, own
-        self._found: dict[int, Given] = {} if own is None else {rank: own}
-
-    def done(self) -> bool:
-        return all(other.has(self._round) for other in self._waiting.values())
-
-    def wait(self, timeout: float | None = None) -> dict[int, Given]:
-        return self._all(timeout, lambda other, left: other.given(self._round, left))
-
-    def within(self, seconds: float | None) -> dict[int, Given]:
-        return (
-            self.wait()
-            if seconds is None
-            else self._all(seconds, lambda other, left: other.within(self._round, left or 0.0))
-        )
-
-    def _all(self, timeout: float | None, of: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
-        self._timer.arrived()
-        clock = self._timer.clock
-        until = None if timeout is None else clock.now() + timeout
-        with self._timer.spending("wait"):
-            for peer in list(self._waiting):
-                left = None if until is None else max(0.0, until - clock.now())
-                given = of(self._waiting[peer], left)
-                del self._waiting[peer]
-                if given is not None:
-                    self._found[peer] = given
-        self._timer.contributors = max(1, len(self._found))
-        return self._found
 
 
 _: type[Neighbours] = NeighboursOf

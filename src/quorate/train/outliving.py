@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.records import Kind
+from quorate.core.strategy import Strategy
 from quorate.train.replicas import (
     agree_on,
     can_be_averaged,
@@ -41,12 +42,12 @@ def survivors(place: Place) -> Survivors | None:
     return found
 
 
-def outlive(wire: Wire, place: Place, name: str, *, wanted: bool, errors: bool) -> None:
-    """The optimizer `name` is distributed on this worker, and its strategy can, or cannot, go on without a worker, and
-    does, or does not, where that worker's script has raised (`errors`).
+def outlive(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
+    """Optimizer `name` is distributed on this worker: at a death, or an error in a script, do what `strategy` says.
 
-    All optimizers must be able to.
+    Workers go on only where the strategies of all optimizers do.
     """
+    wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
     note_training(wire.board, wire.rank, is_under_way=True)
     let_outlive_errors(wire.board, wanted=wanted and errors)
     if wanted and (SURVIVORS not in place.kept or place.kept[SURVIVORS] is not None):

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 def meets_neighbours_only(worker: OptimizerWorker) -> bool:
     """Whether no step of the worker's strategy brings all workers together."""
-    return not worker.strategy.has_means and not worker.has_rounds
+    return worker.strategy.is_gossip
 
 
 def is_apart(worker: OptimizerWorker) -> bool:
     """Whether replicas may differ now, or rounds be under way: where not, all make one step together."""
     steps_alone = worker.peers.ready.is_alone or not worker.agrees_in_backward
-    return worker.has_rounds or (worker.strategy.is_apart and steps_alone)
+    return worker.has_rounds or (worker.differs and steps_alone)
 
 
 def leaves_out_own(worker: OptimizerWorker) -> bool:
@@ -111,8 +111,7 @@ def _begin_anew(worker: OptimizerWorker) -> None:
     for name, law in (laws_of(old) if is_dataclass(old) else {}).items():
         if law == "same" and _is_plain(value := getattr(old, name)):
             setattr(worker.state, name, value)
-    worker.strategy.resumed(worker)
-    worker.strategy.absorb(worker, ())
+    worker.strategy.restored(worker, None)
 
 
 def _is_plain(value: Any) -> bool:
@@ -145,6 +144,6 @@ def _meet(worker: OptimizerWorker) -> None:
     for one in everyone:
         one.rested()
     if meets_neighbours_only(worker):
-        strategy = worker.strategy
+        x, weight = worker.strategy.consensus(worker)
         with worker.timer.elsewhere():
-            worker.parameters = worker.peers.mean(strategy.consensus(worker), weight=strategy.mass(worker)).wait()
+            worker.parameters = worker.peers.mean(x, weight=weight).wait()

@@ -32,7 +32,7 @@ def rest(place: Place) -> None:
         for worker in workers:
             worker.rested()
         # Those that have only come to save go on stepping, and are to be waited for.
-        comes_again = saving(place).some_saved and any(not worker.strategy.has_means for worker in workers)
+        comes_again = saving(place).some_saved and any(worker.strategy.is_gossip for worker in workers)
     for worker in workers[:1]:
         worker.safeguards.step_begins()
 

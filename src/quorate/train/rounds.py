@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from quorate.buckets.flat import pack
 from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.measured import Measured, Told
+from quorate.core.strategy import Mean
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
@@ -30,21 +30,6 @@ from quorate.wire.current import Place
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
-
-
-@dataclass(frozen=True)
-class Mean:
-    """One round, ready to be applied."""
-
-    number: int
-    mean: Flat
-    mine: int
-    """How many contributions of this worker it has taken."""
-    norm: float
-    """Of the mean, before it was clipped."""
-    options: Any
-    measured: Measured | None
-    """None where it was not agreed that workers measure."""
 
 
 class WorkerRounds:
@@ -171,7 +156,7 @@ class WorkerRounds:
 
     def _applied(self, ready: Mean) -> None:
         worker = self._worker
-        if worker.strategy.is_apart:
+        if worker.differs:
             worker.timer.rounds += 1  # local steps are none
         else:
             worker.safeguards.digests.look(ready.number)
@@ -192,7 +177,8 @@ class WorkerRounds:
             factor *= self._clip_norm / (norm + 1e-6)
         mine = sum(count for _, count in one.contributors.get(worker.rank, ()))
         measured = _measured(one, of_sum**2) if self._measures else None
-        return Mean(one.number, one.sum.times(factor, self._own()), mine, norm, one.options, measured)
+        mean = one.sum.times(factor, self._own())
+        return Mean(mean=mean, mine=mine, options=one.options, measured=measured, number=one.number, norm=norm)
 
     def _own(self) -> Flat:
         """Where the optimizer may write as it likes: the round itself is the same memory for all."""

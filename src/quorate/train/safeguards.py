@@ -62,7 +62,7 @@ class Safeguards:
         self.stop.trainings += 1
         self.finite = Finite(worker.wire, watched.strategy, watched.on_nonfinite)
         self.digests = Digests(worker.wire, watched.strategy, watched.compare_every, self._named)
-        self.outlives = worker.strategy.outlives()
+        self.outlives = worker.strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
         self.sums: list[Outliving] = place.kept.setdefault("sums", [])
         """What forms them in that case, of all of this worker's optimizers."""
@@ -109,7 +109,7 @@ class Safeguards:
 
 def _settles(worker: OptimizerWorker) -> bool:
     """Whether no exchange of its steps has everyone."""
-    return worker.has_rounds or not worker.strategy.has_means
+    return worker.has_rounds or worker.strategy.is_gossip
 
 
 class LeavesAlone:

@@ -20,7 +20,7 @@ def check_weight(weight: str) -> None:
 
 def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
     """Raise `ConfigurationError` where examples are to count under a strategy that forms no mean of all workers."""
-    if weight == "examples" and strategy.is_apart and not strategy.has_means:
+    if weight == "examples" and strategy.is_gossip:
         raise ConfigurationError(
             f'weight="examples" weighs the means of all workers, and {label} forms none: what neighbours count is said '
             "by the topology"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -63,11 +63,12 @@ class OptimizerWorker:
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self.plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
+        self.differs = strategy.replicas == "differ"
         self.step_weight = StepWeight(place, watched.weight)
         self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
         self.agrees_in_backward = type(strategy).backward is not Strategy.backward
-        self._agreed = self.finished = self._leaves_out = False
+        self._agreed = self.finished = self.has_ended = self._leaves_out = False
         self._closure: Callable[[], Any] | None = None
         self._loss: Any = None
         self.came_with: Flat | None = None  # of its replica, as long as all rest at the mean of all
@@ -80,8 +81,7 @@ class OptimizerWorker:
         begin(self, model)
         self.state = strategy.start(self)
         connect(self)
-        errors = strategy.on_error == "continue"
-        outlive(self.wire, place, name, wanted=self.safeguards.outlives, errors=errors)
+        outlive(self.wire, place, name, strategy)
         enter(self, model, place)
         self._listeners.all.append(self)
         self.timer.set_out_again()
@@ -96,8 +96,8 @@ class OptimizerWorker:
         self.peers = Agreement(named, self.wire, spending, self.timer, self.safeguards, overlap=overlap)
         self.peers.marks.follow(self.saving, self)
         self.peers.met = partial(met, self, self._place)
-        self.peers.leftover = partial(self.strategy.leftover, self)
-        self.peers.follow = partial(self.strategy.follow, self)
+        self.peers.contribution = partial(self.strategy.contribution, self)
+        self.peers.apply = partial(self.strategy.apply, self)
 
     def grown(self, group: dict[str, Any]) -> None:
         """A parameter group was added: every worker gets rank 0's numbers, before anything is computed with them."""
@@ -150,13 +150,13 @@ class OptimizerWorker:
         check_closure(self.plain, "a strategy of rounds", can_agree=False)
         if self._rounds is not None:
             return  # other parameters are trained than before
-        outlives, nbytes = self.safeguards.outlives, sum(p.numel() * p.element_size() for p in self.every)
-        known: dict[str, Any] = {"size": self.size, "most": self.wire.most, "seed": self.seed, "outlives": outlives}
-        agreed = Agreed(**known, vector_bytes=nbytes, **settings)
+        nbytes = sum(p.numel() * p.element_size() for p in self.every)
+        known: dict[str, Any] = {"size": self.size, "most": self.wire.most, "seed": self.seed, "vector_bytes": nbytes}
+        agreed = Agreed(**known, outlives=self.safeguards.outlives, **settings)
         self._rounds = WorkerRounds(self, self._model, self._place, agreed, clip_norm, measures=measures)
 
     def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
-        if self._rounds is None or not self.strategy.is_apart:
+        if self._rounds is None or not self.differs:
             self.timer.rounds += 1
         if self._leaves_out:
             return
@@ -178,9 +178,6 @@ class OptimizerWorker:
         with with_gradient(self.trained, gradient, used):
             self._loss = plain_step(self.optimizer, self.plain, self._closure, is_scaled=is_mine)
 
-    def keep_company(self) -> None:
-        self.neighbours.until_all(self.peers.keep_company, ended=True)
-
     def everyone(self) -> list[OptimizerWorker]:
         """This worker's part in every optimizer that is distributed, in order."""
         return [w for w in self._listeners.all if isinstance(w, OptimizerWorker)]
@@ -200,14 +197,19 @@ class OptimizerWorker:
         """The same, with the parameters that have been trained up to here."""
         if self.finished:
             return
-        if self._rounds is not None:
-            self.strategy.drain(self)
-            return
-        self.neighbours.until_all(self.peers.rest, ended=False)
-        self.strategy.rested(self)
-        stays = self.strategy.is_apart and (self.peers.has_vectors or not self.strategy.has_means)
-        if not (self.peers.some_ended or stays):
+        self._wait_for_all(self.peers.rest)
+        stays = self.differs and (self.peers.has_vectors or self.strategy.is_gossip)
+        if self._rounds is None and not (self.peers.some_ended or stays):
             self._level()
+
+    def _wait_for_all(self, in_means: Callable[[Sequence[Agreement]], None]) -> None:
+        """Until each worker rests or has ended, and what was under way is taken in."""
+        self.strategy.drain(self)
+        if self._rounds is not None:
+            self._rounds.settle(ended=self.has_ended)
+        else:
+            self.neighbours.until_all(in_means, ended=self.has_ended)
+        self.strategy.settle(self)
 
     def _level(self, *, always: bool = False) -> None:
         """Be where the one is that has made the most updates."""
@@ -226,7 +228,7 @@ class OptimizerWorker:
     def agree_on_buffers(self) -> None:
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.finished:
-            agree_on_buffers(list(self._model.buffers()), self.strategy.which_buffers(), self.wire, self._place)
+            agree_on_buffers(list(self._model.buffers()), self.strategy.buffers, self.wire, self._place)
 
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `train.backward`)."""
@@ -243,7 +245,7 @@ class OptimizerWorker:
         self.saving.boundary(is_forward_done=True)
         self.edits.step_begins()
         self.step, self.came_with, of_closure = self.step + 1, None, None
-        if closure is not None and (self._rounds is not None or not self.strategy.has_means or self.strategy.is_apart):
+        if closure is not None and (self._rounds is not None or self.differs):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:
@@ -258,7 +260,7 @@ class OptimizerWorker:
         self._leaves_out = leaves_out_own(self)
         if not self.safeguards.leaves_out(bad, self.timer.rounds + 1):
             self.strategy.step(self)
-        if self._rounds is None and not self.strategy.is_apart:
+        if self._rounds is None and not self.differs:
             self.safeguards.digests.look(self.timer.rounds)
         self._agreed, self._closure = False, None
         loss, self._loss = self._loss if of_closure is None else of_closure, None
@@ -270,15 +272,9 @@ class OptimizerWorker:
         admit(self, self._model, self._place)
         return loss
 
-    @contextmanager
-    def accumulate(self) -> Iterator[None]:
+    def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
-        ready = self.peers.ready
-        ready.paused, before = True, ready.paused
-        try:
-            yield
-        finally:
-            ready.paused = before
+        return self.peers.ready.pausing()
 
     def finish(self) -> None:
         """Wait until all workers have ended, and leave equal replicas, buffers as the strategy says."""
@@ -286,14 +282,18 @@ class OptimizerWorker:
             return
         self.saving.boundary()
         arrange_anew(self, self._place, in_backward=False)
+        self.has_ended = True
+        self._wait_for_all(self.peers.keep_company)
+        if self.strategy.is_gossip:
+            x, weight = self.strategy.consensus(self)
+            self.parameters = self.peers.mean(x, weight=weight).wait()
         self.strategy.finish(self)
         self.peers.close()
         self.neighbours.close()
         if self._rounds is not None:
             self._rounds.rounds.close()
-        apart = self.strategy.is_apart
-        if self._rounds is None or apart:
-            self._level(always=apart)
+        if self._rounds is None or self.differs:
+            self._level(always=self.differs)
         self.agree_on_buffers()
         self.finished = True
         self.safeguards.finished(self.timer.rounds)

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from quorate.cli.compare.comparison import arms_from, factors_from, metric_from, seeds_from, subject_from
-from quorate.cli.main import main
 from quorate.cli.compare.progress import Progress, Tail
 from quorate.cli.compare.results import show
+from quorate.cli.main import main
 from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, Step
-from quorate.launch.warm.run_server import RunServer
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.warm.run_server import RunServer
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison
 

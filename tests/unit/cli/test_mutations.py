@@ -15,9 +15,9 @@ from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
 from quorate.core.settings import settings_for
 from quorate.launch.local import processes
-from quorate.launch.virtual import run as virtual
-from quorate.launch.run.overrides import overrides_here
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.run.overrides import overrides_here
+from quorate.launch.virtual import run as virtual
 from quorate.strategies import strategies
 from quorate.workloads import workloads
 from tests.support.made_records import make_comparison, make_run

@@ -11,9 +11,9 @@ import pytest
 from quorate.compare.grid import SCRIPT, best_factor, final_cells, request_of, set_aside, steps_of, tuning_cells
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.records import Recorder, Step
-from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.folder import write_outcome
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest, VirtualRun
 
 PLAN = Comparison(
     subject=Subject(kind="script", name="train.py", arguments=["--lr", "3"]),

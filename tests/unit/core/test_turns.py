@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from quorate.core.neighbours import Request
-from quorate.strategies.parts.turns import Turns, mean_of
 from quorate.core.vectors import Flat, Layout, Part
+from quorate.strategies.parts.turns import Turns, mean_of
 
 
 def model(number: float) -> Flat:
@@ -50,9 +50,8 @@ def test_who_has_ended_has_no_model_but_for_the_turns_it_came_to() -> None:
     last = model(3.0)
     turns = Turns(newest=model(0.0))
     turns.come(1, last, others=2)
-    turns.has_ended = True
-    assert turns.asks(1) is last
-    assert turns.asks(2) is None
+    assert turns.asks(1, has_ended=True) is last
+    assert turns.asks(2, has_ended=True) is None
 
 
 def test_a_mean_is_that_of_all() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.warm import run_server as forked
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
-from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm import run_server as forked
+from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from tests.support.launching import is_running, until
 
 LIMIT = 30.0

@@ -16,9 +16,9 @@ import pytest
 
 from quorate.core.errors import PeerFailed
 from quorate.launch.local.process_group import Crew, Ending, status_in_words
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.local.processes import Command, environment, run_processes
 from quorate.launch.local.verdict import log_of
+from quorate.launch.run.overrides import Overrides
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure
 from tests.support.launching import Launch, is_running, until

@@ -10,8 +10,8 @@ import pytest
 
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
 from quorate.launch.local.process_group import Ending
-from quorate.launch.run.folder import run_folder, usual_name, write_run
 from quorate.launch.local.verdict import cause_of, last_lines, verdict
+from quorate.launch.run.folder import run_folder, usual_name, write_run
 
 
 def test_a_usual_name_is_a_name_and_never_twice_the_same(tmp_path: Path) -> None:

@@ -320,7 +320,9 @@ def test_ctrl_c_ends_every_wait(tmp_path: Path) -> None:
         "try:\n    while True:\n        wire.barrier().wait()\n"
         "except KeyboardInterrupt:\n    print('told', flush=True)\n    raise\n"
     )
-    start = f"import sys; from quorate.launch.virtual.run import run_script; sys.exit(run_script({str(script)!r}, (), 3))"
+    start = (
+        f"import sys; from quorate.launch.virtual.run import run_script; sys.exit(run_script({str(script)!r}, (), 3))"
+    )
     process = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

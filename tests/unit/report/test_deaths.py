@@ -10,9 +10,9 @@ import pytest
 
 from quorate.core.records import Step
 from quorate.report.closing import closing_line
+from quorate.report.page.page import page
 from quorate.report.reading.deaths import Death, death_of, standstill
 from quorate.report.reading.events import each_once, moved
-from quorate.report.page.page import page
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
 

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from quorate.report.closing import closing_line
+from quorate.report.figures.lateness import skew_of
+from quorate.report.figures.quality import losses_of
+from quorate.report.figures.throughput import window_of
+from quorate.report.page.page import page
 from quorate.report.reading.deaths import Death
 from quorate.report.reading.joinings import (
     Joining,
@@ -19,13 +23,9 @@ from quorate.report.reading.joinings import (
     replaced_by,
     seconds_to_join,
 )
-from quorate.report.figures.lateness import skew_of
 from quorate.report.reading.meetings import meetings_of
-from quorate.report.page.page import page
-from quorate.report.figures.quality import losses_of
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
-from quorate.report.figures.throughput import window_of
 from quorate.report.trace.trace import write_trace
 
 START = {"kind": "start", "host": "h", "pid": 1, "clock": "monotonic", "wall": 1e9, "device": "cpu", "seed": 0}

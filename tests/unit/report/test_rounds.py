@@ -11,9 +11,10 @@ import pytest
 
 from quorate.core.records import Step, records_of
 from quorate.report.figures.in_step import side_by_side, waiting_in_step
-from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.figures.rounds import figures_of_rounds
+from quorate.report.figures.throughput import window_of
+from quorate.report.figures.time_use import spent_in
+from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import (
     Merged,
     Round,
@@ -25,8 +26,7 @@ from quorate.report.reading.rounds import (
     take_back,
     wait_for_all,
 )
-from quorate.report.figures.throughput import window_of
-from quorate.report.figures.time_use import spent_in
+from quorate.report.reading.run import RunRecords, read_run
 from tests.support.made_records import make_run
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quorate.report.reading.run import read_run
 from quorate.report.figures.throughput import training_seconds
+from quorate.report.reading.run import read_run
 
 
 def session(first: int, last: int, now: float, wall: float) -> list[dict[str, Any]]:

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from quorate.core.records import Step
+from quorate.report.figures.throughput import (
+    batch_of,
+    bytes_per_step,
+    examples_of,
+    peak_bytes,
+    training_seconds,
+    window_of,
+)
 from quorate.report.reading.run import RankRecords, RunRecords, read_run
 from quorate.report.reading.spans import Spans
-from quorate.report.figures.throughput import batch_of, bytes_per_step, examples_of, peak_bytes, training_seconds, window_of
 from tests.support.made_records import make_run
 
 

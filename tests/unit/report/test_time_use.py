@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from quorate.core.records import Step
-from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.run import read_run
-from quorate.report.reading.rounds import last_arrivals
 from quorate.report.figures.time_use import (
     ACTIVITIES,
     BINS,
@@ -24,6 +21,9 @@ from quorate.report.figures.time_use import (
     waiting_share,
 )
 from quorate.report.figures.timeline import LANES, LEAST_STEPS, ROUNDS, STEPS, timeline_of
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.rounds import last_arrivals
+from quorate.report.reading.run import read_run
 from tests.support.made_records import make_run
 
 

@@ -12,10 +12,10 @@ from torch import nn
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.strategies.parts.local_steps import every
 from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
+from quorate.strategies.parts.local_steps import every
 from quorate.train.outer import updater
 from quorate.train.step_times import RECORDER
 from quorate.wire import current

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
-from quorate.strategies.parts.fragments import among, fragments_of
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.fragments import among, fragments_of
 from tests.support.local_trainings import SIZES, STEPS, Models, close, in_turn, net, run, train, trained
 
 

@@ -18,7 +18,7 @@ from quorate.wire.virtual.world import VirtualWorld
 
 NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
 EXCHANGES_GRADIENTS = [
-    name for name in NAMES if strategies.get(name).agrees_on == "gradient" or name == "post-local-sgd"
+    name for name in NAMES if strategies.get(name).replicas == "equal" or name == "post-local-sgd"
 ]  # the last one begins with synchronous steps
 
 
@@ -196,7 +196,7 @@ def test_buffers_are_the_mean_or_rank_0s_where_they_have_none(name: str) -> None
         optimizer.finish()
         return dict(model.named_buffers())
 
-    has_mean = strategies.get(name)().which_buffers() == "mean"
+    has_mean = strategies.get(name)().buffers == "mean"
     for found in run(task):
         for kind, make in BUFFERS.items():
             wanted = make(1 if has_mean and kind != "integers" else 0)

@@ -45,7 +45,7 @@ def test_global_hooks_see_each_update_of_the_users_optimizer_once(name: str) -> 
             model(torch.randn(2, 3)).square().mean().backward()
             optimizer.step()
         place.leave()
-        return sum(own), worker.timer.rounds if worker.has_rounds and not worker.strategy.is_apart else STEPS
+        return sum(own), worker.timer.rounds if worker.has_rounds and not worker.differs else STEPS
 
     try:
         found = VirtualWorld(2).run(live)

@@ -16,8 +16,8 @@ from quorate.compare.grid import Cell
 from quorate.compare.plan import Comparison
 from quorate.core.records import records_of
 from quorate.core.telling import tell
-from quorate.launch.warm.run_server import RunServer
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.warm.run_server import RunServer
 from quorate.report.wording import number_in_words, seconds_in_words
 
 _RECENT = 50

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,46 +15,24 @@ from typing import Annotated, Any, Literal
 import typer
 
 from quorate.cli.choices import check_workers
-from quorate.cli.compare.comparison import arms_from, check_plan, factors_from, in_words, metric_from, seeds_from, subject_from
-from quorate.cli.config import ConfiguredCommand, config_text, read_config
-from quorate.cli.listing import registry
+from quorate.cli.compare.command import TUNE, USUAL_FACTORS
+from quorate.cli.compare.comparison import (
+    arms_from,
+    check_plan,
+    factors_from,
+    in_words,
+    metric_from,
+    seeds_from,
+    subject_from,
+)
+from quorate.cli.config import config_text, read_config
 from quorate.cli.values import bytes_per_second_from, seconds_from
-from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, read_plan
+from quorate.compare.plan import TIMEOUT, Comparison, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.run.requests import ASKS, status_after
 from quorate.launch.run.folder import run_folder, usual_name
+from quorate.launch.run.requests import ASKS, status_after
 from quorate.report.wording import counted, listed
-
-_TUNE = "--tune-lr"
-_USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
-_FACTORS = re.compile(r"[0-9.eE,+-]+")
-
-
-class CompareCommand(ConfiguredCommand):
-    """Lets `--tune-lr` stand without a value, and options stand after the name of a workload, which takes none."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As its base; in the options, `--tune-lr` before what is no list of numbers gets the usual one."""
-        place = self._subject(args)
-        if place is not None and args[place] in registry("workloads"):
-            args = [*args[:place], *args[place + 1 :], args[place]]
-        for number, word in enumerate(args):
-            if word == _TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
-                args = [*args[:number], f"{_TUNE}={_USUAL_FACTORS}", *args[number + 1 :]]
-                break
-        return super().parse_args(ctx, args)
-
-    def _subject(self, args: list[str]) -> int | None:
-        """Where the first word is that is no option and no option's value."""
-        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
-        place = 0
-        while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help")
-            if args[place] == _TUNE:
-                has_value = place + 1 < len(args) and _FACTORS.fullmatch(args[place + 1]) is not None
-            place += 1 + has_value
-        return place if place < len(args) and args[place] != "--" else None
 
 
 def compare(
@@ -92,9 +69,9 @@ def compare(
     tune: Annotated[
         str | None,
         typer.Option(
-            _TUNE,
+            TUNE,
             help="Search the best learning rate of each strategy first, among factors of the usual one.",
-            metavar=f"[{_USUAL_FACTORS}]",
+            metavar=f"[{USUAL_FACTORS}]",
         ),
     ] = None,
     workload_settings: Annotated[
@@ -135,7 +112,7 @@ def compare(
         "SUBJECT": subject, "-n": workers, "--virtual": virtual, "--strategy": strategies, "--baseline": baseline,
         "--seeds": seeds, "--seconds": seconds, "--target": target, "--metric": metric, "--higher/--lower": higher,
         "--stop-at-target": stops or None,
-        "--imbalance": imbalance, "--pace": pace, "--share": share, _TUNE: tune, "--workload-set": workload_settings,
+        "--imbalance": imbalance, "--pace": pace, "--share": share, TUNE: tune, "--workload-set": workload_settings,
         "--name": name, "--timeout": timeout, **of_workload, **of_virtual,
     }  # fmt: skip
     if again is not None:

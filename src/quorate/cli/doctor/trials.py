@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.orphans import death_with_parent
+from quorate.launch.local.process_group import status_in_words
 
-PROGRAM = (sys.executable, "-m", "quorate.cli.doctor.trial")
+PROGRAM = (sys.executable, "-m", "quorate.launch.worker.trial")
 SECONDS = 90.0
 """What a trial may take; importing torch is most of it."""
 _OF_LAUNCHERS = ("QUORATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_")
@@ -59,7 +59,17 @@ def probe_half() -> Trial:
 def probe_run() -> Trial:
     """Two workers of `quorate run` take one step."""
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
-        words = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", "-m", "quorate.cli.doctor.trial", "train"]
+        words = [
+            sys.executable,
+            "-m",
+            "quorate.cli.main",
+            "run",
+            "-n",
+            "2",
+            "-m",
+            "quorate.launch.worker.trial",
+            "train",
+        ]
         ended = tried([words], folder)
     return Trial(answers=ended.answers, why=ended.why, processes=2)
 

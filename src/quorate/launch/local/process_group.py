@@ -13,9 +13,9 @@ from typing import Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
-from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers
+from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
 from quorate.wire.failure import (
     ended,
     is_in_training,

@@ -17,16 +17,16 @@ from typing import Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
-from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
 from quorate.launch.local.console import FollowSize, QuietConsole, ShownConsole
-from quorate.launch.local.process_group import GRACE, Child, Crew
-from quorate.launch.run.address import open_to_all
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
-from quorate.launch.run.overrides import Overrides
+from quorate.launch.local.process_group import GRACE, Child, Crew
 from quorate.launch.local.signals import signals_to
 from quorate.launch.local.verdict import cause_of, log_of, verdict
+from quorate.launch.run.address import open_to_all
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure, read_gone
 from quorate.wire.socket_folder import make_socket_folder

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from quorate.core.contracts import Board
-from quorate.launch.run.requests import ASKS
 from quorate.launch.local.process_group import Crew
+from quorate.launch.run.requests import ASKS
 
 _STACKS, _STOP = signal.SIGUSR2, signal.SIGTSTP
 Shows = Callable[[int, str], None]

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.launch.local.orphans import watch_launcher
+from quorate.launch.local.processes import PASSED_ON, WRONG_INPUT, Conclusion, StartedRanks, run_crew
+from quorate.launch.local.verdict import log_of
 from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.ranks import KEPT, ForkedRanks, stand_alone
 from quorate.launch.warm.request import RunRequest, VirtualRun, conclusion_line
 from quorate.launch.warm.script import flush_files
-from quorate.launch.local.orphans import watch_launcher
-from quorate.launch.local.processes import PASSED_ON, WRONG_INPUT, Conclusion, StartedRanks, run_crew
-from quorate.launch.local.verdict import log_of
 
 CONSOLE = "console.log"
 """What a virtual run shows, in its folder."""

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from quorate.launch.local.process_group import GRACE
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.local.processes import Command, Conclusion
+from quorate.launch.run.overrides import Overrides
 
 
 @dataclass(frozen=True, kw_only=True)

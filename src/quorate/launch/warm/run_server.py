@@ -17,10 +17,10 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from quorate.launch.local.process_group import status_in_words
-from quorate.launch.warm.request import RunRequest, conclusion_from
 from quorate.launch.local.orphans import LAUNCHER_FD
+from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.processes import Conclusion, Leash
+from quorate.launch.warm.request import RunRequest, conclusion_from
 
 CAN_FORK = sys.platform.startswith("linux")
 """Whether a process that has imported torch can be forked: on macOS its system libraries forbid it."""

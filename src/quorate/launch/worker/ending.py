@@ -23,9 +23,9 @@ from quorate.core.errors import (
 )
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
-from quorate.launch.worker.signals import attend
 from quorate.launch.worker.recording import flush_records
 from quorate.launch.worker.script_line import script_line
+from quorate.launch.worker.signals import attend
 from quorate.launch.worker.stack_report import report_quietly
 from quorate.train.distributed import STRATEGY
 from quorate.train.step_times import TIMERS, StepTimer

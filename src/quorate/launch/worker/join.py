@@ -16,13 +16,13 @@ from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
 from quorate.core.telling import flush, tell
 from quorate.data.sharding import SEAT
+from quorate.launch.local.newcomers import MOST_NEWCOMERS
+from quorate.launch.local.orphans import watch_launcher
+from quorate.launch.run.overrides import overrides_here
 from quorate.launch.worker.between_hosts import address_here, interface_of, token_here
 from quorate.launch.worker.ending import end_well, status_after_error
 from quorate.launch.worker.meeting import meet_on_this_host
-from quorate.launch.local.newcomers import MOST_NEWCOMERS
-from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.worker.other_launchers import seat_here
-from quorate.launch.run.overrides import overrides_here
 from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.recording import start_records
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore

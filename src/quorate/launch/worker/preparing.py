@@ -10,8 +10,8 @@ import torch
 from quorate.core.draws import mixed
 from quorate.data.limit import LIMIT, Limit
 from quorate.data.sharding import NEEDS_EQUAL_SHARES, RUN_SEED, SHARE_OVERRIDE
-from quorate.launch.worker.baselines import baselines
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.worker.baselines import baselines
 from quorate.train.distributed import BASELINES, LEARNING_RATE_FACTOR, OVERRIDE
 from quorate.train.imbalance import parse_imbalance
 from quorate.train.pace import parse_pace

@@ -16,9 +16,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
 from quorate.core.telling import tell
 from quorate.data.sharding import SEAT
-from quorate.launch.worker.tensorboard import event_files
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.worker.tensorboard import event_files
 from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT
 from quorate.train.step_times import RECORDER, TIMERS, StepTimer
 from quorate.wire import current

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from quorate.report.figures.run import RunFigures
-from quorate.report.reading.planned import Planned, PlannedArm
 from quorate.report.figures.rounds import RoundFigures
-from quorate.report.schema import Arm, Change, Difference, Estimate, Replicas, Rounds
+from quorate.report.figures.run import RunFigures
 from quorate.report.figures.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.figures.time_use import step_times
+from quorate.report.reading.planned import Planned, PlannedArm
+from quorate.report.schema import Arm, Change, Difference, Estimate, Replicas, Rounds
 
 Figure = Callable[[RunFigures], float | None]
 Kind = Literal["ratio", "difference"]

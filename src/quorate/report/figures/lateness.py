@@ -15,8 +15,8 @@ from itertools import accumulate
 
 from quorate.core.records import Step
 from quorate.report.figures.in_step import busy, in_order, side_by_side
-from quorate.report.reading.meetings import Meetings, lateness_of
 from quorate.report.figures.statistics import chance_of_at_least, quantile
+from quorate.report.reading.meetings import Meetings, lateness_of
 
 COLUMNS = 120
 """Of the heat map, at most."""

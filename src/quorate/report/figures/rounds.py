@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from quorate.core.records import Step
 from quorate.report.figures.in_step import waiting_in_step
-from quorate.report.reading.rounds import Merged, Round
 from quorate.report.figures.throughput import Window
 from quorate.report.figures.time_use import Spent, waiting_share
+from quorate.report.reading.rounds import Merged, Round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,18 +11,26 @@ from typing import Any
 from quorate.core.errors import ranks_in_words
 from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
-from quorate.report.reading.deaths import standstill
-from quorate.report.reading.joinings import comparable, seconds_to_join
 from quorate.report.figures.lateness import skew_of
-from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.planned import Planned
-from quorate.report.figures.quality import Amounts, curve_of, distance_curve, final_quality, losses_of, time_to, went_wrong
-from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.figures.quality import (
+    Amounts,
+    curve_of,
+    distance_curve,
+    final_quality,
+    losses_of,
+    time_to,
+    went_wrong,
+)
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
-from quorate.report.reading.rounds import last_arrivals, wait_for_all
-from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
 from quorate.report.figures.time_use import by_rank, spent_in, totals_of
 from quorate.report.figures.timeline import timeline_of
+from quorate.report.reading.deaths import standstill
+from quorate.report.reading.joinings import comparable, seconds_to_join
+from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.planned import Planned
+from quorate.report.reading.rounds import last_arrivals, wait_for_all
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorate.core.records import Step
-from quorate.report.reading.meetings import Meetings
 from quorate.report.figures.statistics import quantile
+from quorate.report.reading.meetings import Meetings
 
 if TYPE_CHECKING:
     from quorate.report.schema import StepTimes

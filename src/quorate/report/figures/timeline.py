@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from quorate.report.figures.time_use import ACTIVITIES, Spent
 from quorate.report.reading.rounds import Merged
 from quorate.report.schema import Lane, Mark
-from quorate.report.figures.time_use import ACTIVITIES, Spent
 
 STEPS = 20
 ROUNDS = 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from quorate.report.reading.planned import Planned, PlannedArm
 from quorate.report.figures.quality import final_quality
+from quorate.report.reading.planned import Planned, PlannedArm
 from quorate.report.reading.run import read_run
 from quorate.report.schema import Trial
 

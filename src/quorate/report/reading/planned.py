@@ -11,8 +11,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
 from quorate.report.reading.folders import COMPARISON
 from quorate.report.reading.run import RunRecords, read_json, read_run
-from quorate.report.schema import Metric
 from quorate.report.reading.sound import RUN, is_count, is_list, is_number, is_object, is_text, sound
+from quorate.report.schema import Metric
 
 FORMAT = 1
 """Of `compare.json`."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from quorate.core.records import Step, ranks_in, records_of, rows
 from quorate.report.reading.deaths import Death, death_of
-from quorate.report.reading.events import each_once, moved
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
+from quorate.report.reading.events import each_once, moved
 from quorate.report.reading.joinings import Joining, is_newcomer, joining_of, replaced_by
 from quorate.report.reading.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
 from quorate.report.reading.sessions import Sessions

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import Step, records_of, rows
-from quorate.report.reading.run import read_run
 from quorate.report.reading.rounds import Merged
+from quorate.report.reading.run import read_run
 from quorate.report.reading.sound import START, is_number, sound
 from quorate.report.reading.step_rows import step_of
 

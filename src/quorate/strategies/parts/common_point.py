@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorate.strategies.parts.local_steps import LocalSteps
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.local_steps import LocalSteps
 
 
 @dataclass(kw_only=True)

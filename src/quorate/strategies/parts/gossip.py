@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Given, UnderWay
+from quorate.core.neighbours import UnderWay
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Topology
@@ -29,23 +28,15 @@ class OnGraph:
 class Gossip(Strategy):
     """Workers agree with their neighbours only; each keeps a replica, and an optimizer, of its own."""
 
-    agrees_on = "parameters"
-    is_apart: ClassVar[bool] = True
-    has_means: ClassVar[bool] = False
-    waits: ClassVar[bool] = True
+    replicas = "differ"
+    meets: ClassVar[Literal["neighbours", "asks"]] = "neighbours"
 
     topology: str = "ring"
     """Who is whose neighbour: a name of `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
     """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
-    on_death: Literal["continue", "stop"] = "continue"
+    on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""
-
-    def outlives(self) -> bool:
-        return self.on_death == "continue"
-
-    def which_buffers(self) -> Literal["none", "mean", "rank0"]:
-        return self.buffers
 
     def graph(self, size: int) -> Topology:
         """The topology, checked for so many workers."""
@@ -61,11 +52,12 @@ class Gossip(Strategy):
             )
         return found
 
-    def absorb(self, worker: Worker, late: Sequence[Given]) -> None:
+    def settle(self, worker: Worker) -> None:
         worker.state.round = worker.neighbours.round
 
-    def resumed(self, worker: Worker) -> None:
-        worker.neighbours.round = worker.state.round
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is None:
+            worker.neighbours.round = worker.state.round
 
     def begin(self, worker: Worker, graph: Topology, x: Flat, *scalars: float) -> UnderWay:
         """Give `x`, which is not written to any more, to this worker's neighbours of the next round."""

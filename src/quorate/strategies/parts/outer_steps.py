@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import torch
 
-from quorate.strategies.parts.fragments import Fragments, UnderWay, among
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.fragments import Fragments, UnderWay, among
 
 
 @dataclass(kw_only=True)

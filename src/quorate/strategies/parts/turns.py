@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quorate.strategies.parts.local_steps import LocalSteps
 from quorate.core.neighbours import Request
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.local_steps import LocalSteps
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,6 @@ class Turns(LocalSteps):
     """How many will ask, by turn this worker has come to."""
     early: list[Request] = kept("drop", default_factory=list)
     """Questions of workers that are past a mean which this one has not taken in."""
-    has_ended: bool = kept("drop", default=False)
 
     def come(self, turn: int, model: Flat, others: int) -> Flat | None:
         """This worker comes to `turn` with `model`, for which so many `others` ask; what counts instead, if late."""
@@ -44,10 +43,10 @@ class Turns(LocalSteps):
         self._forget(turn)
         return instead
 
-    def asks(self, turn: int) -> Flat | None:
-        """Somebody asks for this worker's model in `turn`; None where it has ended before."""
+    def asks(self, turn: int, *, has_ended: bool = False) -> Flat | None:
+        """Somebody asks for this worker's model in `turn`; None where it `has_ended` before."""
         self.asked[turn] += 1
-        if turn not in self.given and not self.has_ended:
+        if turn not in self.given and not has_ended:
             self.given[turn] = self.newest
         model = self.given.get(turn)
         self._forget(turn)

@@ -105,7 +105,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         _restore_own(place, one, olds, rank, size)
         sentences += restore_state(one, about["strategy"], kept["state"], olds, rank, size)
         if one.worker is not None:
-            one.worker.strategy.resumed(one.worker)
+            one.worker.strategy.restored(one.worker, None)
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)

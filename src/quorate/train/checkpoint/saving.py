@@ -104,7 +104,7 @@ class Saving:
         """
         for one in self.trained.ordered:
             worker = one.worker
-            if worker is not None and not worker.finished and not worker.strategy.has_means:
+            if worker is not None and not worker.finished and worker.strategy.is_gossip:
                 worker.rest()
                 worker.rested()
 

@@ -62,7 +62,7 @@ class Distributed:
     @property
     def is_apart(self) -> bool:
         """Whether replicas differ between steps."""
-        return self.worker is not None and self.worker.strategy.is_apart
+        return self.worker is not None and self.worker.differs
 
     @property
     def is_in_rounds(self) -> bool:

@@ -44,7 +44,7 @@ GRACE_SECONDS = 1.0
 
 
 class Unwound(BaseException):
-    """Raised to end a virtual worker's thread: the worker crashed, or its task has ended. User code never handles it."""
+    """Raised to end a virtual worker's thread: it crashed, or its task has ended. User code never handles it."""
 
 
 @dataclass

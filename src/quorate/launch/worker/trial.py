@@ -1,9 +1,11 @@
 """A program that tries one thing and says how it went, in one line of JSON: what `quorate doctor` starts.
 
-python -m quorate.cli.doctor.trial facts                            what torch says of itself and of the GPUs
-python -m quorate.cli.doctor.trial reduce BACKEND STORE RANK SIZE   one all-reduce among SIZE processes that meet at a file
-python -m quorate.cli.doctor.trial half                             a product of matrices in bfloat16 on the CPU
-python -m quorate.cli.doctor.trial train                            one step of a training, under `quorate run`
+Asked by `python -m quorate.launch.worker.trial`, followed by
+
+facts                            for what torch says of itself and of the GPUs
+reduce BACKEND STORE RANK SIZE   for one all-reduce among SIZE processes that meet at a file
+half                             for a product of matrices in bfloat16 on the CPU
+train                            for one step of a training, under `quorate run`
 """
 
 from __future__ import annotations

@@ -1,0 +1,49 @@
+"""An exchange with neighbours under way: what has come, what is waited for, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from quorate.core.neighbours import Given, UnderWay
+from quorate.train.incoming import Incoming
+from quorate.train.step_times import StepTimer
+
+
+class Exchange:
+    """One exchange under way."""
+
+    def __init__(
+        self, rank: int, own: Given | None, others: Mapping[int, Incoming], round: int, timer: StepTimer
+    ) -> None:
+        self._waiting, self._round, self._timer, self.own = dict(others), round, timer, own
+        self._found: dict[int, Given] = {} if own is None else {rank: own}
+
+    def done(self) -> bool:
+        return all(other.has(self._round) for other in self._waiting.values())
+
+    def wait(self, timeout: float | None = None) -> dict[int, Given]:
+        return self._all(timeout, lambda other, left: other.given(self._round, left))
+
+    def within(self, seconds: float | None) -> dict[int, Given]:
+        return (
+            self.wait()
+            if seconds is None
+            else self._all(seconds, lambda other, left: other.within(self._round, left or 0.0))
+        )
+
+    def _all(self, timeout: float | None, of: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
+        self._timer.arrived()
+        clock = self._timer.clock
+        until = None if timeout is None else clock.now() + timeout
+        with self._timer.spending("wait"):
+            for peer in list(self._waiting):
+                left = None if until is None else max(0.0, until - clock.now())
+                given = of(self._waiting[peer], left)
+                del self._waiting[peer]
+                if given is not None:
+                    self._found[peer] = given
+        self._timer.contributors = max(1, len(self._found))
+        return self._found
+
+
+_: type[UnderWay] = Exchange
