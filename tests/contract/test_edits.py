@@ -13,19 +13,19 @@ from torch import nn
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import NAMES
 
-NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
 IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "quorum"]
 """Under these workers come to their steps at different rounds."""
 SIZE, STEPS, BOUND = 3, 24, 0.1
-GROWS = {"ad-psgd": 0.5, "diloco": 0.3, "eager-averaging": 0.8, "osgp": 0.5}
+GROWS = {"ad-psgd": 0.5, "diloco": 0.3, "eager-averaging": 0.8, "easgd": 0.8, "osgp": 0.5}
 """Where parameters may be beyond the bound at the end, by less than one step of this training (3 without clipping):
-something was under way when others clipped theirs, or an outer step went on beyond where local ones had come to."""
-OLD_UNDER_WAY = ["ad-psgd", "group-averaging", "osgp", "relay"]
-"""Under these older parameters of others are still taken in after all have written into theirs."""
+something was under way when others clipped theirs, an outer step went on beyond where local ones had come to, or the
+centre went to where workers were before they clipped."""
+OLD_UNDER_WAY = ["ad-psgd", "easgd", "group-averaging", "osgp", "relay"]
+"""Under these older parameters are still taken in after all have written into theirs: of others, or a centre."""
 
 Edit = Callable[[Any, nn.Module, int], None]
 

@@ -13,8 +13,8 @@ from quorate.strategies import strategies
 from quorate.train.distributed import distribute
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import NAMES
 
-NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
 SIZES = [1, 2, 3, 5]
 STEPS = 6
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
@@ -16,8 +17,9 @@ _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")
 
 
 def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
-    """`NAME` or `NAME:key=value,key=value`."""
+    """`NAME` or `NAME:key=value,key=value`; NAME may be the path of a file that registers a strategy."""
     name, _, written = text.partition(":")
+    name = str(Path(name).resolve()) if name.endswith(".py") else name
     pairs = _NEXT_SETTING.split(written) if written else []
     return name, settings_from(pairs, f'--strategy "{text}": settings are written key=value, not')
 

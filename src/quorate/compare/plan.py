@@ -41,8 +41,9 @@ class Arm:
 
     @staticmethod
     def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:
-        """An arm under the name of its strategy and settings: `quorum-wait_for=1`."""
-        parts = [strategy, *(f"{key}={value}" for key, value in settings.items())]
+        """An arm under the name of its strategy and settings: `quorum-wait_for=1`; of a file, under the file's name."""
+        called = Path(strategy).stem if strategy.endswith(".py") else strategy
+        parts = [called, *(f"{key}={value}" for key, value in settings.items())]
         name = "-".join(_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts)
         return Arm(name=name, strategy=strategy, settings=dict(settings), is_baseline=is_baseline)
 

@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from quorate.core.contracts import Work
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Given:
     """What it counts here, as its sender has it."""
     scalars: tuple[float, ...]
     round: int
+    source: int = -1
+    """The rank of its sender; -1: several."""
 
     @property
     def mass(self) -> float:
@@ -58,12 +62,32 @@ class Request:
     """`reply(x=None, **header)`; `x` is not written to any more."""
 
 
+class Codec(Protocol):
+    """How vectors travel along edges: as fewer numbers, where they are compressed."""
+
+    def encode(self, x: Flat) -> Sequence[Tensor]:
+        """Tensors that say `x`, as far as it is to be said; they are not written to any more."""
+        ...
+
+    def decode(self, tensors: Sequence[Tensor], layout: Layout) -> Flat:
+        """What `encode` said, as a vector of this layout. Both sides of an edge call it, and get the same bits."""
+        ...
+
+
 class UnderWay(Work[dict[int, Given]], Protocol):
     """An exchange under way; its result is what was given here, by rank, this worker's own among it."""
 
     @property
     def own(self) -> Given | None:
         """What this worker has kept of its own `x`, known at once; None where it gave to others only."""
+        ...
+
+    @property
+    def sent(self) -> Mapping[int, Flat]:
+        """What was given to each of the others, by rank, as they get it: decoded, where a codec is set.
+
+        Those that are known to be away are missing. Who is given something gets it in any case, if late.
+        """
         ...
 
     def within(self, seconds: float | None) -> dict[int, Given]:
@@ -88,6 +112,9 @@ class Neighbours(Protocol):
     together, and made equal (the greatest) whenever all have rested."""
     has_moments: bool
     """Whether vectors hold what the optimizer keeps as well, as `OwnReplica.read` does; set in `start` by all."""
+
+    codec: Codec | None
+    """How vectors of exchanges travel; set in `start`, equally on every worker. None: as they are."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:

@@ -1,13 +1,19 @@
 """Names for the things a user can choose: one registry per family, listed without importing what it names.
 
 A name may stand for a place in the source (`module.path:attribute`) that is imported when it is asked for. So the
-command line can list every strategy, with its one-line summary, before torch is loaded.
+command line can list every strategy, with its one-line summary, before torch is loaded. In some families the
+path of a Python file stands for the one thing that the file registers.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from quorate.core.errors import ConfigurationError, unknown
@@ -21,14 +27,17 @@ class Registry(Generic[T]):
     """What is known under which name, in one family.
 
     `kind` is the family's noun in messages ("strategy"). `places` maps names to `module.path:attribute`; these are
-    imported by `get`, one at a time. Iteration gives the names, sorted.
+    imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too: that of what the file
+    registers. Iteration gives the names, sorted.
     """
 
-    def __init__(self, kind: str, places: Mapping[str, str] | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, places: Mapping[str, str] | None = None, *, takes_files: bool = False) -> None:
+        self.kind, self._takes_files = kind, takes_files
         self._places: dict[str, str] = dict(places or {})
         self._readable = frozenset(self._places)
         self._loaded: dict[str, T] = {}
+        self._files: dict[Path, str] = {}
+        """The name that each file has registered."""
 
     def register(self, name: str) -> Callable[[U], U]:
         """A decorator that makes a class or function known as `name` and returns it as it is.
@@ -53,12 +62,33 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """What `name` stands for, imported if need be. Raises `ConfigurationError` for a name nobody knows."""
+        name = self.registered(name)
         if name not in self._places:
             raise unknown(self.kind, name, self._places)
         if name not in self._loaded:
             module, attribute = _module_and_attribute(self._places[name])
             self._loaded[name] = getattr(importlib.import_module(module), attribute)
         return self._loaded[name]
+
+    def registered(self, name: str) -> str:
+        """`name`; of the path of a Python file, the name that the file registers, once it has been run.
+
+        Raises `ConfigurationError` for a file that is not there, or does not register one thing of this kind.
+        """
+        if not (self._takes_files and name.endswith(".py")):
+            return name
+        path = Path(name).resolve()
+        if path not in self._files:
+            before = set(self._loaded)
+            _run(path, self.kind)
+            found = sorted(set(self._loaded) - before)
+            if len(found) != 1:
+                raise ConfigurationError(
+                    f"{name} registers {' and '.join(found) or 'nothing'}; the file of a {self.kind} registers one "
+                    f'with @register("name")'
+                )
+            self._files[path] = found[0]
+        return self._files[path]
 
     def names(self) -> tuple[str, ...]:
         """Every known name, sorted. Imports nothing."""
@@ -86,10 +116,24 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
+        if self._takes_files and isinstance(name, str) and name.endswith(".py"):
+            return Path(name).is_file()
         return name in self._places
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def _run(path: Path, kind: str) -> None:
+    """Import a file that is in no package, under a name of its own."""
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path}; name a {kind}, or a file that registers one")
+    name = f"{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 def _module_and_attribute(place: str) -> tuple[str, str]:

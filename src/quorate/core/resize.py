@@ -5,11 +5,12 @@ A strategy that keeps something returns from `start` a dataclass whose fields ar
     @dataclass
     class State:
         momentum: Flat = kept("same")
-        residual: Flat = kept("mass")
+        residual: Flat = kept("sum")
 
 law       in a checkpoint       in a world of another size
 same      once                  as it is: it is equal on all workers
-mass      of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
+sum       of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
+keyed     of every worker       a dict by the rank of another worker: empty, as ranks are others then
 average   of every worker       everyone gets the mean of the old workers'
 own       of every worker       refused, with a sentence
 drop      not at all            what `start` makes
@@ -84,7 +85,7 @@ def _same(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
     return old[0]
 
 
-def _mass(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+def _sum(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
     mine = [old[other] for other in dealt(len(old), rank, size)]
     total = mine[0] if mine else _combined(name, [old[0]], lambda values: values[0] * 0)
     for more in mine[1:]:
@@ -100,6 +101,10 @@ def _average(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
         return total / len(values)
 
     return _combined(name, old, mean)
+
+
+def _keyed(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    return {}
 
 
 def _own(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
@@ -124,4 +129,4 @@ def _combined(name: str, values: Sequence[Any], combine: Callable[[Sequence[Any]
     raise CheckpointError(f"{name} is a {type(first).__name__} on some worker, which cannot be added up")
 
 
-LAWS: dict[str, Resize] = {"same": _same, "mass": _mass, "average": _average, "own": _own, "drop": _own}
+LAWS: dict[str, Resize] = {"same": _same, "sum": _sum, "keyed": _keyed, "average": _average, "own": _own, "drop": _own}

@@ -161,8 +161,9 @@ class Strategy(ABC):
     meets: ClassVar[Literal["all", "rounds", "neighbours", "asks"]] = "all"
     """Whom a step meets: all workers, in means (`Worker.peers`); a quorum of them, in rounds (`Worker.rounds`); its
     neighbours in exchanges, or single workers that it asks (`Worker.neighbours`)."""
-    replicas: ClassVar[Literal["equal", "differ"]] = "equal"
-    """Whether replicas are equal after each step. Where they differ, they are compared only at the end, and each
+    replicas: ClassVar[Literal["equal", "meet", "differ"]] = "equal"
+    """When replicas are equal: after each step; where they meet in means of all, and when all rest; or only at the end,
+    where each becomes the consensus. Replicas that are not equal after each step are compared only at the end, and each
     optimizer's state is its worker's own."""
 
     on_death: Literal["stop", "continue"] = "stop"
@@ -174,8 +175,12 @@ class Strategy(ABC):
 
     @property
     def is_gossip(self) -> bool:
-        """Whether no step brings all workers together: replicas differ also while all rest."""
+        """Whether no step brings all workers together."""
         return self.meets in ("neighbours", "asks")
+
+    @property
+    def _meets_in_means(self) -> bool:
+        return self.meets == "all" and self.replicas == "meet"
 
     @property
     def waits(self) -> bool:
@@ -215,19 +220,19 @@ class Strategy(ABC):
         """What this worker gives to a mean of all, and its weight. None: zeros with weight 0.
 
         Called for each mean in which a worker that rests or has ended takes part; `step` may use it, too. By default
-        what `consensus` says, where replicas differ between means of all.
+        what `consensus` says, where replicas meet in means.
         """
-        return self.consensus(worker) if self.meets == "all" and self.replicas == "differ" else None
+        return self.consensus(worker) if self._meets_in_means else None
 
     def apply(self, worker: Worker, one: Mean) -> None:
         """Apply a mean of the others that this worker took part in without stepping; not called if nobody gave any.
 
-        By default: under rounds one step of the user's optimizer; where replicas differ between means of all, the mean
-        is written into the model. `step` may use it, too.
+        By default: under rounds one step of the user's optimizer; where replicas meet in means of all, the mean is
+        written into the model. `step` may use it, too.
         """
         if self.meets == "rounds":
             worker.update(one.mean, options=one.options)
-        elif self.meets == "all" and self.replicas == "differ":
+        elif self._meets_in_means:
             worker.parameters = one.mean
 
     def settle(self, worker: Worker) -> None:  # noqa: B027
@@ -247,7 +252,8 @@ class Strategy(ABC):
         """The parameters are others, by no step of this worker.
 
         With None the model and `worker.state` are what a checkpoint has kept, or what `start` has made anew. Else the
-        model's parameters are `at`: a copy of a replica, or what the script wrote inside `world.evaluate()`.
+        consensus is `at`: in a copy of a replica, or as the script has changed it inside `world.evaluate()`; the model
+        has it where replicas are equal or meet, and the change where they differ.
         """
 
     def drain(self, worker: Worker) -> None:  # noqa: B027

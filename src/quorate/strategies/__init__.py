@@ -34,5 +34,6 @@ strategies: Registry[type[Strategy]] = Registry(
         "sgp": "quorate.strategies.sgp:SGP",
         "slowmo": "quorate.strategies.slowmo:SlowMo",
     },
+    takes_files=True,
 )
 register = strategies.register

@@ -42,7 +42,7 @@ from quorate.strategies.parts.local_steps import every
 class EagerAveraging(Strategy):
     """Local steps, and means of parameters that wait for a quorum only; what is late counts later."""
 
-    replicas = "differ"
+    replicas = "meet"
     meets = "rounds"
 
     sync_every: int | str = 8

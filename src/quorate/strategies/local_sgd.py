@@ -47,7 +47,7 @@ from quorate.strategies.parts.local_steps import Every, LocalSteps, every
 class LocalSGD(Strategy):
     """Workers step by themselves, and their parameters are averaged every `sync_every` steps."""
 
-    replicas = "differ"
+    replicas = "meet"
 
     sync_every: int | str = 8
     """H: local steps between two means; or "4096 examples", or a time such as "30s"."""

@@ -84,7 +84,7 @@ class Digests:
         sentence = (
             f"the replica{'s' if len(ranks) > 1 else ''} of {who} {differs} by round {number} of {self._strategy}, "
             f"first in {first}; either the script writes different numbers into the parameters of different workers, "
-            'or the strategy lets replicas differ between steps and does not say so (`replicas = "differ"`)'
+            "or the strategy lets replicas differ between steps and does not say so (`replicas`)"
         )
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)

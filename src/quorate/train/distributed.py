@@ -250,7 +250,7 @@ def _record(
         algorithm=type(optimizer).__mro__[2].__name__,
         strategy=label,
         settings=_settings(chosen),
-        apart=chosen is not None and chosen.replicas == "differ",
+        apart=chosen is not None and chosen.replicas != "equal",
         parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
     )
@@ -283,5 +283,6 @@ def _chosen(
     else:
         assert isinstance(strategy, str)
         label, raw = strategy, {**settings, **over}
+    label = strategies.registered(label)
     kind = strategies.get(label)
     return label, kind(**settings_for(kind, raw))

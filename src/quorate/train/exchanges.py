@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from quorate.core.neighbours import Given, UnderWay
+from torch import Tensor
+
+from quorate.core.neighbours import Codec, Given, UnderWay
+from quorate.core.vectors import Flat, Layout
 from quorate.train.incoming import Incoming
 from quorate.train.step_times import StepTimer
+
+
+def read(tensors: Sequence[Tensor], layout: Layout, codec: Codec | None) -> Flat:
+    """The vector that has come as these tensors."""
+    if codec is None:
+        return Flat([x.to(p.device) for x, p in zip(tensors, layout.parts, strict=True)], layout)
+    return codec.decode([x.to(layout.parts[0].device) for x in tensors], layout)
+
+
+class Coded:
+    """What is given in one exchange, encoded once however many get it."""
+
+    def __init__(self, codec: Codec | None) -> None:
+        self._codec = codec
+        self._known: dict[int, tuple[tuple[Tensor, ...], Flat]] = {}
+
+    def of(self, x: Flat) -> tuple[tuple[Tensor, ...], Flat]:
+        """The tensors that travel for `x`, and what those that get them make of it."""
+        if self._codec is None:
+            return x.parts, x
+        if id(x) not in self._known:  # the caller holds it as long as this is there
+            tensors = tuple(self._codec.encode(x))
+            self._known[id(x)] = tensors, self._codec.decode(tensors, x.layout)
+        return self._known[id(x)]
 
 
 class Exchange:
     """One exchange under way."""
 
     def __init__(
-        self, rank: int, own: Given | None, others: Mapping[int, Incoming], round: int, timer: StepTimer
+        self,
+        rank: int,
+        own: Given | None,
+        sent: Mapping[int, Flat],
+        others: Mapping[int, Incoming],
+        round: int,
+        timer: StepTimer,
     ) -> None:
-        self._waiting, self._round, self._timer, self.own = dict(others), round, timer, own
+        self._waiting, self._round, self._timer, self.own, self.sent = dict(others), round, timer, own, sent
         self._found: dict[int, Given] = {} if own is None else {rank: own}
 
     def done(self) -> bool:

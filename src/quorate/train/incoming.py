@@ -7,7 +7,7 @@ from collections.abc import Callable
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.neighbours import Books, Given
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat
 
 TAG = "exchange"
 _FAR_AHEAD = 8
@@ -17,8 +17,8 @@ _FAR_AHEAD = 8
 class Incoming:
     """The messages of `source`, asked for one at a time, so that none is asked for that may never come."""
 
-    def __init__(self, wire: Wire, source: int, layout: Callable[[], Layout], books: Books) -> None:
-        self._wire, self._source, self._layout, self.books = wire, source, layout, books
+    def __init__(self, wire: Wire, source: int, read: Callable[[Message], Flat], books: Books) -> None:
+        self._wire, self._source, self._read, self.books = wire, source, read, books
         self._asked: Work[tuple[int, Message]] | None = None
         self._held: dict[int, Given] = {}
         self._given_up: set[int] = set()
@@ -115,9 +115,8 @@ class Incoming:
             self._told = 0.0  # with the rest, new books are begun
             self.is_away, self.has_ended, self.reached = True, says["away"] == "ended", says["round"]
             return
-        layout = self._layout()
-        parts = [x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)]
-        given = Given(Flat(parts, layout), says["weight"], tuple(says["scalars"]), says["round"])
+        scalars = tuple(says["scalars"])
+        given = Given(self._read(message), says["weight"], scalars, says["round"], self._source)
         self._told += given.mass
         self.books.got[self._source] += given.mass
         self._held[given.round] = given

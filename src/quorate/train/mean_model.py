@@ -26,10 +26,11 @@ def at_the_mean(place: Place) -> Iterator[None]:
         yield
     finally:
         for worker, own, mean in gossiping:
+            edited = worker.parameters
             is_edited = worker.replica.take_edits(mean, into=own)
             worker.parameters = own
             if is_edited:
-                worker.strategy.restored(worker, own)
+                worker.strategy.restored(worker, edited)
         for worker, before in local:
             if worker.replica.take_edits(before, into=before):
                 worker.strategy.restored(worker, worker.parameters)
@@ -81,12 +82,12 @@ def differ(place: Place) -> bool:
 
 def apart(place: Place) -> list[OptimizerWorker]:
     """Those of this worker's optimizers whose replicas differ between steps, and also while all rest."""
-    return [worker for worker in _optimizers(place) if worker.strategy.is_gossip and not worker.finished]
+    return [worker for worker in _optimizers(place) if worker.strategy.replicas == "differ" and not worker.finished]
 
 
 def _equal_now(place: Place) -> list[OptimizerWorker]:
     """Those whose replicas differ between steps, and are equal while all rest."""
-    return [w for w in _optimizers(place) if w.differs and not w.strategy.is_gossip and not w.finished]
+    return [w for w in _optimizers(place) if w.strategy.replicas == "meet" and not w.finished]
 
 
 def _optimizers(place: Place) -> list[OptimizerWorker]:

@@ -17,7 +17,7 @@ from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.strategies.parts.push_sum import PushSum
 from quorate.train.answers import Answers
-from quorate.train.exchanges import Exchange
+from quorate.train.exchanges import Coded, Exchange, read
 from quorate.train.hosts import hosts_of
 from quorate.train.incoming import TAG, Incoming
 from quorate.train.members import Members
@@ -43,7 +43,7 @@ class NeighboursOf:
     def __init__(self, worker: OptimizerWorker, place: Place) -> None:
         self.rank, self.size = worker.rank, worker.size
         self.round = -1
-        self.has_moments = False
+        self.has_moments, self.codec = False, None
         self.lock = threading.Lock()
         self._worker, self._timer, self._place = worker, worker.timer, place
         self._incoming: dict[int, Incoming] = {}
@@ -76,6 +76,10 @@ class NeighboursOf:
         if own.digest not in self._with_moments:
             self._with_moments[own.digest] = self._worker.replica.read(moments=True).layout.bare
         return self._with_moments[own.digest]
+
+    def _read(self, message: Message) -> Flat:
+        """What another worker gave."""
+        return read(message.tensors, self._layout(), self.codec)
 
     # -- core.neighbours.Neighbours
 
@@ -121,18 +125,21 @@ class NeighboursOf:
         self.round += 1
         kept, gone = 0.0, self.gone
         says: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
+        coded, sent = Coded(self.codec), dict[int, Flat]()
         for peer, weight in to:
             if peer == self.rank or peer in gone or self._from(peer).look():
                 kept += weight
             else:
-                given = Given(x if isinstance(x, Flat) else x[peer], weight, tuple(scalars), self.round)
+                mine = x if isinstance(x, Flat) else x[peer]
+                tensors, sent[peer] = coded.of(mine)
+                given = Given(mine, weight, tuple(scalars), self.round)
                 says |= {"weight": weight, "before": self.books.given[peer]}
                 self.books.given[peer] += given.mass
-                self._wire.send(Message(given.x.parts, dict(says), shared=True), peer, TAG)
-        mine = x if isinstance(x, Flat) else x.get(self.rank)
-        own = None if mine is None else Given(mine, kept, tuple(scalars), self.round)
+                self._wire.send(Message(tensors, dict(says), shared=True), peer, TAG)
+        keeps = x if isinstance(x, Flat) else x.get(self.rank)
+        own = None if keeps is None else Given(coded.of(keeps)[1], kept, tuple(scalars), self.round, self.rank)
         others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
-        return Exchange(self.rank, own, others, self.round, self._timer)
+        return Exchange(self.rank, own, sent, others, self.round, self._timer)
 
     def late(self) -> list[Given]:
         """See `core.neighbours.Neighbours`."""
@@ -242,7 +249,7 @@ class NeighboursOf:
 
     def _from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
-            self._incoming[peer] = Incoming(self._wire, peer, self._layout, self.books)
+            self._incoming[peer] = Incoming(self._wire, peer, self._read, self.books)
         return self._incoming[peer]
 
     def _tell_of_losses(self) -> None:

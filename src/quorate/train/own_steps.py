@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from quorate.wire.current import Place
 
 
-def meets_neighbours_only(worker: OptimizerWorker) -> bool:
-    """Whether no step of the worker's strategy brings all workers together."""
-    return worker.strategy.is_gossip
-
-
 def is_apart(worker: OptimizerWorker) -> bool:
     """Whether replicas may differ now, or rounds be under way: where not, all make one step together."""
     steps_alone = worker.peers.ready.is_alone or not worker.agrees_in_backward
@@ -40,7 +35,7 @@ def leaves_out_own(worker: OptimizerWorker) -> bool:
     """
     finite = worker.safeguards.finite
     gradients = [p.grad for p in worker.trained if p.grad is not None]
-    if not (gradients and finite.looks and meets_neighbours_only(worker)):
+    if not (gradients and finite.looks and worker.strategy.is_gossip):
         return False
     sums = [x.detach().sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
     on_cpu = [x.detach() for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
@@ -143,7 +138,7 @@ def _meet(worker: OptimizerWorker) -> None:
             one.come_to_rest()
     for one in everyone:
         one.rested()
-    if meets_neighbours_only(worker):
+    if worker.strategy.replicas == "differ":
         x, weight = worker.strategy.consensus(worker)
         with worker.timer.elsewhere():
             worker.parameters = worker.peers.mean(x, weight=weight).wait()

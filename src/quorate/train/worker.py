@@ -63,7 +63,7 @@ class OptimizerWorker:
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self.plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
         self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
-        self.differs = strategy.replicas == "differ"
+        self.differs = strategy.replicas != "equal"
         self.step_weight = StepWeight(place, watched.weight)
         self.neighbours = NeighboursOf(self, place)
         self._rounds: WorkerRounds | None = None
@@ -198,7 +198,7 @@ class OptimizerWorker:
         if self.finished:
             return
         self._wait_for_all(self.peers.rest)
-        stays = self.differs and (self.peers.has_vectors or self.strategy.is_gossip)
+        stays = self.differs and (self.peers.has_vectors or self.strategy.replicas == "differ")
         if self._rounds is None and not (self.peers.some_ended or stays):
             self._level()
 
@@ -284,7 +284,7 @@ class OptimizerWorker:
         arrange_anew(self, self._place, in_backward=False)
         self.has_ended = True
         self._wait_for_all(self.peers.keep_company)
-        if self.strategy.is_gossip:
+        if self.strategy.replicas == "differ":
             x, weight = self.strategy.consensus(self)
             self.parameters = self.peers.mean(x, weight=weight).wait()
         self.strategy.finish(self)

@@ -12,6 +12,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.neighbours import Books
+from quorate.core.vectors import Flat
 from quorate.train.incoming import TAG, Incoming
 from quorate.wire.virtual.world import VirtualWorld
 
@@ -32,7 +33,7 @@ def of(sends: Callable[[Wire], None], takes: Callable[[Incoming, Wire], None]) -
             sends(wire)
             wire.clock.sleep(100.0)
         else:
-            takes(Incoming(wire, 1, lambda: LAYOUT, books), wire)
+            takes(Incoming(wire, 1, lambda message: Flat(message.tensors, LAYOUT), books), wire)
 
     VirtualWorld(2, timeout=60.0).run(live)
     return books

@@ -15,8 +15,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import NAMES
 
-NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
 Make = Callable[[nn.Sequential, bool], torch.optim.Optimizer]
 
 

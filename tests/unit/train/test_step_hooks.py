@@ -12,11 +12,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import NAMES
 
-NAMES = [name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.strategies")]
 SETTINGS: dict[str, dict[str, Any]] = {
     "diloco": {"sync_every": 3, "outer": "adam"},
     "slowmo": {"slow_every": 2},

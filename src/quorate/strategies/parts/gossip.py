@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -59,14 +60,15 @@ class Gossip(Strategy):
         if at is None:
             worker.neighbours.round = worker.state.round
 
-    def begin(self, worker: Worker, graph: Topology, x: Flat, *scalars: float) -> UnderWay:
-        """Give `x`, which is not written to any more, to this worker's neighbours of the next round."""
+    def begin(self, worker: Worker, graph: Topology, x: Flat | Callable[[int], Flat], *scalars: float) -> UnderWay:
+        """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
         near = worker.neighbours
         number = near.round + 1
         laid = among(graph, worker.size, near.members())
         to = laid.out_edges(worker.rank, worker.size, number)
         source = laid.in_edges(worker.rank, worker.size, number)
-        return near.exchange(x, to, source, scalars=scalars)
+        given = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
+        return near.exchange(given, to, source, scalars=scalars)
 
 
 def own_copy(worker: Worker) -> Flat:

@@ -37,8 +37,8 @@ class Memory:
     """One field for each law."""
 
     anchor: Flat = kept("same")
-    residual: Flat | None = kept("mass", default=None)
-    mass: float = kept("mass", default=1.0)
+    residual: Flat | None = kept("sum", default=None)
+    mass: float = kept("sum", default=1.0)
     speed: list[float] = kept("average", default_factory=list)
     scratch: int = kept("drop", default=0)
 
@@ -104,7 +104,7 @@ def test_every_law(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert sum(float(state.residual.parts[0][0]) for state in new if state.residual is not None) == 1 + 2 + 3
     expected = [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]] if size == 3 else [[1.0, 1.0]] * size
     assert [state.speed for state in new] == expected
-    assert ("resized by the law mass: residual of Remembers" in capsys.readouterr().err) == (size != 3)
+    assert ("resized by the law sum: residual of Remembers" in capsys.readouterr().err) == (size != 3)
 
 
 def test_what_belongs_to_a_worker_alone_goes_on_only_with_as_many(tmp_path: Path) -> None:
@@ -133,12 +133,12 @@ def test_a_state_says_the_law_of_every_field() -> None:
     class Silent:
         mass: float = 1.0
 
-    with pytest.raises(ConfigurationError, match="mass of Silent says no resize law; known: average, drop, mass, own"):
+    with pytest.raises(ConfigurationError, match="mass of Silent says no resize law; known: average, drop, keyed, own"):
         laws_of(Silent())
     with pytest.raises(ConfigurationError, match="a strategy's state is a dataclass"):
         laws_of(object())
-    with pytest.raises(ConfigurationError, match='unknown resize law "sum"'):
-        kept("sum")
+    with pytest.raises(ConfigurationError, match='unknown resize law "total"'):
+        kept("total")
     assert laws_of(None) == {}
 
 
@@ -154,9 +154,15 @@ def test_sums_are_kept_inside_of_collections() -> None:
         {"a": [2.0, torch.ones(2)], "b": 3},
         {"a": [4.0, torch.ones(2)], "b": 5},
     ]
-    new = [resized("mass", "x", old, rank, 2) for rank in range(2)]
+    new = [resized("sum", "x", old, rank, 2) for rank in range(2)]
     assert [one["a"][0] for one in new] == [5.0, 2.0]
     assert [one["b"] for one in new] == [7, 3]
     assert torch.equal(new[0]["a"][1], torch.full((2,), 2.0))
-    empty = resized("mass", "x", [1.5, None], 2, 3)
+    empty = resized("sum", "x", [1.5, None], 2, 3)
     assert empty == 0.0
+
+
+def test_what_is_kept_by_rank_is_empty_where_ranks_are_others() -> None:
+    old = [{1: 2.0}, {0: 3.0}]
+    assert [resized("keyed", "x", old, rank, 2) for rank in range(2)] == old
+    assert [resized("keyed", "x", old, rank, 3) for rank in range(3)] == [{}, {}, {}]

@@ -1,0 +1,12 @@
+"""The strategies that every law is held against: those of the package, and the examples of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quorate.strategies import strategies
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "strategies").glob("*.py"))
+OWN = [strategies.registered(str(path)) for path in EXAMPLES]
+"""Names of those that need nothing but their file."""
+NAMES = [*(name for name in strategies.names() if name not in OWN), *OWN]

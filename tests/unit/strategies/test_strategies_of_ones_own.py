@@ -1,0 +1,136 @@
+"""The examples of strategies of one's own: their equations, their size, and that their file is all they need."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.join import join
+from quorate.strategies import strategies
+from quorate.train.distributed import distribute
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import EXAMPLES
+
+RATE, NUMEL = 0.1, 10
+
+
+class Point(nn.Module):
+    """Parameters that a loss draws to another target on each worker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(NUMEL, dtype=torch.float64))
+
+
+def target(rank: int) -> Tensor:
+    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+
+
+def ways(
+    size: int, steps: int, strategy: str, evaluate_at: int | None = None, **settings: object
+) -> list[list[Tensor]]:
+    """By worker: its parameters after every step, and at the end."""
+
+    def task(wire: Wire) -> list[Tensor]:
+        current.enter(wire, thread_only=True)
+        world = join()
+        model = Point()
+        plain = torch.optim.SGD(model.parameters(), lr=RATE)
+        optimizer = distribute(plain, model, strategy, alone="algorithm", **settings)  # type: ignore[arg-type]
+        found = []
+        for step in range(steps):
+            optimizer.zero_grad()
+            (0.5 * (model.x - target(world.rank)).square().sum()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            found.append(model.x.detach().clone())
+            if step == evaluate_at:
+                with world.evaluate():
+                    pass
+        current.here().leave()
+        return [*found, model.x.detach().clone()]
+
+    return VirtualWorld(size).run(task)
+
+
+@pytest.mark.parametrize("evaluate_at", [None, 4])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_easgd_is_the_equations_of_the_paper(size: int, evaluate_at: int | None) -> None:
+    found = ways(size, 12, "easgd", evaluate_at, sync_every=3, beta=0.6)
+    centre, x = torch.zeros(NUMEL, dtype=torch.float64), [torch.zeros(NUMEL, dtype=torch.float64)] * size
+    for step in range(12):
+        x = [one - RATE * (one - target(rank)) for rank, one in enumerate(x)]
+        if step % 3 == 2:
+            alpha = 0.6 / size
+            before = [one.clone() for one in x]
+            x = [one - alpha * (one - centre) for one in x]
+            centre = centre + alpha * sum((one - centre for one in before), torch.zeros(NUMEL, dtype=torch.float64))
+        for rank in range(size):
+            torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-14)
+    for rank in range(size):
+        torch.testing.assert_close(found[rank][-1], centre, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("evaluate_at", [None, 4])
+@pytest.mark.parametrize("ratio", [0.2, 1.0])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_choco_sgd_is_the_algorithm_of_the_paper(size: int, ratio: float, evaluate_at: int | None) -> None:
+    found = ways(size, 12, "choco-sgd", evaluate_at, ratio=ratio, gamma=0.3)
+    zero = torch.zeros(NUMEL, dtype=torch.float64)
+    x, hats, told = [zero] * size, [zero] * size, max(1, round(ratio * NUMEL))
+    near = [sorted({(rank - 1) % size, (rank + 1) % size} - {rank}) for rank in range(size)]
+    for step in range(12):
+        x = [one - RATE * (one - target(rank)) for rank, one in enumerate(x)]
+        for rank in range(size if size > 1 else 0):
+            gap = x[rank] - hats[rank]
+            largest = gap.abs().topk(told).indices
+            hats[rank] = hats[rank] + torch.zeros_like(gap).index_copy(0, largest, gap[largest])
+        weight = 1 / (len(near[0]) + 1)
+        x = [
+            one + 0.3 * sum((weight * (hats[peer] - hats[rank]) for peer in near[rank]), zero)
+            for rank, one in enumerate(x)
+        ]
+        for rank in range(size):
+            torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-13)
+    for rank in range(size):
+        torch.testing.assert_close(found[rank][-1], sum(x, zero) / size, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_is_one_short_file_under_a_card(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    card = ast.get_docstring(tree) or ""
+    assert all(f"\n{title}:" in card for title in ("Idea", "Cost", "When it loses", "Honesty", "Paper"))
+    assert len(text.splitlines()) - (tree.body[0].end_lineno or 0) <= 60
+
+
+def test_the_file_of_a_strategy_is_a_name_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "halves.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom quorate import strategies\n"
+        "from quorate.core.strategy import Strategy\n\n"
+        '@strategies.register("halves")\n@dataclass(frozen=True, kw_only=True)\nclass Halves(Strategy):\n'
+        "    def step(self, worker):\n"
+        "        worker.update(worker.peers.mean(worker.gradient, weight=worker.weight).wait())\n"
+    )
+    assert str(path) in strategies
+    ends = ways(2, 3, str(path))
+    assert torch.equal(ends[0][-1], ends[1][-1])
+    assert strategies.registered(str(path)) == "halves"
+    assert strategies.get(str(path)) is strategies.get("halves")
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "there is no file"), ("x = 1\n", "registers nothing")])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "wrong.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        strategies.get(str(path))
