@@ -3,7 +3,8 @@
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
 #   make test         the whole test suite
-#   make check        format, lint, types, layers and the quick tests: run it before every commit
+#   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
+#                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
 #   make soak         300 real kills, interrupts and other faults, and what became of each run (some 10 minutes)
 #   make clean        remove what the commands above have made, .venv too
@@ -12,6 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 300
+CHECK_SECONDS ?= 40
 STAMP := $(VENV)/.installed
 
 .PHONY: venv demo test check docs soak clean
@@ -43,8 +45,7 @@ check: venv
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/contract tests/architecture
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.support.budgets import Budgets, Short
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -21,3 +24,17 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), os.enviro
 # The same examples on every run, and no limit on how long a first one takes (it may import torch).
 settings.register_profile("quorate", deadline=None, derandomize=True, database=None)
 settings.load_profile("quorate")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seconds = config.getoption("--seconds")
+    if seconds is not None:
+        config.pluginmanager.register(Short(seconds))
+    if not hasattr(config, "workerinput"):  # the process that others report to
+        config.pluginmanager.register(Budgets())

@@ -1,0 +1,97 @@
+"""How long the tests of each room may take; and `--seconds`, for a check that has to be short.
+
+Add to a room's budget only after looking for what its tests could share, or do in the virtual world: all of it has to
+fit into `make test`. What takes more than ten seconds is marked `slow`; random searches of minutes go to `make soak`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUDGETS = {
+    "architecture": 60,
+    "contract": 180,
+    "soak": 30,
+    "unit/buckets": 10,
+    "unit/cli": 120,
+    "unit/compare": 40,
+    "unit/core": 20,
+    "unit/data": 60,
+    "unit/launch": 200,
+    "unit/reducers": 10,
+    "unit/report": 60,
+    "unit/rounds": 80,
+    "unit/simulation": 40,
+    "unit/strategies": 240,
+    "unit/topology": 20,
+    "unit/train": 260,
+    "unit/wire": 120,
+    "unit/workloads": 60,
+    "world": 700,
+}
+"""Seconds on one quiet core, set-up included."""
+
+
+def room_of(path: str) -> str:
+    """The room that a test file, given from the root, is about: `unit/train`, `world`."""
+    parts = Path(path).parts[1:]
+    return "/".join(parts[: 2 if parts[0] == "unit" else 1])
+
+
+def changed_rooms() -> set[str]:
+    """The rooms of the package whose files differ from the newest commit, or do in it; empty where git cannot say."""
+    words = (["diff", "--name-only", "HEAD~1"], ["ls-files", "--others", "--exclude-standard"])
+    try:
+        asked = [subprocess.run(["git", *w], cwd=ROOT, capture_output=True, text=True, timeout=10) for w in words]
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    paths = [Path(line).parts for one in asked for line in one.stdout.splitlines()]
+    return {parts[2] for parts in paths if parts[:2] == ("src", "quorate") and len(parts) > 3} | {
+        parts[2] for parts in paths if parts[:2] == ("tests", "unit") and len(parts) > 3
+    }
+
+
+class Short:
+    """With `--seconds`: tests of changed rooms first, and those for which there is no time left are skipped."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._until = seconds, time.monotonic() + seconds
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        changed = changed_rooms()
+
+        def place(item: pytest.Item) -> tuple[bool, bool]:
+            room = room_of(item.nodeid)
+            return room.removeprefix("unit/") not in changed, room not in ("architecture", "contract")
+
+        items.sort(key=place)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if time.monotonic() > self._until:
+            pytest.skip(f"not in the first {self._seconds:g} seconds; `make test` runs it")
+
+
+class Budgets:
+    """Adds up what the tests of each room have taken, and says which rooms take more than they may."""
+
+    def __init__(self) -> None:
+        self.spent = Counter[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.spent[room_of(report.nodeid)] += report.duration  # type: ignore[assignment]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for room, seconds in sorted(self.spent.items()):
+            if seconds > BUDGETS.get(room, 0):
+                terminalreporter.write_line(
+                    f"the tests of {room} took {seconds:.0f} s; their budget is {BUDGETS.get(room, 0)} s "
+                    "(tests/support/budgets.py)"
+                )
