@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.local import orphans
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
 
 ALONE = "import quorate; quorate.join()"
+
+
+@pytest.fixture(autouse=True)
+def _is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is watched by mistake ends none of the other tests."""
+    monkeypatch.setattr(orphans, "_until_it_ends", lambda watched: None)
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "77777", "0.5", "99999999999999999999", ""])

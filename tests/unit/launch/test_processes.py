@@ -300,6 +300,8 @@ def test_a_request_for_stacks_ends_nobody(
     launched = launch(script(STAYS), 2)
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1")]
     launched.send(signal.SIGUSR2)
+    time.sleep(0.3)
+    assert all(is_running(pid) for pid in pids), "who has not joined takes this signal as its end"
     launched.send(signal.SIGTERM)
     assert launched.wait() == 75
     assert "0 workers have been told to write their stacks" in launched.said

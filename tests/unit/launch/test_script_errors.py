@@ -113,8 +113,19 @@ quorate.join(timeout=20.0)
 """
 IS_KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
+BREAKS = f"""pass
+def breaks(*arguments, **named):
+    if os.environ["RANK"] == "1":
+        {IS_KILLED}
+    raise RuntimeError("Connection reset by peer")
+torch.distributed.init_process_group = breaks
+"""
+"""What torch may raise on the others when one dies while all connect."""
 
-@pytest.mark.parametrize("where", [IS_KILLED, f"torch.distributed.init_process_group = lambda *a, **k: {IS_KILLED}"])
+
+@pytest.mark.parametrize(
+    "where", [IS_KILLED, f"torch.distributed.init_process_group = lambda *a, **k: {IS_KILLED}", BREAKS]
+)
 def test_a_death_before_all_have_joined_is_a_sentence(server: RunServer, tmp_path: Path, where: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "script.py").write_text(JOINS.format(where=where))

@@ -15,6 +15,7 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
 from quorate.report.figures import arms
+from quorate.report.page.page import page
 from quorate.report.schema import Arm, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run
@@ -261,6 +262,8 @@ def test_of_runs_that_never_began_none_has_failed(tmp_path: Path) -> None:
     found = summarize(tmp_path)
     assert found.verdict.endswith("; no run of quorum has ended yet.")
     assert arm(found, "quorum").runs[0].why == "it has not begun"
+    shown = page(found)
+    assert "not run" in shown and ">failed<" not in shown and "Runs that did not end well" not in shown
 
 
 def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Path) -> None:
