@@ -67,6 +67,9 @@ def test_srun_over_two_hosts(environment: pytest.MonkeyPatch) -> None:
     assert told == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node07"}
     told = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
     assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.1", "29500")
+    beside = seat_with(environment, {"SLURM_STEP_ID": "2"})
+    assert beside is not None
+    assert beside.environment({})["MASTER_PORT"] != port, "two steps on the same host are not to meet"
 
 
 def test_srun_on_one_host(environment: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
 import quorate
 from quorate.core.contracts import Wire
@@ -22,26 +24,39 @@ STILL = Network(latency=0.0, bandwidth=1e15)
 
 def steps_of(folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, **settings: Any) -> list[list[dict[str, Any]]]:
     """The steps of every rank; a step computes for 30 ms, and the last rank sleeps 50 ms before each."""
+    lived(folder, monkeypatch, size, **settings)
+    return [[row for row in rows(records_of(folder, rank)) if row["kind"] == "step"] for rank in range(size)]
+
+
+def lived(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, evaluates: int | None = None, **settings: Any
+) -> list[list[list[float]]]:
+    """Of every rank: its replica before the evaluation after so many steps, and the mean that it saw there."""
     monkeypatch.setenv("QUORATE_RUN", str(folder))
 
-    def live(wire: Wire) -> None:
+    def live(wire: Wire) -> list[list[float]]:
+        seen: list[list[float]] = []
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join()
             model = torch.nn.Linear(3, 2)
             plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
             optimizer: Any = quorate.distribute(plain, model, **settings)
-            for _ in range(STEPS):
+            for step in range(STEPS):
+                if step == evaluates:
+                    seen.append(parameters_to_vector(model.parameters()).tolist())
+                    with world.evaluate():
+                        seen.append(parameters_to_vector(model.parameters()).tolist())
                 wire.clock.sleep(0.05 if world.rank == size - 1 else 0.0)
-                model(torch.ones(1, 3)).sum().backward()
+                model(torch.full((1, 3), world.rank + 1.0)).sum().backward()
                 optimizer.step()
             optimizer.finish()
             place.leave()
+            return seen
         finally:
             current.forget(thread_only=True)
 
-    VirtualWorld(size, compute=Constant(0.030), network=STILL).run(live)
-    return [[row for row in rows(records_of(folder, rank)) if row["kind"] == "step"] for rank in range(size)]
+    return VirtualWorld(size, compute=Constant(0.030), network=STILL).run(live)
 
 
 @pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2", "relay"])
@@ -79,3 +94,14 @@ def test_distances_are_those_from_the_mean_of_all(name: str, tmp_path: Path, mon
     """A step that mixes with neighbours knows no mean of all, and measures nothing."""
     steps_of(tmp_path, monkeypatch, 3, strategy=name)
     assert not [row for rank in range(3) for row in rows(records_of(tmp_path, rank)) if row["kind"] == "distance"]
+
+
+@pytest.mark.parametrize("name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"])
+def test_an_evaluation_tells_how_far_each_replica_was(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, (own, mean) in enumerate(lived(tmp_path, monkeypatch, 3, evaluates=2, strategy=name)):
+        (row,) = (row for row in rows(records_of(tmp_path, rank)) if row["kind"] == "distance")
+        assert row["step"] == 2
+        assert row["distance"] == pytest.approx(math.dist(own, mean), rel=1e-4)
+        assert row["norm"] == pytest.approx(math.hypot(*mean), rel=1e-4)

@@ -119,8 +119,10 @@ def followed(world: World, steps: int, **settings: Any) -> list[Tensor]:
     return seen
 
 
-@pytest.mark.parametrize(("size", "group_size", "soonest"), [(8, 2, 3), (4, 2, 2), (16, 4, 2), (3, 8, 1), (5, 2, 3)])
-def test_after_a_turn_of_groups_everyone_knows_of_everyone(size: int, group_size: int, soonest: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "group_size", "soonest"), [(8, 2, 3), (4, 2, 2), (16, 4, 2), (3, 8, 1), (5, 2, 3), (8, "root", 2)]
+)
+def test_after_a_turn_of_groups_everyone_knows_of_everyone(size: int, group_size: int | str, soonest: int) -> None:
     seen = run(size, lambda world: Told(torch.stack(followed(world, 6, group_size=group_size))))
     known = [all(bool((one.end[step] > 0).all()) for one in seen) for step in range(6)]
     assert not any(known[: soonest - 1])

@@ -344,15 +344,16 @@ def test_at_every_mean_the_distance_of_each_replica_is_recorded(
         assert first[-1]["norm"] == pytest.approx(float(told[0].end.norm()), rel=1e-5)
 
 
-def test_numbers_travel_as_precisely_as_the_parameters() -> None:
+@pytest.mark.parametrize("strategy", ["slowmo", "adaptive-local-sgd", "diloco"])
+def test_numbers_travel_as_precisely_as_the_parameters(strategy: str) -> None:
     def live(wire: Wire) -> float:
         current.enter(wire, thread_only=True)
         try:
             quorate.join()
             model = torch.nn.Linear(2, 1, dtype=torch.float64)
-            optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "slowmo")
-            replica = optimizer.__dict__["_quorate_worker"].replica
-            (found,) = replica.numbers_of(replica.read(numbers=(0.1,)))
+            optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
+            worker = optimizer.__dict__["_quorate_worker"]
+            (found,) = worker.replica.numbers_of(worker.peers.mean(worker.replica.read(numbers=(0.1,))).wait())
             return float(found)
         finally:
             current.forget(thread_only=True)
