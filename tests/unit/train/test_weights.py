@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +14,24 @@ from quorate.core.errors import ConfigurationError
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 
-SIZE = 2
+SIZE, RATE = 2, 0.3
 DATA = torch.arange(10, dtype=torch.float64)
 """In batches of 4, dealt out to 3 workers, the last one has 2."""
 
 
-def ends(size: int = SIZE, *, loads: bool = True, share: str = "static", epochs: int = 1, **settings: Any) -> list[Any]:
-    """The parameter of a model of one number that learns the mean of DATA, and the batches of every worker."""
+def ends(
+    size: int = SIZE,
+    *,
+    loads: bool = True,
+    share: str = "static",
+    epochs: int = 1,
+    data: torch.Tensor = DATA,
+    batch_size: int = 4,
+    steps: Callable[[Iterator[list[float]]], Iterator[list[float]]] = lambda batches: batches,
+    **settings: Any,
+) -> list[Any]:
+    """The parameter of a model of one number that learns the mean of `data`, and what every worker had in each step:
+    the batches, unless `steps` makes something else of them."""
 
     def live(wire: Wire) -> tuple[float, list[list[float]]]:
         place = current.enter(wire, thread_only=True)
@@ -27,14 +39,15 @@ def ends(size: int = SIZE, *, loads: bool = True, share: str = "static", epochs:
             world = quorate.join()
             model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
             torch.nn.init.zeros_(model.weight)
-            plain = torch.optim.SGD(model.parameters(), lr=0.5)
+            plain = torch.optim.SGD(model.parameters(), lr=RATE)
             optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
-            data = torch.utils.data.TensorDataset(DATA)
-            loader: Any = quorate.shard(data, 4, shuffle=False, share=share) if loads else [[DATA[:1]]]  # type: ignore[arg-type]
+            whole = torch.utils.data.TensorDataset(data)
+            loader: Any = quorate.shard(whole, batch_size, shuffle=False, share=share) if loads else [[data[:1]]]  # type: ignore[arg-type]
             batches = []
             for _ in range(epochs):
-                for (x,) in loader:
-                    batches.append(x.tolist())
+                for numbers in steps(x.tolist() for (x,) in loader):
+                    batches.append(numbers)
+                    x = torch.tensor(numbers, dtype=data.dtype)
                     optimizer.zero_grad()
                     ((model.weight - x) ** 2).mean().backward()
                     wire.clock.sleep(0.01 * (1 + world.rank))
@@ -48,13 +61,15 @@ def ends(size: int = SIZE, *, loads: bool = True, share: str = "static", epochs:
     return VirtualWorld(size).run(live)
 
 
-def recursion(batches: list[list[list[float]]], *, by_examples: bool) -> float:
-    """Synchronous SGD on what all workers had in each step."""
-    w = 0.0
+def recursion(batches: list[list[list[float]]], *, by_examples: bool, by_world: bool = False) -> float:
+    """Synchronous SGD on what all workers had in each step; `by_world`: divided by what full batches count."""
+    w, full = 0.0, 0
     for step in zip(*batches, strict=True):
         weights = [len(x) if by_examples else 1 for x in step]
+        full = max(full, *weights)
         gradients = [2 * (w - sum(x) / len(x)) for x in step]
-        w -= 0.5 * sum(n * g for n, g in zip(weights, gradients, strict=True)) / sum(weights)
+        whole = full * len(step) if by_world else sum(weights)
+        w -= RATE * sum(n * g for n, g in zip(weights, gradients, strict=True)) / whole
     return w
 
 
@@ -73,6 +88,43 @@ def test_local_steps_count_by_their_examples() -> None:
     batches = [one[1] for one in found]
     assert sorted(len(x) for one in batches for x in one) == [2, 4, 4]
     assert found[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
+
+
+def twice(batches: Iterator[list[float]]) -> Iterator[list[float]]:
+    """Two steps on every batch: the second one has loaded nothing."""
+    return (batch for batch in batches for _ in range(2))
+
+
+def first_two_together(batches: Iterator[list[float]]) -> Iterator[list[float]]:
+    """One step on the first two batches."""
+    yield [*next(batches), *next(batches)]
+    yield from batches
+
+
+STEPWISE: dict[str, dict[str, Any]] = {
+    "all-reduce": {},
+    "quorum": {"wait_for": "all", "divide_by": "world"},
+    "local-sgd": {"sync_every": 1},
+    "post-local-sgd": {"sync_every": 1, "after": 2},
+    "slowmo": {"sync_every": 1, "slow_every": 1, "beta": 0.0},
+    "diloco": {"sync_every": 1, "outer_rate": 1.0, "outer_momentum": 0.0},
+    "eager-averaging": {"sync_every": 1, "wait_for": "all"},
+}
+"""With settings under which each is synchronous SGD."""
+
+
+@pytest.mark.parametrize("steps", [iter, twice, first_two_together])
+@pytest.mark.parametrize("name", STEPWISE)
+def test_each_step_counts_by_the_batches_that_it_had(
+    name: str, steps: Callable[[Iterator[list[float]]], Iterator[list[float]]]
+) -> None:
+    """One worker's last batch is shorter than the other's."""
+    settings = {"strategy": name, "weight": "examples", **STEPWISE[name]}
+    found = ends(data=torch.arange(11.0, dtype=DATA.dtype), batch_size=2, share="dynamic", steps=steps, **settings)
+    batches = [one[1] for one in found]
+    assert [len(x) for x in batches[0]] != [len(x) for x in batches[1]]
+    expected = recursion(batches, by_examples=True, by_world=name in ("quorum", "eager-averaging"))
+    assert found[0][0] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
