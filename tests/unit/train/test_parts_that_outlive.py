@@ -221,11 +221,14 @@ def test_a_death_at_each_call_of_a_backward_is_outlived(at: int, victim: int) ->
     assert outlived(Plan(deaths={victim: at}, seed=at)) == 1
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("at", [2, 6, 17, 18, 19, 38])
-def test_a_death_between_the_messages_of_one_part_is_outlived(at: int, victim: int) -> None:
-    """The 18th and the 38th call are between the two messages of the last part of a step: one survivor has the sum."""
-    assert outlived(Plan(deaths={victim: at}, seed=at, by_messages=True)) == 1
+@pytest.mark.parametrize("victim", [0, -1])
+@pytest.mark.parametrize(
+    ("size", "at"), [*((3, at) for at in (2, 6, 17, 18, 19, 38)), *((4, at) for at in (25, 26, 27, 28, 57))]
+)
+def test_a_death_between_the_messages_of_one_part_is_outlived(size: int, at: int, victim: int) -> None:
+    """Of three workers the 18th and the 38th call are between the messages of the last part of a step, of four the
+    26th, 27th and 57th: some survivors have the sum, and others do not."""
+    assert outlived(Plan(size=size, deaths={victim % size: at}, seed=at, by_messages=True)) == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
