@@ -237,3 +237,19 @@ def test_results_that_all_have_are_not_kept() -> None:
     newest = bench.members[0].log.newest
     assert newest > has + 10
     assert kept() == kept(1) == list(range(newest - 3, newest + 1))
+
+
+def test_no_more_bytes_of_results_are_kept_than_were_agreed_on() -> None:
+    """Where one is deaf, the newest only: it gets a copy of a replica when it hears again."""
+    bench = Bench(3, wait_for=1, max_staleness=100, log_bytes=5 * 2 * 4)
+    bench.deaf = {2}
+    for _ in range(12):
+        bench.call(1)
+        bench.deliver()
+        bench.now += 0.06
+        bench.members[0].passed(bench.now)
+        bench.deliver()
+        for member in bench.members[:2]:
+            member.applied = member.log.newest
+    for member in bench.members[:2]:
+        assert [number for number in range(1, 13) if member.log.get(number) is not None] == list(range(8, 13))
