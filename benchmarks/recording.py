@@ -28,14 +28,14 @@ def work(blocks: int) -> None:
     import torch
 
     import quorate
-    from quorate.train.step_times import TIMERS
+    from quorate.train.step_times import timing
     from quorate.wire import current
 
     torch.set_num_threads(1)
     world = quorate.join(records=True)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
-    timer = current.here().kept[TIMERS][0]
+    timer = timing(current.here()).timers[0]
     recorder = timer.recorder
     data = torch.utils.data.TensorDataset(torch.randn(64 * BLOCK * blocks * world.size, 256))
     took = []
@@ -56,7 +56,7 @@ def work(blocks: int) -> None:
 def microseconds_a_step(repeats: int) -> list[float]:
     """What stopping the time of one step and writing its row costs the training thread, without any training."""
     from quorate.core.records import Recorder, records_of
-    from quorate.train.step_times import RECORDER, StepTimer
+    from quorate.train.step_times import StepTimer, timing
     from quorate.wire import current
     from quorate.wire.board import MemoryBoard
     from quorate.wire.metered import Meter
@@ -66,7 +66,7 @@ def microseconds_a_step(repeats: int) -> list[float]:
     costs = []
     place = current.Place(RealWire(Endpoint(MemoryBoard(), 0, 1)))
     with tempfile.TemporaryDirectory() as folder:
-        place.kept[RECORDER] = Recorder(records_of(Path(folder), 0))
+        timing(place).recorder = Recorder(records_of(Path(folder), 0))
         timer, meter = StepTimer(place, "1", Meter()), Meter()
         for _ in range(repeats):
             begin = time.perf_counter()
@@ -77,7 +77,7 @@ def microseconds_a_step(repeats: int) -> list[float]:
                         meter.sent("all_reduce", 1, 1)
                 timer.ended()
             costs.append((time.perf_counter() - begin) / 200 * 1e6)
-        place.kept[RECORDER].close()
+        timing(place).recorder.close()
     return costs
 
 

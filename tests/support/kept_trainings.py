@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import quorate
 from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.saving import ROOT, TELL
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
@@ -33,8 +33,8 @@ def in_world(
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join()
-            place.kept[ROOT] = root
-            place.kept.setdefault(TELL, _fail)
+            checkpoint_context(place).root = root
+            checkpoint_context(place).tell = checkpoint_context(place).tell or _fail
             told = task(world)
             place.leave()
             return told

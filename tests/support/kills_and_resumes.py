@@ -14,13 +14,14 @@ from torch.utils.data import TensorDataset
 
 import quorate
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.saving import ROOT, saving
+from quorate.train.checkpoint.context import checkpoint_context
+from quorate.train.checkpoint.saving import saving
 from quorate.train.checkpoint.tensor_file import FileOutput
 from quorate.wire import current
 from tests.support.processes import outcomes_real_world, run_real_world
 
 STEPS_A_SESSION = 6
-LIMIT = 8.0
+LIMIT = 40.0
 """Seconds of a session: a survivor that was just connecting to the dead one is ended by its launcher, or by this."""
 
 
@@ -41,7 +42,7 @@ def train(steps: int, strategy: str, root: str, victim: int, at_step: int, at_by
     """Train up to `steps` in all, saving every second step; `victim` is killed in or behind a step of this session."""
     torch.set_num_threads(1)
     place = current.here()
-    place.kept[ROOT] = Path(root)
+    checkpoint_context(place).root = Path(root)
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
     plain = torch.optim.AdamW(model.parameters(), lr=0.01)

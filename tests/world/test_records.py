@@ -22,7 +22,7 @@ from quorate.core.records import Recorder, records_of, rows
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.world import World
-from quorate.train.step_times import RECORDER
+from quorate.train.step_times import timing
 from quorate.wire import current
 from quorate.wire.cost import all_reduce_bytes
 from tests.support.processes import run_real_world
@@ -54,14 +54,14 @@ def as_ddp_and_as_baseline(folder: str, world: World) -> tuple[list[float], list
     theirs = train(model, DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1), world)
     place = current.here()
     prepare(place, Overrides(strategy="ddp", imbalance="rank:1:80ms"))
-    place.kept[RECORDER] = Recorder(records_of(Path(folder), world.rank))
+    timing(place).recorder = Recorder(records_of(Path(folder), world.rank))
     with pytest.raises(ConfigurationError, match="ddp needs equally many batches"):
         quorate.shard([1, 2, 3], 1, share="dynamic")  # type: ignore[arg-type]
     model = net()
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
     mine = train(model, model, optimizer, world)
     optimizer.finish()  # type: ignore[attr-defined]
-    place.kept[RECORDER].close()
+    timing(place).recorder.close()
     return theirs.tolist(), mine.tolist(), type(optimizer).__mro__[1].__name__
 
 

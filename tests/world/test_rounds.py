@@ -16,7 +16,7 @@ import torch
 
 import quorate
 from quorate.launch.worker.world import World
-from quorate.train.distributed import OVERRIDE
+from quorate.train.beside import chosen_in
 from quorate.wire import current
 from tests.support.processes import run_real_world
 from tests.world.loops import CASES
@@ -124,7 +124,8 @@ UNCHANGED = ("plain", "accumulated", "scheduled_before", "scheduled", "loaded", 
 
 def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tuple[float, float, bool]]:
     """Per loop: the largest difference to DDP, how far training moved, and whether replicas are equal."""
-    current.here().kept[OVERRIDE] = ("quorum", {"wait_for": "all", "grace": 5.0})
+    told = chosen_in(current.here())
+    told.strategy_name, told.settings = "quorum", {"wait_for": "all", "grace": 5.0}
     return both_ways(names, world)
 
 

@@ -6,11 +6,8 @@ from typing import Any
 
 import torch
 
+from quorate.data.context import data_context
 from quorate.wire import current
-
-_KEPT = "consumed"
-EVALUATING = "evaluating"
-"""The key in `Place.kept` of whether the worker is inside `world.evaluate()`."""
 
 
 class Consumed:
@@ -54,10 +51,9 @@ class Consumed:
 
 def consumed(place: current.Place) -> Consumed:
     """What the worker of `place` has taken."""
-    found: Consumed = place.kept.setdefault(_KEPT, Consumed())
-    return found
+    return place.context(Consumed)
 
 
 def is_training(place: current.Place) -> bool:
     """Whether what is loaded now is trained on: gradients are recorded, and it is not inside `world.evaluate()`."""
-    return torch.is_grad_enabled() and not place.kept.get(EVALUATING, False)
+    return torch.is_grad_enabled() and not data_context(place).is_evaluating

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from quorate.core.contracts import Wire
 
-LIMIT = "seconds limit"
-"""The key in `Place.kept` of the worker's `Limit`, where there is one."""
 _STOP = "limit/stop"
 _EVERY = "limit/every"
 _MEASURED = 16

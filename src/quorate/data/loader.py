@@ -12,18 +12,12 @@ from torch.utils.data import Dataset
 from quorate.core.errors import ConfigurationError
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
+from quorate.data.context import data_context
 from quorate.data.given import Loading, check_count, number_of_examples
 from quorate.data.iteration import Iteration
-from quorate.data.limit import LIMIT, Limit
 from quorate.data.position import Begun, Position, begun_from, deal_again, told
 from quorate.data.unordered import Labelled
 from quorate.wire.current import Place
-
-BOUNDARIES = "boundaries"
-"""The key in `Place.kept` of what is called, in order, when a training loop asks a loader for its next batch: what it
-had before is computed, as far as it ever will be."""
-RESTS = "rests"
-"""The key in `Place.kept` of what is called, in order, when a loader has given its last batch before the others'."""
 
 
 class PassBatches:
@@ -193,7 +187,8 @@ class Loader:
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
         taken.full_batch = max(taken.full_batch, self.batch_size)
-        limit: Limit | None = place.kept.get(LIMIT)
+        context = data_context(place)
+        limit = context.limit
         is_over = False
         while True:
             trains = is_training(place)
@@ -202,7 +197,7 @@ class Loader:
             if trains:
                 self._trained, self._current = True, this
                 self._left.pop(this.epoch, None)
-                for boundary in tuple(place.kept.get(BOUNDARIES, ())):
+                for boundary in tuple(context.boundaries):
                     boundary()
             elif self._current is None:
                 self._due = this.epoch + 1
@@ -221,7 +216,7 @@ class Loader:
                 taken.note(clock.now() - begin, size, batch)
             yield batch
         if self._rests and trains:
-            for rest in tuple(place.kept.get(RESTS, ())):
+            for rest in tuple(context.rests):
                 rest()
         if is_over and self._current is this:
             self._current, self._due = None, this.epoch + 1

@@ -7,23 +7,30 @@ script. They are not kept alive: a loader that nobody has any more has no positi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from quorate.data.limit import LIMIT, Limit
+from quorate.data.context import data_context
 from quorate.data.loader import Loader
 from quorate.wire.current import Place
 
-LOADERS = "loaders"
-"""The key in `Place.kept` of the worker's `Loader`s by number, from 1."""
-_KEPT = "loader positions"
-_ENTERED = "loaders of another worker"
+
+@dataclass
+class _Positions:
+    """One of each worker."""
+
+    loaders: WeakValueDictionary[int, Loader] = field(default_factory=WeakValueDictionary)
+    """By number, from 1."""
+    old: Sequence[dict[str, Any]] = ()
+    """Of all old workers, from a checkpoint."""
+    entered: dict[str, Any] = field(default_factory=dict)
+    """Of another worker, for one that has joined."""
 
 
 def loaders(place: Place) -> WeakValueDictionary[int, Loader]:
     """The worker's, by number."""
-    found: WeakValueDictionary[int, Loader] = place.kept.setdefault(LOADERS, WeakValueDictionary())
-    return found
+    return place.context(_Positions).loaders
 
 
 def positions(place: Place) -> dict[str, Any]:
@@ -36,36 +43,37 @@ def go_on(place: Place, workers: Sequence[dict[str, Any]]) -> None:
 
     A loader that is made later goes on when it is made. Raises as `Loader.load_state_dicts`.
     """
-    place.kept[_KEPT] = list(workers)
+    place.context(_Positions).old = list(workers)
     for number, loader in sorted(loaders(place).items()):
         _place_at(loader, number, workers)
 
 
 def whereabouts(place: Place) -> dict[str, Any]:
     """Where one that joins is to begin, as this worker is now; plain JSON values."""
-    limit: Limit | None = place.kept.get(LIMIT)
+    limit = data_context(place).limit
     told = {str(number): loader.whereabouts() for number, loader in sorted(loaders(place).items())}
     return {"loaders": told, "taken": 0 if limit is None else limit.taken}
 
 
 def enter_at(place: Place, about: dict[str, Any]) -> None:
     """Begin where another worker is; a loader that is made later, when it is made."""
-    place.kept[_ENTERED] = about["loaders"]
+    place.context(_Positions).entered = about["loaders"]
     for number, loader in sorted(loaders(place).items()):
         if str(number) in about["loaders"]:
             loader.enter_at(about["loaders"][str(number)])
-    if LIMIT in place.kept:
-        place.kept[LIMIT].enter_at(about["taken"])
+    limit = data_context(place).limit
+    if limit is not None:
+        limit.enter_at(about["taken"])
 
 
 def add(place: Place, number: int, loader: Loader) -> None:
     """A loader was made, the `number`-th of its worker."""
     loaders(place)[number] = loader
-    entered = place.kept.get(_ENTERED, {})
+    entered = place.context(_Positions).entered
     if str(number) in entered:
         loader.enter_at(entered[str(number)])
         return
-    _place_at(loader, number, place.kept.get(_KEPT, ()))
+    _place_at(loader, number, place.context(_Positions).old)
 
 
 def _place_at(loader: Loader, number: int, workers: Sequence[dict[str, Any]]) -> None:

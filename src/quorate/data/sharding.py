@@ -13,26 +13,15 @@ from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.assignment import DYNAMIC, STATIC, DynamicShare, Share, StaticShare
 from quorate.data.claims import Claims
+from quorate.data.context import data_context
 from quorate.data.given import Loading, check_choices, check_dataset
 from quorate.data.loader import Loader
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
-from quorate.wire.survivors import SURVIVORS
+from quorate.wire.survivors import Outlived
 
 SHARES = (DYNAMIC, STATIC)
 """The ways to cut an epoch among workers."""
-SHARE_OVERRIDE = "share override"
-"""The key in `Place.kept` of what the launcher says instead of the script's `share` (None: nothing), for
-loaders that shuffle: the others serve evaluation."""
-RUN_SEED = "seed"
-"""The key in `Place.kept` of the run's seed."""
-SEAT = "seat"
-"""The key in `Place.kept` of the rank whose place a worker has that joined."""
-NOBODY_WAITS = "nobody waits"
-"""The key in `Place.kept` of whether an optimizer was distributed by a strategy that does not wait for all workers."""
-NEEDS_EQUAL_SHARES = "needs equal shares"
-"""The key in `Place.kept` of the name of the baseline that cannot do with unequal numbers of batches."""
-_COUNT = "loaders made"
 
 
 @one_sentence(
@@ -78,10 +67,11 @@ def shard(
     check_dataset(dataset)
     check_choices(seed=seed, shuffle=shuffle, drop_last=drop_last)
     place = here()
-    usual = DYNAMIC if shuffle and place.kept.get(NOBODY_WAITS) else STATIC
-    chosen = (place.kept.get(SHARE_OVERRIDE) if shuffle else None) or share or usual
-    number = place.kept[_COUNT] = place.kept.get(_COUNT, 0) + 1
-    order_seed = place.kept.get(RUN_SEED, 0) if seed is None else seed
+    context = data_context(place)
+    usual = DYNAMIC if shuffle and context.nobody_waits else STATIC
+    chosen = (context.share if shuffle else None) or share or usual
+    number = context.made = context.made + 1
+    order_seed = context.seed if seed is None else seed
     mine = _share(place, chosen, number, seed=order_seed, shuffle=shuffle, drop_last=drop_last)
     loading = Loading(
         num_workers=num_workers,
@@ -102,20 +92,20 @@ def shard(
 
 def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, drop_last: bool) -> Share:
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
-    wire = place.wire
+    wire, context = place.wire, data_context(place)
     if kind == STATIC:
         return StaticShare(
-            rank=place.kept.get(SEAT, wire.rank) % wire.size,
+            rank=(wire.rank if context.seat is None else context.seat) % wire.size,
             size=wire.size,
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,
         )
-    baseline = place.kept.get(NEEDS_EQUAL_SHARES)
+    baseline = context.needs_equal_shares
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
 
-    claims = Claims(wire, number, lambda: place.kept.get(SURVIVORS) is not None)
+    claims = Claims(wire, number, lambda: place.context(Outlived).survivors is not None)
     return DynamicShare(
         rank=wire.rank,
         size=wire.size,

@@ -16,7 +16,6 @@ import torch
 from quorate.core.durations import FORWARD_SHARE as FORWARD_SHARE
 from quorate.wire import current
 
-_KEPT = "backward listeners"
 _inside = threading.local()
 _lock = threading.Lock()
 
@@ -61,8 +60,7 @@ class Listeners:
 def listeners(place: current.Place) -> Listeners:
     """Those who are told when a backward pass of this place's worker ends; the wrap is put in place."""
     _wrap()
-    found: Listeners = place.kept.setdefault(_KEPT, Listeners())
-    return found
+    return place.context(Listeners)
 
 
 def _wrap() -> None:
@@ -75,10 +73,10 @@ def _wrap() -> None:
         def backward(*args: Any, **kwargs: Any) -> None:
             place = current.place()
             nested = getattr(_inside, "backward", False) or torch._C._current_graph_task_id() != -1
-            if nested or place is None or _KEPT not in place.kept:
+            if nested or place is None or not place.context(Listeners).all:
                 plain(*args, **kwargs)
                 return
-            told: Listeners = place.kept[_KEPT]
+            told = place.context(Listeners)
             for listener in tuple(told.all):
                 listener.backward_begins()
             told.spending.spent = 0.0

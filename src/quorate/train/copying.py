@@ -15,7 +15,7 @@ from quorate.core.resize import laws_of
 from quorate.core.vectors import Flat
 from quorate.data.resuming import enter_at, whereabouts
 from quorate.train.checkpoint.encoding import decoded, encoded
-from quorate.train.checkpoint.trained import ENTERED, Entered, trained
+from quorate.train.checkpoint.trained import Entered, trained
 from quorate.train.checkpoint.vectors import flats_as_parts, parts_as_flats
 from quorate.train.replicas import beside, optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.train.same_call import compare_with_those_joined
@@ -89,7 +89,9 @@ def adopt(
         for group, options in zip(worker.optimizer.param_groups, own, strict=True):
             group.update(options)  # the learning rate and the rest are this worker's own scheduler's
     else:
-        place.kept[ENTERED].options = [_options(group) for group in worker.optimizer.param_groups]
+        entered = trained(place).entered
+        assert entered is not None
+        entered.options = [_options(group) for group in worker.optimizer.param_groups]
     if _has_common(worker):
         given = dict(zip(map(id, worker.every), tensors, strict=False))
         theirs = Flat.zeros(worker.peers.layout)
@@ -109,7 +111,7 @@ def _adopt_whole(
     state = decoded(whole["state"], {str(number): x for number, x in enumerate(tensors[others:end])})
     for name, value in parts_as_flats(state["fields"], worker.peers.layout).items():
         object.__setattr__(worker.state, name, value)
-    place.kept[ENTERED] = Entered(state["extras"], state["step"])
+    trained(place).entered = Entered(state["extras"], state["step"])
     enter_at(place, whole["data"])
     return tensors[end:]
 

@@ -13,22 +13,22 @@ from torch.optim import Optimizer
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
-from quorate.data.sharding import NOBODY_WAITS
+from quorate.data.context import data_context
 from quorate.strategies import strategies
 from quorate.train.backward import listeners
+from quorate.train.beside import Chosen, chosen_in
 from quorate.train.call import check_call, check_channel
 from quorate.train.checkpoint.saving import saving
 from quorate.train.checkpoint.trained import Distributed, trained
 from quorate.train.finite import OnNonfinite
 from quorate.train.never_stepped import NeverStepped
-from quorate.train.pacing import PACING
+from quorate.train.pacing import injected
 from quorate.train.plain_step import check_closure
 from quorate.train.rest import rests_with_loaders
 from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
-from quorate.train.step_times import RECORDER
+from quorate.train.step_times import timing
 from quorate.train.watch import Watch
 from quorate.train.weights import Weight, check_weighable
 from quorate.train.worker import OptimizerWorker
@@ -36,18 +36,10 @@ from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
-OVERRIDE = "strategy override"
-"""The key in `Place.kept` of what the command line says instead of the script: (strategy name or None, settings)."""
-BASELINES = "baselines"
-"""The key in `Place.kept` of what can stand where a strategy does: by name, what makes an optimizer and a model one."""
-LEARNING_RATE_FACTOR = "learning rate factor"
-"""The key in `Place.kept` of what the command line multiplies learning rates with (None: nothing)."""
-STRATEGY = "strategy"
-"""The key in `Place.kept` of what the first distributed optimizer's strategy or baseline is called."""
 _WORKER = "_quorate_worker"
 _STEPPED = "_quorate_never_stepped"
 
-Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
+
 """Makes a model agree by itself; returns what `accumulate()` does then."""
 
 
@@ -177,13 +169,13 @@ def distribute(
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
     check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
-    override = place.kept.get(OVERRIDE, (None, {}))
-    baseline: Baseline | None = place.kept.get(BASELINES, {}).get(override[0])
-    label, chosen = (override[0], None) if baseline is not None else _chosen(strategy, settings, override)
+    told = chosen_in(place)
+    baseline = None if told.strategy_name is None else told.baselines.get(told.strategy_name)
+    label, chosen = (told.strategy_name, None) if baseline is not None else _chosen(strategy, settings, told)
     listeners(place)
-    _scale_learning_rates(optimizer, place.kept.get(LEARNING_RATE_FACTOR))
-    count = place.kept["optimizers"] = place.kept.get("optimizers", 0) + 1
-    channel = str(count) if name is None else name
+    _scale_learning_rates(optimizer, told.learning_rate_factor)
+    told.optimizers += 1
+    channel = str(told.optimizers) if name is None else name
     check_channel(channel, place)
     swapped: Any = optimizer
     plain: Any = type(optimizer)
@@ -192,7 +184,7 @@ def distribute(
     if place.wire.most == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
         listeners(place).all.append(LeavesAlone(place))
-        if RECORDER in place.kept or PACING in place.kept:
+        if timing(place).recorder is not None or injected(place).pacing is not None:
             Watch(optimizer, place, channel)
     elif baseline is not None:
         swapped.__class__ = _class_of(Compared, plain)
@@ -218,8 +210,8 @@ def distribute(
         if chosen.waits:
             rests_with_loaders(place)
         else:
-            place.kept[NOBODY_WAITS] = True
-    place.kept.setdefault(STRATEGY, label)
+            data_context(place).nobody_waits = True
+    told.label = told.label or label
     trained(place).add(kept)
     _record(place, channel, optimizer, label, chosen)
     return optimizer
@@ -241,7 +233,7 @@ def _record(
     place: current.Place, channel: str, optimizer: Optimizer, label: str | None, chosen: Strategy | None
 ) -> None:
     """What was chosen, into the records."""
-    recorder: Recorder | None = place.kept.get(RECORDER)
+    recorder = timing(place).recorder
     if recorder is None:
         return
     recorder.write(
@@ -265,11 +257,9 @@ def _plain(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _chosen(
-    strategy: str | Strategy, settings: dict[str, Any], override: tuple[str | None, dict[str, Any]]
-) -> tuple[str, Strategy]:
+def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy]:
     """The strategy of the script, or what the command line says instead; and what it is called."""
-    name, over = override
+    name, over = told.strategy_name, dict(told.settings)
     if isinstance(strategy, Strategy):
         if settings:
             raise ConfigurationError(

@@ -27,7 +27,7 @@ from quorate.train.replicas import level as level_all
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.failure import forbid_outliving, let_outlive, let_outlive_errors, note_training, read_gone
-from quorate.wire.survivors import SURVIVORS, Survivors
+from quorate.wire.survivors import Outlived, Survivors
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
@@ -38,8 +38,7 @@ _TAG = "gone"
 
 def survivors(place: Place) -> Survivors | None:
     """Those with whom this worker goes on; None where a death is everyone's end."""
-    found: Survivors | None = place.kept.get(SURVIVORS)
-    return found
+    return place.context(Outlived).survivors
 
 
 def outlive(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
@@ -50,13 +49,14 @@ def outlive(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
     note_training(wire.board, wire.rank, is_under_way=True)
     let_outlive_errors(wire.board, wanted=wanted and errors)
-    if wanted and (SURVIVORS not in place.kept or place.kept[SURVIVORS] is not None):
-        place.kept.setdefault(SURVIVORS, Survivors(place.wire.channel("survivors")))
+    own = place.context(Outlived)
+    if wanted and not own.is_refused:
+        own.survivors = own.survivors or Survivors(place.wire.channel("survivors"))
         wire.outlives(_TAG)
         if not wire.is_newcomer:
             let_outlive(wire.board, wire.size, name=name)
     elif wire.size > 1:
-        place.kept[SURVIVORS] = None
+        own.survivors, own.is_refused = None, True
         forbid_outliving(wire.board)
 
 

@@ -6,6 +6,8 @@ later. It is the same place for every strategy and for torch DDP.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from quorate.core.contracts import Clock
 from quorate.data.consumption import consumed
 from quorate.train.backward import FORWARD_SHARE
@@ -13,9 +15,6 @@ from quorate.train.imbalance import Imbalance
 from quorate.train.pace import Pace
 from quorate.train.step_times import StepTimer
 from quorate.wire.current import Place
-
-PACING = "pacing"
-"""The key in `Place.kept` of the worker's `Pacing`, where something is injected."""
 
 
 class Pacing:
@@ -47,3 +46,16 @@ class Pacing:
         if seconds > 0:
             clock.sleep(seconds)
             timer.spent("delay", clock.now() - now)
+
+
+@dataclass
+class Injected:
+    """One of each worker; `injected(place)` gives it."""
+
+    pacing: Pacing | None = None
+    """Where something is injected."""
+
+
+def injected(place: Place) -> Injected:
+    """That of the worker."""
+    return place.context(Injected)

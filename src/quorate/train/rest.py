@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.loader import RESTS
+from quorate.data.context import data_context
 from quorate.train.backward import listeners
 from quorate.train.checkpoint.saving import saving
 from quorate.train.mean_model import keep_own
@@ -85,7 +85,9 @@ def agree_on_buffers(place: Place) -> None:
 
 def rests_with_loaders(place: Place) -> None:
     """From now on loaders that end for all together call `rest`."""
-    place.kept.setdefault(RESTS, [lambda: rest(place)])
+    rests = data_context(place).rests
+    if not rests:
+        rests.append(lambda: rest(place))
 
 
 def _workers(place: Place) -> list[OptimizerWorker]:

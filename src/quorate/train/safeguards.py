@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.loader import BOUNDARIES
+from quorate.data.context import data_context
 from quorate.reducers.outliving import Outliving
-from quorate.train.checkpoint.saving import TELL, saving
+from quorate.train.checkpoint.context import checkpoint_context
+from quorate.train.checkpoint.saving import saving
 from quorate.train.digests import Digests
 from quorate.train.finite import Finite, OnNonfinite, check_policy
-from quorate.train.stopping import BEFORE_STOPPING, leave, stop_of
+from quorate.train.stopping import leave, stop_of
 from quorate.train.weights import Weight, check_weight
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
@@ -48,10 +49,18 @@ class Watched:
 
 def prepare_to_leave(place: Place, boundary: Callable[[], None]) -> None:
     """Where the script keeps checkpoints, make one before leaving; ask `boundary` also where a loader gives a batch."""
-    if BEFORE_STOPPING not in place.kept:
-        place.kept[BEFORE_STOPPING] = [lambda: saving(place).save({}) if TELL in place.kept else None]
+    stop, context = stop_of(place), checkpoint_context(place)
+    if not stop.before:
+        stop.before.append(lambda: None if context.tell is None else saving(place).save({}))
         saving(place)  # its boundary comes first
-        place.kept.setdefault(BOUNDARIES, []).append(boundary)
+        data_context(place).boundaries.append(boundary)
+
+
+@dataclass
+class _Sums:
+    """One of each worker."""
+
+    all: list[Outliving] = field(default_factory=list)
 
 
 class Safeguards:
@@ -64,7 +73,7 @@ class Safeguards:
         self.digests = Digests(worker.wire, watched.strategy, watched.compare_every, self._named)
         self.outlives = worker.strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
-        self.sums: list[Outliving] = place.kept.setdefault("sums", [])
+        self.sums = place.context(_Sums).all
         """What forms them in that case, of all of this worker's optimizers."""
         self._worker, self._place = worker, place
         prepare_to_leave(place, self.step_begins)

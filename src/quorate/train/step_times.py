@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
@@ -17,10 +18,20 @@ from quorate.wire.metered import Meter
 T = TypeVar("T")
 Spent = Literal["delay", "encode", "wait", "decode", "update"]
 
-RECORDER = "recorder"
-"""The key in `Place.kept` of the worker's `Recorder`, where it keeps records."""
-TIMERS = "step timers"
-"""The key in `Place.kept` of all `StepTimer`s of the worker, the first optimizer's first."""
+
+@dataclass
+class Timing:
+    """One of each worker; `timing(place)` gives it."""
+
+    recorder: Recorder | None = None
+    """Where it keeps records."""
+    timers: list[StepTimer] = field(default_factory=list)
+    """All of the worker, the first optimizer's first."""
+
+
+def timing(place: Place) -> Timing:
+    """That of the worker."""
+    return place.context(Timing)
 
 
 class StepTimer:
@@ -30,11 +41,10 @@ class StepTimer:
     """
 
     def __init__(self, place: Place, name: str, meter: Meter) -> None:
-        self.recorder: Recorder | None = place.kept.get(RECORDER)
+        self.recorder = timing(place).recorder
         """Where rows go; None: nowhere."""
-        timers: list[StepTimer] = place.kept.setdefault(TIMERS, [])
-        self.is_first = not timers
-        timers.append(self)
+        self.is_first = not timing(place).timers
+        timing(place).timers.append(self)
         self._place, self._clock, self.name, self._meter = place, place.wire.clock, name, meter
         consumed(place).follow_steps()
         self.steps = self.rounds = 0

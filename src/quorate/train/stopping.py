@@ -8,7 +8,7 @@ begins, so that schedulers and logs behind `optimizer.step()` have had their tur
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from quorate.core.errors import QuorateError, Stopped
 from quorate.core.telling import tell
@@ -16,9 +16,6 @@ from quorate.wire.current import Place
 
 INTERRUPTED, RETRY = 130, 75
 """Exit statuses: of who was interrupted by a person; of who was told to make room, and may well be started again."""
-BEFORE_STOPPING = "before stopping"
-"""The key in `Place.kept` of a list of what is called, in order, on a worker that is about to leave: it may save."""
-_STOP = "stop"
 _RETRY_MARK = 4096.0
 """In the header, which is summed: how many want a retry is told from how many were interrupted."""
 
@@ -36,6 +33,8 @@ class Stop:
         """The status with which it is leaving."""
         self.trainings = 0
         """Distributed optimizers that have not finished; without one there is no step to wait for."""
+        self.before: list[Callable[[], object]] = []
+        """Called, in order, on a worker that is about to leave: it may save."""
 
     def ask(self, status: int) -> None:
         """Leave, with this status; the first one counts. A signal handler and another thread may call this."""
@@ -56,8 +55,7 @@ class Stop:
 
 def stop_of(place: Place) -> Stop:
     """That of the worker in this place."""
-    stop: Stop = place.kept.setdefault(_STOP, Stop())
-    return stop
+    return place.context(Stop)
 
 
 class Finishes(Protocol):
@@ -86,8 +84,7 @@ def leave(place: Place, trainings: Sequence[Finishes], *, settles: bool = False)
 
 
 def _before_stopping(place: Place) -> None:
-    actions: list[Callable[[], Any]] = place.kept.get(BEFORE_STOPPING, [])
-    for action in tuple(actions):
+    for action in tuple(stop_of(place).before):
         try:
             action()
         except QuorateError as error:

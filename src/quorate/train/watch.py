@@ -9,7 +9,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.train.backward import listeners
-from quorate.train.pacing import PACING, Pacing
+from quorate.train.pacing import injected
 from quorate.train.step_times import StepTimer
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.current import Place
@@ -27,7 +27,7 @@ class Watch:
     def __init__(self, optimizer: Optimizer, place: Place, name: str, model: Module | None = None) -> None:
         self._meter = Meter()
         self.timer = StepTimer(place, name, self._meter)
-        self._pacing: Pacing | None = place.kept.get(PACING)
+        self._pacing = injected(place).pacing
         self._optimizer, self._size = optimizer, place.wire.size
         self._begun = self._ready = 0.0
         self._nbytes = 0

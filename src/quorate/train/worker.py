@@ -16,7 +16,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
-from quorate.data.sharding import RUN_SEED
+from quorate.data.context import data_context
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.train.agreement import Agreement
@@ -30,7 +30,7 @@ from quorate.train.outer import updater
 from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
 from quorate.train.own_replica import Own
 from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own, trained_in_order
-from quorate.train.pacing import PACING, Pacing
+from quorate.train.pacing import injected
 from quorate.train.plain_step import agreed_closure, check_closure, plain_step
 from quorate.train.rounds import WorkerRounds
 from quorate.train.safeguards import Safeguards, Watched
@@ -58,11 +58,11 @@ class OptimizerWorker:
         meter = Meter()
         wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
         self.timer = StepTimer(place, name, meter)
-        self._pacing: Pacing | None = place.kept.get(PACING)
+        self._pacing = injected(place).pacing
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.wire, self.clock, self.strategy = wire, wire.clock, strategy
         self.optimizer, self.plain, self._model, self._listeners = optimizer, plain, model, listeners(place)
-        self._place, self.seed = place, int(place.kept.get(RUN_SEED, 0))
+        self._place, self.seed = place, data_context(place).seed
         self.differs = strategy.replicas != "equal"
         self.step_weight = StepWeight(place, watched.weight)
         self.neighbours = NeighboursOf(self, place)

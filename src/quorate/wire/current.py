@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 
+T = TypeVar("T")
+
 
 class Place:
-    """One worker's place: its wire, what is kept for it by name, and what it still does before it leaves."""
+    """One worker's place: its wire, what each layer keeps for it, and what it still does before it leaves."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self.kept: dict[str, Any] = {}
+        self._contexts: dict[type, object] = {}
         self.leaving: list[Callable[[], None]] = []
+
+    def context(self, kind: type[T]) -> T:
+        """This worker's `kind`, of which there is one: made, without arguments, when it is first asked for."""
+        if kind not in self._contexts:
+            self._contexts[kind] = kind()
+        found = self._contexts[kind]
+        assert isinstance(found, kind)
+        return found
 
     def leave(self) -> None:
         """Run what was to be done before leaving, the latest first; each once."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -19,8 +20,6 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
 from quorate.wire.work import Together
 
-SURVIVORS = "survivors"
-"""The key in `Place.kept` of those with whom a worker goes on when others die; None where a death is everyone's end."""
 _SLICE = 0.05
 
 
@@ -160,3 +159,13 @@ class Gathering:
                 f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every "
                 "worker must call the same collectives in the same order"
             )
+
+
+@dataclass
+class Outlived:
+    """One of each worker."""
+
+    survivors: Survivors | None = None
+    """Those with whom it goes on when others die; None where a death is everyone's end."""
+    is_refused: bool = False
+    """Whether some optimizer cannot go on."""

@@ -17,7 +17,7 @@ from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
 from quorate.core.registry import Registry
 
-NAMES = [(family, name) for family in FAMILIES for name in registry(family)]
+NAMES = [(family, name) for family in FAMILIES for name in registry(family) if registry(family).source(name)]
 STRATEGIES = [name for family, name in NAMES if family == "strategies"]
 
 

@@ -22,9 +22,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.data.consumption import EVALUATING, consumed
-from quorate.data.limit import LIMIT
-from quorate.data.loader import BOUNDARIES, Loader
+from quorate.data.consumption import consumed
+from quorate.data.context import data_context
+from quorate.data.loader import Loader
 from quorate.data.resuming import go_on, positions
 from quorate.data.sharding import shard
 from quorate.wire import current
@@ -244,7 +244,7 @@ def test_a_batch_counts_when_a_step_follows_it() -> None:
     loader = loader_of(n=20, shuffle=False)
     place = current.here()
     had = []
-    place.kept[BOUNDARIES] = [lambda: had.append(loader.state_dict()["begun"]["0"]["consumed"])]
+    data_context(place).boundaries = [lambda: had.append(loader.state_dict()["begun"]["0"]["consumed"])]
     given = iter(loader)
     assert (loader.state_dict()["epoch"], loader.state_dict()["begun"]) == (0, {})  # nothing was asked for
 
@@ -283,8 +283,8 @@ def test_without_an_optimizer_a_batch_counts_when_it_is_given() -> None:
 def test_of_an_evaluation_nothing_is_left_and_it_is_no_boundary() -> None:
     loader = loader_of(n=12, shuffle=False)
     place = current.here()
-    place.kept[BOUNDARIES] = [lambda: pytest.fail("an evaluation is no training loop")]
-    place.kept[EVALUATING] = True
+    data_context(place).boundaries = [lambda: pytest.fail("an evaluation is no training loop")]
+    data_context(place).is_evaluating = True
     for _ in range(2):
         assert values(next(iter(loader))) == [0, 1, 2, 3]
         steps(place)
@@ -375,7 +375,7 @@ def test_what_an_iteration_left_early_had_left_comes_first() -> None:
 def test_an_end_by_time_is_no_end_of_the_epoch() -> None:
     loader = loader_of(n=20)
     place = current.here()
-    place.kept[LIMIT] = SimpleNamespace(is_reached=lambda: consumed(place).steps == 2)
+    data_context(place).limit = SimpleNamespace(is_reached=lambda: consumed(place).steps == 2)
     for _ in range(3):
         for _ in loader:
             steps(place)

@@ -11,8 +11,8 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.folder import complete_ones, read_manifest, verify
-from quorate.train.checkpoint.saving import ROOT
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld
@@ -27,7 +27,7 @@ def train(wire: Wire, root: Path, plan: Plan, faulty: Faulty | None) -> torch.Te
     place = current.enter(wire, thread_only=True)
     try:
         world = quorate.join(records=False)
-        place.kept[ROOT] = root
+        checkpoint_context(place).root = root
         model = net()
         optimizer: Any = quorate.distribute(sgd(model), model, plan.strategy, alone="algorithm", **plan.settings)
         world.barrier()

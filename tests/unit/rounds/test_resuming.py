@@ -19,10 +19,10 @@ import quorate
 from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
 from quorate.rounds.pending import Ledger
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.encoding import ABOUT, decoded
 from quorate.train.checkpoint.folder import complete_ones, verify
 from quorate.train.checkpoint.parts import rank_file
-from quorate.train.checkpoint.saving import ROOT, TELL
 from quorate.train.checkpoint.tensor_file import read_tensors
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
@@ -93,8 +93,8 @@ def live(size: int, root: Path, plan: Plan, *, seed: int, network: Network) -> l
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join()
-            place.kept[ROOT] = root
-            place.kept[TELL] = lambda sentence: None
+            checkpoint_context(place).root = root
+            checkpoint_context(place).tell = lambda sentence: None
             told = train(world, plan)
             place.leave()
             return told

@@ -10,7 +10,7 @@ import pytest
 from quorate.core.records import Recorder, records_of
 from quorate.launch.worker.world import World
 from quorate.report.reading.run import read_run
-from quorate.train.step_times import RECORDER
+from quorate.train.step_times import timing
 from quorate.wire import current
 from quorate.wire.faulty import Faulty
 from tests.unit.rounds.test_deaths import Plan, Told, planned
@@ -24,7 +24,7 @@ class Recorded(Plan):
 
     def train(self, world: World, faulty: Faulty) -> Told:
         recorder = Recorder(records_of(self.folder, world.rank))
-        current.here().kept[RECORDER] = recorder
+        timing(current.here()).recorder = recorder
         recorder.write("start", rank=world.rank, size=world.size)
         told = super().train(world, faulty)
         recorder.close()

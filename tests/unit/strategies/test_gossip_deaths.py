@@ -11,7 +11,7 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.train.checkpoint.saving import ROOT
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld
@@ -111,7 +111,7 @@ def test_a_checkpoint_without_the_dead_is_gone_on_from(name: str, tmp_path: Path
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join()
-            place.kept[ROOT] = tmp_path
+            checkpoint_context(place).root = tmp_path
             torch.manual_seed(1)
             model = torch.nn.Linear(3, 1)
             plain = torch.optim.SGD(model.parameters(), lr=RATE)

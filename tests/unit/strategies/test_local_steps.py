@@ -17,7 +17,7 @@ from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.strategies.parts.local_steps import every
 from quorate.train.outer import updater
-from quorate.train.step_times import RECORDER
+from quorate.train.step_times import timing
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.local_trainings import (
@@ -329,7 +329,7 @@ def test_at_every_mean_the_distance_of_each_replica_is_recorded(
     strategy: str, settings: dict[str, Any], means: int, tmp_path: Path
 ) -> None:
     def task(world: World) -> Told:
-        recorder = current.here().kept[RECORDER] = Recorder(records_of(tmp_path, world.rank))
+        recorder = timing(current.here()).recorder = Recorder(records_of(tmp_path, world.rank))
         told = train(world, strategy, **settings)
         recorder.close()
         return told

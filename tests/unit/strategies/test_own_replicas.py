@@ -13,7 +13,7 @@ from torch import Tensor
 import quorate
 from quorate.core.records import Recorder, records_of, rows
 from quorate.launch.worker.world import World
-from quorate.train.step_times import RECORDER
+from quorate.train.step_times import timing
 from quorate.wire import current
 from tests.support.local_trainings import Told, flat, loss, net, run
 
@@ -35,7 +35,7 @@ def train(
     """With evaluations in this order, and what the model was in each, and before and after them."""
     recorder = None if folder is None else Recorder(records_of(folder, world.rank))
     if recorder is not None:
-        current.here().kept[RECORDER] = recorder
+        timing(current.here()).recorder = recorder
     model = net()
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, strategy, **settings)
     assert world.replicas_differ

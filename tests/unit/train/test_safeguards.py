@@ -13,7 +13,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Diverged, NotFinite, Stopped
 from quorate.train.digests import digest
 from quorate.train.finite import is_finite, seems_finite
-from quorate.train.stopping import BEFORE_STOPPING, INTERRUPTED, RETRY, stop_of
+from quorate.train.stopping import INTERRUPTED, RETRY, stop_of
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 
@@ -48,7 +48,7 @@ def train(
     seen = Seen()
     place = current.enter(wire, thread_only=True)
     world = quorate.join()
-    place.kept[BEFORE_STOPPING] = [lambda: setattr(seen, "saved", seen.saved + 1)]
+    stop_of(place).before = [lambda: setattr(seen, "saved", seen.saved + 1)]
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
     plain = torch.optim.SGD(model.parameters(), lr=0.1)

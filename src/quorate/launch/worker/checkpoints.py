@@ -8,8 +8,9 @@ from typing import Any
 
 from quorate.core.telling import tell
 from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.loading import load as load_here
-from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT, TELL, saving
+from quorate.train.checkpoint.saving import CHECKPOINTS, saving
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -63,14 +64,15 @@ def load(**extra: Any) -> int | None:
 
 def _prepare(place: Place, *, is_needed: bool) -> None:
     """A worker on its own gets a folder when it first saves."""
-    place.kept.setdefault(TELL, _tell)
-    if is_needed and ROOT not in place.kept and place.wire.size == 1:
+    context = checkpoint_context(place)
+    context.tell = context.tell or _tell
+    if is_needed and context.root is None and place.wire.size == 1:
         script = Path(sys.argv[0] or "session")
         folder = run_folder(usual_name(str(script))).resolve()
         about = {"command": list(sys.argv), "script": str(script), "arguments": sys.argv[1:], "workers": 1}
         write_run(folder, script if script.is_file() else None, {**about, "world": "real", "records": str(folder)})
         _tell(f"checkpoints in {folder}; QUORATE_RUN={folder} goes on from them")
-        place.kept[ROOT] = folder / CHECKPOINTS
+        context.root = folder / CHECKPOINTS
 
 
 def _tell(sentence: str) -> None:

@@ -27,8 +27,8 @@ from quorate.launch.worker.recording import flush_records
 from quorate.launch.worker.script_line import script_line
 from quorate.launch.worker.signals import attend
 from quorate.launch.worker.stack_report import report_quietly
-from quorate.train.distributed import STRATEGY
-from quorate.train.step_times import TIMERS, StepTimer
+from quorate.train.beside import chosen_in
+from quorate.train.step_times import timing
 from quorate.train.stopping import stop_of
 from quorate.wire import current
 from quorate.wire.failure import (
@@ -122,15 +122,15 @@ class _Ending:
         self.status = status
         flush_records(self.place)
         wire = self.place.wire
-        timers: list[StepTimer] = self.place.kept.get(TIMERS, [])
+        timers, label = timing(self.place).timers, chosen_in(self.place).label
         try:
             if not has_come(wire.board, wire.size, wire.rank):
                 report_outsider(wire.board, wire.rank, reason)
                 return
             if is_own and report_outlived_error(wire.board, wire.rank, reason):
                 return
-            if STRATEGY in self.place.kept and timers:
-                note_place(wire.board, self.place.kept[STRATEGY], timers[0].rounds)
+            if label is not None and timers:
+                note_place(wire.board, label, timers[0].rounds)
             report_failure(wire.board, wire.rank, reason, kind=kind, ranks=ranks)
         except (QuorateError, OSError, RuntimeError):
             pass  # the board is gone with its launcher: there is nobody left to tell

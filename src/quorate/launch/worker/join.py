@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
 from quorate.core.telling import flush, tell
-from quorate.data.sharding import SEAT
+from quorate.data.context import data_context
 from quorate.launch.local.newcomers import MOST_NEWCOMERS
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
@@ -33,7 +34,14 @@ from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.wire import RealWire
 from quorate.wire.store import StoreBoard
 
-_KEPT = "world"
+
+@dataclass
+class _Joined:
+    """One of each worker."""
+
+    world: World | None = None
+
+
 _SOON = 1.0
 """Seconds; longer than a launcher needs to notice that a worker has died."""
 
@@ -58,13 +66,13 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
         except (QuorateError, KeyboardInterrupt):
             sys.excepthook = _came_to_nothing
             raise
-    if _KEPT not in place.kept:
+    joined = place.context(_Joined)
+    if joined.world is None:
         device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
         prepare(place, overrides_here())
         start_records(place, str(device), overrides_here(), wanted=records)
-        place.kept[_KEPT] = World(place, device)
-    world: World = place.kept[_KEPT]
-    return world
+        joined.world = World(place, device)
+    return joined.world
 
 
 def _enter(timeout: float) -> current.Place:
@@ -104,7 +112,7 @@ def _enter(timeout: float) -> current.Place:
     place = current.enter(wire)
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
-        place.kept[SEAT] = _number("LOCAL_RANK") or 0
+        data_context(place).seat = _number("LOCAL_RANK") or 0
     waits = TorchWaits(place, wire)
     if ours:
         _start_default_group(wire, waits)

@@ -15,12 +15,13 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
 from quorate.core.telling import tell
-from quorate.data.sharding import SEAT
+from quorate.data.context import data_context
 from quorate.launch.run.folder import run_folder, usual_name, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.tensorboard import event_files
-from quorate.train.checkpoint.saving import CHECKPOINTS, ROOT
-from quorate.train.step_times import RECORDER, TIMERS, StepTimer
+from quorate.train.checkpoint.context import checkpoint_context
+from quorate.train.checkpoint.saving import CHECKPOINTS
+from quorate.train.step_times import timing
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -35,10 +36,10 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     folder = None if wanted is False else _folder(place.wire, chosen, is_wanted=bool(wanted))
     if folder is None:
         return
-    place.kept[ROOT] = folder / CHECKPOINTS
+    checkpoint_context(place).root = folder / CHECKPOINTS
     wire = place.wire
     is_real = isinstance(wire, RealWire)
-    recorder = place.kept[RECORDER] = Recorder(
+    recorder = timing(place).recorder = Recorder(
         records_of(folder, wire.rank),
         closes=not is_real,
         copy=event_files(folder) if is_real and wire.rank == 0 else None,
@@ -55,7 +56,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         wall=time.time() if is_real else None,
         device=device,
         seed=chosen.seed,
-        **({"seat": place.kept[SEAT]} if SEAT in place.kept else {}),
+        **({} if (seat := data_context(place).seat) is None else {"seat": seat}),
     )
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
@@ -99,7 +100,7 @@ def _is_ours() -> bool:
 
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
-    timers: list[StepTimer] = place.kept.get(TIMERS, [])
+    timers = timing(place).timers
     recorder.write(
         "end",
         time=place.wire.clock.now(),
@@ -116,7 +117,7 @@ def _peak_bytes() -> int:
 
 def flush_records(place: Place) -> None:
     """Write what a worker holds that ends badly."""
-    recorder: Recorder | None = place.kept.get(RECORDER)
+    recorder = timing(place).recorder
     if recorder is not None:
         recorder.close()
 
@@ -129,10 +130,10 @@ def log(**values: float | int | str | bool | None) -> None:
     """
     place = current.here()
     plain = _plain(values)
-    recorder: Recorder | None = place.kept.get(RECORDER)
+    recorder = timing(place).recorder
     if recorder is None:
         return
-    timers: list[StepTimer] = place.kept.get(TIMERS, [])
+    timers = timing(place).timers
     step = timers[0].steps if timers else 0
     recorder.write("log", step=step, time=place.wire.clock.now(), values=plain)
 

@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -19,12 +20,19 @@ from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError, ranks_in_words
 from quorate.core.telling import tell
 from quorate.launch.run import requests
-from quorate.train.step_times import TIMERS, StepTimer
+from quorate.train.step_times import timing
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 
-RAISED = "raised"
-"""The key in `Place.kept` of the stack of what a worker has raised."""
+
+@dataclass
+class _Raised:
+    """One of each worker."""
+
+    stack: list[traceback.FrameSummary] | None = None
+    """Of what it has raised."""
+
+
 ANSWER_SECONDS = 1.5
 """How long answers are waited for; whoever has given none by then cannot."""
 _LOOK_EVERY = 0.05
@@ -39,14 +47,14 @@ def announce(wire: RealWire) -> None:
 
 def progress(place: Place) -> list[int]:
     """How many steps each optimizer has made."""
-    timers: list[StepTimer] = place.kept.get(TIMERS, [])
+    timers = timing(place).timers
     return [timer.steps for timer in timers]
 
 
 def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
     """Where this process is: its training thread's stack, what it waits for and since when, what it called last."""
     frames = sys._current_frames()
-    raised: list[traceback.FrameSummary] | None = place.kept.get(RAISED)
+    raised = place.context(_Raised).stack
     if raised is not None:  # its wait took too long
         waits, stack = wire.endpoint.gave_up, raised
     else:
@@ -179,6 +187,6 @@ def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[in
 
 def report_quietly(wire: RealWire, place: Place, why: str, trace: TracebackType | None) -> None:
     """As `report`, of a worker that is about to fail at `trace`: nothing is raised where the board is gone."""
-    place.kept[RAISED] = list(traceback.extract_tb(trace))
+    place.context(_Raised).stack = list(traceback.extract_tb(trace))
     with suppress(QuorateError, OSError):
         report(wire, place, threading.get_ident(), why)

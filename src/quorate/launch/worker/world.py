@@ -15,14 +15,12 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
-from quorate.data.consumption import EVALUATING
-from quorate.data.limit import LIMIT
-from quorate.data.sharding import RUN_SEED
+from quorate.data.context import data_context
 from quorate.train.mean_model import at_the_mean, at_the_own, differ
 from quorate.train.outliving import survivors
 from quorate.train.replicas import widened
 from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
-from quorate.train.step_times import RECORDER, TIMERS, StepTimer
+from quorate.train.step_times import timing
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
@@ -116,8 +114,7 @@ class World:
     @property
     def seed(self) -> int:
         """The seed of the run: what was given to the launcher, else 0; the same on every worker."""
-        seed: int = self._place.kept.get(RUN_SEED, 0)
-        return seed
+        return data_context(self._place).seed
 
     @property
     def replicas_differ(self) -> bool:
@@ -151,25 +148,25 @@ class World:
         if is_mean:
             agree_on_buffers(place)
         begin = self.wire.clock.now()
-        place.kept[EVALUATING] = True
+        data_context(place).is_evaluating = True
         try:
             with at_the_mean(place) if is_mean else nullcontext() if alone else at_the_own(place):
                 yield
         finally:
-            place.kept[EVALUATING] = False
+            data_context(place).is_evaluating = False
             if alone:
                 come_back(place)
             self._evaluated(begin)
 
     def _evaluated(self, begin: float) -> None:
-        kept, now = self._place.kept, self.wire.clock.now()
-        timers: list[StepTimer] = kept.get(TIMERS, [])
+        recorder, timers, now = timing(self._place).recorder, timing(self._place).timers, self.wire.clock.now()
         for timer in timers:
             timer.set_out_again()
-        if LIMIT in kept:
-            kept[LIMIT].pause(now - begin)
-        if RECORDER in kept:
-            kept[RECORDER].write("evaluate", step=timers[0].steps if timers else 0, begin=begin, end=now)
+        limit = data_context(self._place).limit
+        if limit is not None:
+            limit.pause(now - begin)
+        if recorder is not None:
+            recorder.write("evaluate", step=timers[0].steps if timers else 0, begin=begin, end=now)
 
     @overload
     def mean(self, x: Tensor, *, weight: float = 1.0) -> Tensor: ...

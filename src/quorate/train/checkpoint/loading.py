@@ -13,13 +13,12 @@ from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.folder import clean_unfinished, complete_ones, verify
 from quorate.train.checkpoint.restoring import restore
-from quorate.train.checkpoint.saving import ROOT, saving
-from quorate.train.checkpoint.trained import ENTERED, Distributed, Entered, trained
+from quorate.train.checkpoint.saving import saving
+from quorate.train.checkpoint.trained import Distributed, Entered, trained
 from quorate.wire.current import Place
-
-_LOADS = "loads"
 
 
 @dataclass
@@ -48,9 +47,9 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
             "quorate.load() gives back what was distributed; call it after quorate.distribute() and quorate.shard()"
         )
     everything.add_extras(extras)
-    if ENTERED in place.kept:
-        return Resumed(_enter(everything.first, place.kept[ENTERED], extras), [])
-    root: Path | None = place.kept.get(ROOT)
+    if everything.entered is not None:
+        return Resumed(_enter(everything.first, everything.entered, extras), [])
+    root = checkpoint_context(place).root
     if root is None:
         return Resumed(None, [])
     wire, passed_over = place.wire.channel("checkpoints"), dict[str, str]()
@@ -101,8 +100,9 @@ def _enter(one: Distributed, entered: Entered, extras: Mapping[str, Any]) -> int
 def _agreed(place: Place, root: Path, passed_over: Mapping[str, str]) -> Found:
     """Rank 0 looks, and tells the others over the board; what was `passed_over` could not be loaded."""
     wire: Wire = place.wire
-    count = place.kept[_LOADS] = place.kept.get(_LOADS, 0) + 1
-    key = f"checkpoint to load/{count}"
+    context = checkpoint_context(place)
+    context.loads += 1
+    key = f"checkpoint to load/{context.loads}"
     if wire.rank == 0:
         found = choose(root, passed_over)
         wire.board.set(key, json.dumps(vars(found)).encode())

@@ -13,28 +13,25 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.data.loader import BOUNDARIES
+from quorate.data.context import data_context
 from quorate.train.checkpoint import generators
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.host_memory import HostMemory
 from quorate.train.checkpoint.parts import check_state, own_file, shared_files
 from quorate.train.checkpoint.tensor_file import FileOutput, Open
 from quorate.train.checkpoint.trained import Distributed, Trained, trained
-from quorate.train.checkpoint.writer import Part, Tell, claims, write
+from quorate.train.checkpoint.writer import Part, claims, write
 from quorate.wire.current import Place
 
 CHECKPOINTS = "checkpoints"
 """Where in a run's folder they are."""
-ROOT = "checkpoints folder"
-"""The key in `Place.kept` of the folder in which this run's checkpoints are."""
-TELL = "tell"
-"""The key in `Place.kept` of what shows a sentence to the user; without it nothing is shown."""
-_KEPT = "saving"
 _REPEATS = 1024
 """Each call of `save` under rounds counts so many, so that one that came to nothing can be asked for again."""
 
@@ -62,7 +59,7 @@ class Saving:
         self.refused: frozenset[str] = frozenset()
         """Checkpoints that were found damaged."""
         self.opened: Open = FileOutput
-        place.kept.setdefault(BOUNDARIES, []).append(self.boundary)
+        data_context(place).boundaries.append(self.boundary)
         place.leaving.append(self.flush)
 
     @property
@@ -109,13 +106,13 @@ class Saving:
                 worker.rested()
 
     def _root(self) -> Path:
-        root = self._place.kept.get(ROOT)
+        root = checkpoint_context(self._place).root
         if root is None:
             raise ConfigurationError(
                 "this run keeps no records, so there is no folder for its checkpoints; start it with quorate run, or "
                 "join with quorate.join(records=True)"
             )
-        return Path(root)
+        return root
 
     def _moment(self) -> int:
         """A number for the state as it is now, the same on all workers that step together."""
@@ -215,7 +212,7 @@ class Saving:
             step, in_rounds = self._step_of(found.ordered[0])
             shared = {"step": step + self.offset, "round": step if in_rounds else None, "optimizers": about}
         self._memory.end()
-        tell: Tell = self._place.kept.get(TELL, _silently)
+        tell = checkpoint_context(self._place).tell or _silently
         mine = part(files=files, shared=shared)
         self._writing = wire.spawn(lambda channel: write(mine, channel.board, tell), "checkpoint")
 
@@ -243,13 +240,20 @@ class Saving:
             writing.wait()
 
 
+@dataclass
+class _Own:
+    """One of each worker."""
+
+    saving: Saving | None = None
+
+
 def _silently(sentence: str) -> None:
     """Nobody is there to be told."""
 
 
 def saving(place: Place) -> Saving:
     """That of the worker of `place`; made before anything that has to be done first at its leaving."""
-    found: Saving | None = place.kept.get(_KEPT)
-    if found is None:
-        found = place.kept[_KEPT] = Saving(place)
-    return found
+    own = place.context(_Own)
+    if own.saving is None:
+        own.saving = Saving(place)
+    return own.saving

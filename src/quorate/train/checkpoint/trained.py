@@ -10,17 +10,11 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
-from quorate.train.step_times import TIMERS, StepTimer
+from quorate.train.step_times import timing
 from quorate.wire.current import Place
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker
-
-_KEPT = "trained"
-
-
-ENTERED = "entered"
-"""The key in `Place.kept` of what a worker that joined was given for its `load`."""
 
 
 @dataclass
@@ -80,6 +74,8 @@ class Trained:
 
     optimizers: dict[str, Distributed] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
+    entered: Entered | None = None
+    """What a worker that joined was given for its `load`."""
 
     def add(self, one: Distributed) -> None:
         """Another optimizer was distributed."""
@@ -113,8 +109,7 @@ class Trained:
 
 def trained(place: Place) -> Trained:
     """Of the worker of `place`."""
-    found: Trained = place.kept.setdefault(_KEPT, Trained())
-    return found
+    return place.context(Trained)
 
 
 def set_steps(place: Place, one: Distributed, step: int, rounds: int) -> None:
@@ -122,8 +117,7 @@ def set_steps(place: Place, one: Distributed, step: int, rounds: int) -> None:
     one.steps = step
     if one.worker is not None:
         one.worker.step = step
-    timers: list[StepTimer] = place.kept.get(TIMERS, [])
-    for timer in timers:
+    for timer in timing(place).timers:
         if timer.name == one.name:
             timer.steps, timer.rounds = step, rounds
             timer.set_out_again()

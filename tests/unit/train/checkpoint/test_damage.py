@@ -16,6 +16,7 @@ import torch
 import quorate
 from quorate.core.errors import CheckpointError
 from quorate.launch.worker.world import World
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.folder import MANIFEST, complete_ones, verify
 from quorate.train.checkpoint.loading import choose
 from quorate.train.checkpoint.saving import saving
@@ -191,7 +192,7 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root:
     told: list[str] = []
 
     def task(world: World) -> Any:
-        current.here().kept["tell"] = told.append
+        checkpoint_context(current.here()).tell = told.append
         return train(world, 9, saves=saves)
 
     def saves(rank: int, step: int) -> bool:

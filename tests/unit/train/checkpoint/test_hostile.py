@@ -15,9 +15,9 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import CheckpointError, PeerFailed
+from quorate.train.checkpoint.context import checkpoint_context
 from quorate.train.checkpoint.folder import MANIFEST
 from quorate.train.checkpoint.loading import choose
-from quorate.train.checkpoint.saving import ROOT
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.hostile_checkpoints import change_manifest, change_tree, inside, mutate, put
@@ -54,7 +54,7 @@ def outcomes(root: Path, name: str) -> list[Any]:
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join()
-            place.kept[ROOT] = root
+            checkpoint_context(place).root = root
             told = train(world, 9, strategy=name, **STRATEGIES[name])
             place.leave()
             return told

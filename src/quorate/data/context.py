@@ -1,0 +1,40 @@
+"""What the data of one worker's training depends on, beside what a script says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from quorate.data.limit import Limit
+from quorate.wire.current import Place
+
+
+@dataclass
+class DataContext:
+    """One of each worker; `data_context(place)` gives it."""
+
+    share: str | None = None
+    """What the launcher says instead of the script's `share`, for loaders that shuffle."""
+    seed: int = 0
+    """The run's."""
+    seat: int | None = None
+    """The rank whose place a worker has that joined."""
+    nobody_waits: bool = False
+    """Whether an optimizer was distributed by a strategy that does not wait for all workers in each step."""
+    needs_equal_shares: str | None = None
+    """The name of the baseline that cannot do with unequal numbers of batches."""
+    made: int = 0
+    """Loaders, so far."""
+    is_evaluating: bool = False
+    """Whether the worker is inside `world.evaluate()`."""
+    limit: Limit | None = None
+    """The end of the training by time."""
+    boundaries: list[Callable[[], object]] = field(default_factory=list)
+    """Called, in order, when a training loop asks a loader for its next batch: the step before has ended."""
+    rests: list[Callable[[], object]] = field(default_factory=list)
+    """Called, in order, when a loader that ends for all together has given its last batch before the others have."""
+
+
+def data_context(place: Place) -> DataContext:
+    """That of the worker."""
+    return place.context(DataContext)
