@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,13 +31,19 @@ class Module:
         inside = self.path.relative_to(PACKAGE).parts
         return inside[0] if len(inside) > 1 else ""
 
+    @cached_property
+    def names(self) -> list[tuple[int, str]]:
+        """Every dotted name that it imports or reaches, with its line: see `named`."""
+        return sorted(set(named(self.tree)))
 
-def modules(folder: Path = PACKAGE) -> list[Module]:
-    """Every Python file under `folder`, in order of path."""
+
+@cache
+def modules(folder: Path = PACKAGE) -> tuple[Module, ...]:
+    """Every Python file under `folder`, in order of path; read once."""
     paths = sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
     assert paths, f"no Python files under {folder}"
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    return [Module(path, text, ast.parse(text, path)) for path, text in zip(paths, texts, strict=True)]
+    return tuple(Module(path, text, ast.parse(text, path)) for path, text in zip(paths, texts, strict=True))
 
 
 def dotted(node: ast.expr) -> str:
@@ -76,6 +83,6 @@ def uses(module: Module, *banned: str) -> list[str]:
     """The places where a file names one of `banned`, or anything inside it, as `path:line names what`."""
     return [
         f"{module.place}:{line} names {name}"
-        for line, name in sorted(set(named(module.tree)))
+        for line, name in module.names
         if any(name == ban or name.startswith(f"{ban}.") for ban in banned)
     ]
