@@ -6,7 +6,7 @@
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
-#   make soak         300 real kills, interrupts and other faults, and what became of each run (some 10 minutes)
+#   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (some 20 minutes)
 #   make clean        remove what the commands above have made, .venv too
 
 PYTHON ?= python3
@@ -57,6 +57,7 @@ $(VENV)/.docs-installed: $(STAMP)
 
 soak: venv
 	@PYTHONPATH=src $(BIN)/python -m tests.soak --kills $(KILLS)
+	@$(BIN)/python -m pytest -q --times 12 --timeout 1200 tests/unit/cli/test_mutations.py
 
 clean:
 	rm -rf $(VENV) build dist docs/generated src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
     )
+    parser.addoption(
+        "--times", type=int, default=1, help="make random searches so many times as long, as `make soak` does"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,3 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Short(seconds))
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets())
+
+
+@pytest.fixture
+def times(pytestconfig: pytest.Config) -> int:
+    """How many times as long a random search is to be as in `make test`."""
+    found: int = pytestconfig.getoption("--times")
+    return found

@@ -23,7 +23,8 @@ from quorate.workloads import workloads
 from tests.support.made_records import make_comparison, make_run
 from tests.support.mutations import COMPARE, ENVIRONMENT, JUNK, OTHERS, RUN, alter_file, command_line
 
-COMMAND_LINES, FOLDERS, ENVIRONMENTS, SETTINGS, CONFIGS = 260, 100, 60, 60, 60
+COMMAND_LINES, FOLDERS, ENVIRONMENTS, SETTINGS, CONFIGS = 65, 50, 60, 60, 60
+"""`make soak` tries many times as many of the first two."""
 LONGEST_LINE = 2000
 
 
@@ -71,19 +72,19 @@ def check(words: list[str], capsys: pytest.CaptureFixture[str]) -> int:
     return int(status)
 
 
-def test_command_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused = 0
+def test_command_lines(folder: Path, capsys: pytest.CaptureFixture[str], times: int) -> None:
+    refused, count = 0, times * COMMAND_LINES
     make_run(folder / "done", steps=3, ranks=2)
-    for seed in range(COMMAND_LINES):
+    for seed in range(count):
         words = command_line(random.Random(seed), RUN + COMPARE + OTHERS)
         refused += check(words, capsys) == 2
         shutil.rmtree(folder / "runs", ignore_errors=True)
-    assert refused > COMMAND_LINES / 2, "most of them are wrong"
+    assert refused > count / 2, "most of them are wrong"
 
 
-def test_folders_of_records(folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_of_records(folder: Path, made: Path, capsys: pytest.CaptureFixture[str], times: int) -> None:
     refused = 0
-    for seed in range(FOLDERS):
+    for seed in range(times * FOLDERS):
         draw = random.Random(seed)
         is_comparison = draw.random() < 0.3
         place = folder / "w"
@@ -98,7 +99,7 @@ def test_folders_of_records(folder: Path, made: Path, capsys: pytest.CaptureFixt
         if is_comparison:
             verbs += [["compare", "--continue", "w", "--dry-run"], ["compare", "--continue", "w"]]
         refused += check(draw.choice(verbs), capsys) == 2
-    assert 0 < refused < FOLDERS
+    assert 0 < refused < times * FOLDERS
 
 
 def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
