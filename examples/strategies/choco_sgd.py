@@ -70,14 +70,14 @@ class ChocoSGD(Gossip):
         return x
 
     def step(self, worker: Worker) -> None:
-        worker.update(worker.gradient)  # line 2
+        worker.update(worker.gradient)  # x^(t+1/2)
         s, x = worker.state, worker.parameters.bare()
-        under_way = self.begin(worker, s.graph, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # lines 3 and 5
+        under_way = self.begin(worker, s.graph, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # q_i
         for peer, q in under_way.sent.items():
-            s.told[peer].add_(q)  # line 6
+            s.told[peer].add_(q)  # x^_i
         for peer, given in under_way.wait().items():
-            s.heard.setdefault(peer, x * 0.0).add_(given.x)
-            x.add_(s.heard[peer] - s.told[peer], self.gamma * given.weight)  # line 8
+            s.heard.setdefault(peer, x * 0.0).add_(given.x)  # x^_j
+            x.add_(s.heard[peer] - s.told[peer], self.gamma * given.weight)  # x^(t+1)
         worker.parameters = x
 
     def settle(self, worker: Worker) -> None:

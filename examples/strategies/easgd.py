@@ -4,7 +4,7 @@ Idea: Every worker takes steps of its own optimizer. Every tau-th (`sync_every`)
 beta / P of the way to the centre, and the centre goes a part `beta` of the way to the mean of all workers. Workers
 may explore: they are never made equal. The centre is what is evaluated, and the result.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every tau steps, after the step, not
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every tau steps, in the step, not
 overlapped; two copies of the parameters in memory. All wait for the slowest, every tau steps.
 
 When it loses: Against `local-sgd` where replicas have little to explore: the centre lags behind them.
@@ -63,10 +63,10 @@ class EASGD(Strategy):
         return State(centre=worker.parameters)
 
     def step(self, worker: Worker) -> None:
+        if worker.state.steps % self.sync_every == 0:  # at the parameters that the gradient was computed at
+            self.apply(worker, Mean(mean=worker.peers.mean(worker.parameters).wait()))
         worker.update(worker.gradient)
         worker.state.steps += 1
-        if worker.state.steps % self.sync_every == 0:
-            self.apply(worker, Mean(mean=worker.peers.mean(worker.parameters).wait()))
 
     def apply(self, worker: Worker, one: Mean) -> None:
         x, centre = worker.parameters, worker.state.centre

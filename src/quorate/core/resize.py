@@ -38,13 +38,13 @@ Resize = Callable[[str, Sequence[Any], int, int], Any]
 
 
 ADAPTED = "is adapted"
-"""The key in a field's metadata of whether `resumed` takes a list of another length."""
+"""The key in a field's metadata of whether `restored` takes a list of another length."""
 
 
 def kept(law: str, *, is_adapted: bool = False, **options: Any) -> Any:
     """A field of a strategy's state, with the law of what becomes of it in a world of another size.
 
-    With `is_adapted` a list may come back from a checkpoint with another length than it has at the start; `resumed`
+    With `is_adapted` a list may come back from a checkpoint with another length than it has at the start; `restored`
     sees to it.
     """
     if law not in LAWS:

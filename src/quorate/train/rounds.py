@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class WorkerRounds:
-    """Implements `core.strategy.RoundsOf`: the rounds of one optimizer's worker."""
+    """Implements `core.strategy.WorkerRounds`: the rounds of one optimizer's worker."""
 
     def __init__(
         self,

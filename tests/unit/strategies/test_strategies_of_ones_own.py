@@ -65,12 +65,10 @@ def test_easgd_is_the_equations_of_the_paper(size: int, evaluate_at: int | None)
     found = ways(size, 12, "easgd", evaluate_at, sync_every=3, beta=0.6)
     centre, x = torch.zeros(NUMEL, dtype=torch.float64), [torch.zeros(NUMEL, dtype=torch.float64)] * size
     for step in range(12):
-        x = [one - RATE * (one - target(rank)) for rank, one in enumerate(x)]
-        if step % 3 == 2:
-            alpha = 0.6 / size
-            before = [one.clone() for one in x]
-            x = [one - alpha * (one - centre) for one in x]
-            centre = centre + alpha * sum((one - centre for one in before), torch.zeros(NUMEL, dtype=torch.float64))
+        alpha = 0.6 / size if step % 3 == 0 else 0.0
+        before = x
+        x = [one - RATE * (one - target(rank)) - alpha * (one - centre) for rank, one in enumerate(x)]
+        centre = centre + alpha * sum((one - centre for one in before), torch.zeros(NUMEL, dtype=torch.float64))
         for rank in range(size):
             torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-14)
     for rank in range(size):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from quorate.core.errors import CheckpointError, ConfigurationError, QuorateError
 from quorate.data.resuming import go_on
@@ -205,3 +208,16 @@ def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[
             )
         check_extra(thing, kept, name)
         thing.load_state_dict(kept)
+        if isinstance(thing, LRScheduler):
+            _ask_for_rates(thing)
+
+
+def _ask_for_rates(scheduler: LRScheduler) -> None:
+    """Raise what `scheduler`, as it was just loaded, would raise in a later step; optimizers stay as they are."""
+    groups = scheduler.optimizer.param_groups
+    before = [dict(group) for group in groups]
+    with warnings.catch_warnings(), suppress(NotImplementedError):  # those made of others cannot be asked
+        warnings.simplefilter("ignore")  # that it was no step that asked
+        scheduler.get_lr()
+    for group, options in zip(groups, before, strict=True):
+        group.update(options)  # some write momenta as they are asked

@@ -153,6 +153,10 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
         at("extras", "scheduler", "_step_count", value=[1]),
         "what is kept of scheduler cannot be that of a One",
     ),
+    "scheduler that is over": (
+        at("extras", "scheduler", "total_steps", value=0),
+        "The specified number of total steps is 0",
+    ),
     "fifo": (_fifo, "rank-0.safetensors is no regular file"),
     "fifo manifest": (_manifest_fifo, "manifest.json is no regular file"),
     "folder": (_folder, "model.safetensors is no regular file"),
