@@ -27,8 +27,8 @@ def measure(repeats: int, folder: Path) -> dict[str, list[float]]:
     import torch
 
     import quorate
-    from quorate.train.checkpoint.context import checkpoint_context
-    from quorate.train.checkpoint.saving import saving
+    from quorate.checkpoint.context import checkpoint_context
+    from quorate.checkpoint.saving import saving
     from quorate.wire import current
 
     torch.set_num_threads(1)

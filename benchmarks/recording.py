@@ -28,7 +28,7 @@ def work(blocks: int) -> None:
     import torch
 
     import quorate
-    from quorate.train.step_times import timing
+    from quorate.observe.step_times import timing
     from quorate.wire import current
 
     torch.set_num_threads(1)
@@ -56,7 +56,7 @@ def work(blocks: int) -> None:
 def microseconds_a_step(repeats: int) -> list[float]:
     """What stopping the time of one step and writing its row costs the training thread, without any training."""
     from quorate.core.records import Recorder, records_of
-    from quorate.train.step_times import StepTimer, timing
+    from quorate.observe.step_times import StepTimer, timing
     from quorate.wire import current
     from quorate.wire.board import MemoryBoard
     from quorate.wire.metered import Meter

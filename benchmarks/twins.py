@@ -23,7 +23,7 @@ import readings
 import record
 from trainings import ALL_REDUCE, MAJORITY, QUORUM, SOLO, Runs, Setting, Side
 
-from quorate.train.backward import FORWARD_SHARE
+from quorate.observe.backward import FORWARD_SHARE
 
 SMALL = {"points": 4096, "features": 1024}
 STEPS = 12

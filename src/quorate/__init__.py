@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
-    from quorate.train.distributed import distribute as distribute
+    from quorate.train.distribute import distribute as distribute
 
 __all__ = ["World", "distribute", "join", "load", "log", "save", "shard"]
 
@@ -26,7 +26,7 @@ _PLACES = {
     "save": "quorate.launch.worker.checkpoints",
     "log": "quorate.launch.worker.recording",
     "World": "quorate.launch.worker.world",
-    "distribute": "quorate.train.distributed",
+    "distribute": "quorate.train.distribute",
     "shard": "quorate.data.sharding",
 }
 

@@ -10,7 +10,9 @@ import pytest
 
 from tests.architecture.tree import PACKAGE, Module, modules
 
-STILL_TIED = "quorate.train."
+STILL_TIED = tuple(
+    f"quorate.{room}." for room in ("train", "membership", "agreement", "checkpoint", "observe", "replica")
+)
 """Inside it files know each other through the worker they are parts of."""
 
 

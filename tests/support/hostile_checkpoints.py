@@ -11,9 +11,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from quorate.train.checkpoint.encoding import ABOUT
-from quorate.train.checkpoint.folder import MANIFEST
-from quorate.train.checkpoint.tensor_file import write_tensors
+from quorate.checkpoint.encoding import ABOUT
+from quorate.checkpoint.folder import MANIFEST
+from quorate.checkpoint.tensor_file import write_tensors
 
 _SEAL = "manifest_sha256"
 _VALUES: tuple[object, ...] = (

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.context import checkpoint_context
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld

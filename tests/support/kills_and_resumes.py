@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.saving import saving
+from quorate.checkpoint.tensor_file import FileOutput
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.saving import saving
-from quorate.train.checkpoint.tensor_file import FileOutput
 from quorate.wire import current
 from tests.support.processes import outcomes_real_world, run_real_world
 
@@ -98,7 +98,7 @@ def survive(kills: int, root: Path, *, strategy: str, size: int = 2, seed: int =
 
 
 def _steps_so_far(root: str, world: World) -> int:
-    from quorate.train.checkpoint.folder import complete_ones, verify
+    from quorate.checkpoint.folder import complete_ones, verify
 
     found = complete_ones(Path(root))
     return int(verify(found[0])["step"]) if found else 0

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from quorate.checkpoint.folder import verify
+from quorate.checkpoint.tensor_file import read_tensors
 from quorate.cli.main import main
 from quorate.core.durations import parse_trace
 from quorate.core.errors import ConfigurationError, QuorateError
-from quorate.train.checkpoint.folder import verify
-from quorate.train.checkpoint.tensor_file import read_tensors
 from quorate.wire.board_frames import BadFrame, read_frame
 from quorate.wire.failure import failure_in
 from quorate.wire.frames import Reader

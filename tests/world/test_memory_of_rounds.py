@@ -10,7 +10,7 @@ from torch import nn
 
 from quorate.core.contracts import Wire
 from quorate.launch.worker.join import join
-from quorate.train.distributed import distribute
+from quorate.train.distribute import distribute
 from quorate.wire import current
 from quorate.wire.real import shared
 from tests.support.processes import run_real

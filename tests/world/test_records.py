@@ -22,7 +22,7 @@ from quorate.core.records import Recorder, records_of, rows
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.world import World
-from quorate.train.step_times import timing
+from quorate.observe.step_times import timing
 from quorate.wire import current
 from quorate.wire.cost import all_reduce_bytes
 from tests.support.processes import run_real_world

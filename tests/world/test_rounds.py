@@ -16,7 +16,7 @@ import torch
 
 import quorate
 from quorate.launch.worker.world import World
-from quorate.train.beside import chosen_in
+from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from tests.support.processes import run_real_world
 from tests.world.loops import CASES

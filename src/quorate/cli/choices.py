@@ -31,11 +31,11 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
         raise ConfigurationError(f"--seconds {chosen.seconds:g}: a training lasts a number of seconds above 0")
     if chosen.imbalance is not None:
-        from quorate.train.imbalance import parse_imbalance
+        from quorate.inject.imbalance import parse_imbalance
 
         parse_imbalance(chosen.imbalance, seed=0, size=size)
     if chosen.pace is not None:
-        from quorate.train.pace import parse_pace
+        from quorate.inject.pace import parse_pace
 
         parse_pace(chosen.pace, seed=0, size=size)
 

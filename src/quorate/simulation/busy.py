@@ -8,8 +8,8 @@ from typing import Protocol
 
 from quorate.core.draws import mixed
 from quorate.core.durations import FORWARD_SHARE, Constant, Durations
-from quorate.train.imbalance import Imbalance
-from quorate.train.pace import Pace
+from quorate.inject.imbalance import Imbalance
+from quorate.inject.pace import Pace
 
 _STREAM = 0xB10C
 

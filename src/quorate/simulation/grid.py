@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quorate.core.durations import Durations
 from quorate.core.errors import ConfigurationError
+from quorate.inject.imbalance import parse_imbalance
+from quorate.inject.pace import Pace, parse_pace
 from quorate.simulation.busy import Busy, Modelled
 from quorate.simulation.links import Links
 from quorate.simulation.models import Times
 from quorate.simulation.played import Case, Watch
-from quorate.train.imbalance import parse_imbalance
-from quorate.train.pace import Pace, parse_pace
 
 if TYPE_CHECKING:
     from quorate.simulation.calibrated import Calibration

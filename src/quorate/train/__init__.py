@@ -1,1 +1,1 @@
-"""One replica at work: the user's optimizer made to agree, and what happens at the end of a backward pass."""
+"""The training loop around a strategy: `distribute`, what happens in a step, and pauses of all workers."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
-from quorate.train.updating import has_gradient
+from quorate.replica.updating import has_gradient
 
 if TYPE_CHECKING:
     from quorate.train.worker import OptimizerWorker

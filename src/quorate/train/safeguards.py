@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
+from quorate.observe.digests import Digests
+from quorate.observe.finite import Finite, OnNonfinite, check_policy
+from quorate.observe.stopping import leave, stop_of
 from quorate.reducers.outliving import Outliving
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.saving import saving
-from quorate.train.digests import Digests
-from quorate.train.finite import Finite, OnNonfinite, check_policy
-from quorate.train.stopping import leave, stop_of
-from quorate.train.weights import Weight, check_weight
+from quorate.train.step_weight import Weight, check_weight
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
 

@@ -11,33 +11,33 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from quorate.agreement.means import Agreement
+from quorate.agreement.neighbours import NeighboursOf
+from quorate.agreement.rounds import WorkerRounds
 from quorate.buckets.flat import pack, unpack
+from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
+from quorate.membership.same_call import call_of
+from quorate.membership.survivors import Losses, agree_on_buffers, level, outlive
+from quorate.observe.backward import listeners
+from quorate.observe.pacing import injected
+from quorate.observe.step_times import StepTimer
+from quorate.replica.options import put_options
+from quorate.replica.outer_optimizer import updater
+from quorate.replica.plain_step import agreed_closure, check_closure, plain_step
+from quorate.replica.replica import Own
+from quorate.replica.updating import has_gradient, standing_at, with_gradient
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
-from quorate.train.agreement import Agreement
-from quorate.train.backward import listeners
-from quorate.train.checkpoint.saving import saving
 from quorate.train.edits import Edits
-from quorate.train.entering import admit, begin, compare, connect, enter, met
-from quorate.train.neighbours import NeighboursOf
-from quorate.train.options import put_options
-from quorate.train.outer import updater
-from quorate.train.outliving import Losses, agree_on_buffers, level, outlive
-from quorate.train.own_replica import Own
-from quorate.train.own_steps import arrange_anew, group_came, leaves_out_own, trained_in_order
-from quorate.train.pacing import injected
-from quorate.train.plain_step import agreed_closure, check_closure, plain_step
-from quorate.train.rounds import WorkerRounds
+from quorate.train.joining import admit, begin, compare, connect, enter, met
+from quorate.train.relayout import arrange_anew, group_came, leaves_out_own, trained_in_order
 from quorate.train.safeguards import Safeguards, Watched
-from quorate.train.same_call import call_of
-from quorate.train.step_times import StepTimer
-from quorate.train.updating import has_gradient, standing_at, with_gradient
-from quorate.train.weights import StepWeight
+from quorate.train.step_weight import StepWeight
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
 

@@ -59,5 +59,5 @@ def test_the_summary_says_the_numbers(name: str) -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    code = "import quorate.train.imbalance, quorate.train.pace, sys; sys.exit('torch' in sys.modules)"
+    code = "import quorate.inject.imbalance, quorate.inject.pace, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})

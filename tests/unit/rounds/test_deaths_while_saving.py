@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.folder import complete_ones, read_manifest, verify
 from quorate.core.contracts import Wire
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.folder import complete_ones, read_manifest, verify
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld

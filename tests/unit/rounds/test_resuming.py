@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.encoding import ABOUT, decoded
+from quorate.checkpoint.folder import complete_ones, verify
+from quorate.checkpoint.parts import rank_file
+from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
 from quorate.rounds.pending import Ledger
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.encoding import ABOUT, decoded
-from quorate.train.checkpoint.folder import complete_ones, verify
-from quorate.train.checkpoint.parts import rank_file
-from quorate.train.checkpoint.tensor_file import read_tensors
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld

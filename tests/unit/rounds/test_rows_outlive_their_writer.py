@@ -9,8 +9,8 @@ import pytest
 
 from quorate.core.records import Recorder, records_of
 from quorate.launch.worker.world import World
+from quorate.observe.step_times import timing
 from quorate.report.reading.run import read_run
-from quorate.train.step_times import timing
 from quorate.wire import current
 from quorate.wire.faulty import Faulty
 from tests.unit.rounds.test_deaths import Plan, Told, planned

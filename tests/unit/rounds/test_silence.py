@@ -12,10 +12,10 @@ import torch
 import quorate
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.observe.backward import listeners
 from quorate.rounds.progress import Progress
 from quorate.rounds.terms import Agreed
 from quorate.train import worker as worker_module
-from quorate.train.backward import listeners
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from tests.unit.rounds.test_laws import Told, net, run, sgd, speeds, train

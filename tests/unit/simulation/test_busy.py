@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quorate.core.durations import FORWARD_SHARE, Constant
+from quorate.inject.imbalance import parse_imbalance
+from quorate.inject.pace import parse_pace
 from quorate.simulation.busy import Modelled, Recorded
-from quorate.train.imbalance import parse_imbalance
-from quorate.train.pace import parse_pace
 
 
 def test_without_anything_it_is_the_compute_time() -> None:

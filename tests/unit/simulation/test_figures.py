@@ -8,12 +8,12 @@ import pytest
 
 from quorate.core.durations import Constant, Trace
 from quorate.core.errors import ConfigurationError
+from quorate.inject.imbalance import parse_imbalance
 from quorate.simulation.busy import Modelled
 from quorate.simulation.figures import Figures, figures_of, quantile
 from quorate.simulation.links import links_from
 from quorate.simulation.models import known, times_of
 from quorate.simulation.played import Case, Played
-from quorate.train.imbalance import parse_imbalance
 
 FREE = "0:1e30"
 """A network that costs nothing."""

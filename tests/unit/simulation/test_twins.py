@@ -14,7 +14,7 @@ from quorate.simulation.busy import Modelled
 from quorate.simulation.links import Links
 from quorate.simulation.models import known, times_of
 from quorate.simulation.played import Case, Played
-from quorate.train.distributed import distribute
+from quorate.train.distribute import distribute
 from quorate.wire import current
 from quorate.wire.virtual.compute import Sampled
 from quorate.wire.virtual.network import Network

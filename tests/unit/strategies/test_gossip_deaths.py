@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
 from quorate.core.contracts import Wire
-from quorate.train.checkpoint.context import checkpoint_context
 from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld

@@ -15,9 +15,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
+from quorate.observe.step_times import timing
+from quorate.replica.outer_optimizer import updater
 from quorate.strategies.parts.local_steps import every
-from quorate.train.outer import updater
-from quorate.train.step_times import timing
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.local_trainings import (

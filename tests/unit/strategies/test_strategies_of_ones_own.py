@@ -13,7 +13,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.join import join
 from quorate.strategies import strategies
-from quorate.train.distributed import distribute
+from quorate.train.distribute import distribute
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import EXAMPLES

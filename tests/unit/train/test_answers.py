@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from quorate.agreement.answers import OfTheLiving
 from quorate.core.contracts import Message
 from quorate.core.errors import PeerFailed
-from quorate.train.answers import OfTheLiving
 
 
 class Answer:

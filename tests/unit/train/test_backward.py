@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from quorate.train.backward import listeners
+from quorate.observe.backward import listeners
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 

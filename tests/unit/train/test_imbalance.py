@@ -11,7 +11,7 @@ import pytest
 
 from quorate.core.batch_times import Batches, traces
 from quorate.core.errors import ConfigurationError
-from quorate.train.imbalance import parse_imbalance
+from quorate.inject.imbalance import parse_imbalance
 
 
 def table(text: str, *, seed: int = 0, size: int = 4, steps: int = 400, base: float = 1.0) -> list[list[float]]:

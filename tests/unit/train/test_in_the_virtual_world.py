@@ -12,9 +12,9 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.core.strategy import Strategy, Worker
 from quorate.launch.worker.join import join
+from quorate.observe.backward import FORWARD_SHARE
 from quorate.strategies import strategies
-from quorate.train.backward import FORWARD_SHARE
-from quorate.train.distributed import distribute
+from quorate.train.distribute import distribute
 from quorate.wire import current
 from quorate.wire.metered import Metered
 from quorate.wire.virtual.compute import Constant

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from quorate.agreement.incoming import TAG, Incoming
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.neighbours import Books
 from quorate.core.vectors import Flat
-from quorate.train.incoming import TAG, Incoming
 from quorate.wire.virtual.world import VirtualWorld
 
 LAYOUT = layout_of([("x", torch.zeros(2))])

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from quorate.agreement.graph_members import Members
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.train.members import Members
 from quorate.wire.failure import let_outlive
 from quorate.wire.virtual.world import VirtualWorld
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.train.imbalance import parse_imbalance
-from quorate.train.pace import parse_pace
+from quorate.inject.imbalance import parse_imbalance
+from quorate.inject.pace import parse_pace
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quorate
+from quorate.agreement import means as agreement
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
-from quorate.train import agreement
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld

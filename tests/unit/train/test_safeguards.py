@@ -11,9 +11,9 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Diverged, NotFinite, Stopped
-from quorate.train.digests import digest
-from quorate.train.finite import is_finite, seems_finite
-from quorate.train.stopping import INTERRUPTED, RETRY, stop_of
+from quorate.observe.digests import digest
+from quorate.observe.finite import is_finite, seems_finite
+from quorate.observe.stopping import INTERRUPTED, RETRY, stop_of
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.train.outliving import Losses
+from quorate.membership.survivors import Losses
 
 
 def told(rank: int, gone: frozenset[int], *joined: tuple[int, ...]) -> list[dict[str, Any]]:

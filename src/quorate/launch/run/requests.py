@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quorate.core.contracts import Board
-from quorate.train.stopping import INTERRUPTED, RETRY
+from quorate.observe.stopping import INTERRUPTED, RETRY
 
 ASKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """What asks a process to end: Ctrl-C; a scheduler that wants its place; a closed terminal; Slurm's early warning."""

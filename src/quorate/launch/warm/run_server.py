@@ -33,7 +33,7 @@ IMPORTED = (
     "quorate.core.settings",
     "quorate.launch.worker.join",
     "quorate.launch.virtual.run",
-    "quorate.train.distributed",
+    "quorate.train.distribute",
     "quorate.data.sharding",
 )
 """What nearly every training imports, if it is there."""

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.loading import load as load_here
+from quorate.checkpoint.saving import CHECKPOINTS, saving
 from quorate.core.telling import tell
 from quorate.launch.run.folder import run_folder, usual_name, write_run
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.loading import load as load_here
-from quorate.train.checkpoint.saving import CHECKPOINTS, saving
 from quorate.wire import current
 from quorate.wire.current import Place
 

@@ -27,9 +27,9 @@ from quorate.launch.worker.recording import flush_records
 from quorate.launch.worker.script_line import script_line
 from quorate.launch.worker.signals import attend
 from quorate.launch.worker.stack_report import report_quietly
-from quorate.train.beside import chosen_in
-from quorate.train.step_times import timing
-from quorate.train.stopping import stop_of
+from quorate.observe.step_times import timing
+from quorate.observe.stopping import stop_of
+from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from quorate.wire.failure import (
     GONE,

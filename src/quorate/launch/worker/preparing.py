@@ -10,12 +10,12 @@ import torch
 from quorate.core.draws import mixed
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
+from quorate.inject.imbalance import parse_imbalance
+from quorate.inject.pace import parse_pace
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.baselines import baselines
-from quorate.train.beside import chosen_in
-from quorate.train.imbalance import parse_imbalance
-from quorate.train.pace import parse_pace
-from quorate.train.pacing import Pacing, injected
+from quorate.observe.pacing import Pacing, injected
+from quorate.train.chosen import chosen_in
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
@@ -19,9 +21,7 @@ from quorate.data.context import data_context
 from quorate.launch.run.folder import run_folder, usual_name, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.tensorboard import event_files
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.saving import CHECKPOINTS
-from quorate.train.step_times import timing
+from quorate.observe.step_times import timing
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire

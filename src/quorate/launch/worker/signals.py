@@ -20,7 +20,7 @@ from quorate.core.errors import QuorateError, Stopped
 from quorate.core.telling import tell
 from quorate.launch.run import requests
 from quorate.launch.worker import stack_report
-from quorate.train.stopping import INTERRUPTED, stop_of
+from quorate.observe.stopping import INTERRUPTED, stop_of
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 

@@ -20,7 +20,7 @@ from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError, ranks_in_words
 from quorate.core.telling import tell
 from quorate.launch.run import requests
-from quorate.train.step_times import timing
+from quorate.observe.step_times import timing
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from quorate.core.contracts import Board
-from quorate.train.rest import waiting
+from quorate.train.pauses import waiting
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 from quorate.wire.store import BoardStore

@@ -13,14 +13,14 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 
+from quorate.agreement.equal_replicas import widened
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.data.context import data_context
-from quorate.train.mean_model import at_the_mean, at_the_own, differ
-from quorate.train.outliving import survivors
-from quorate.train.replicas import widened
-from quorate.train.rest import agree_on_buffers, come_back, go_away, rest, waiting
-from quorate.train.step_times import timing
+from quorate.membership.survivors import survivors
+from quorate.observe.step_times import timing
+from quorate.train.pause_models import at_the_mean, at_the_own, differ
+from quorate.train.pauses import agree_on_buffers, come_back, go_away, rest, waiting
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order

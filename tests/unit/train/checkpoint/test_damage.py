@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.folder import MANIFEST, complete_ones, verify
+from quorate.checkpoint.loading import choose
+from quorate.checkpoint.saving import saving
+from quorate.checkpoint.tensor_file import FileOutput
 from quorate.core.errors import CheckpointError
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.folder import MANIFEST, complete_ones, verify
-from quorate.train.checkpoint.loading import choose
-from quorate.train.checkpoint.saving import saving
-from quorate.train.checkpoint.tensor_file import FileOutput
 from quorate.wire import current
 from tests.support.kept_trainings import in_world, train
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import quorate
+from quorate.checkpoint.folder import complete_ones
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.folder import complete_ones
 from tests.support.kept_trainings import Told, dataset, in_world, net, told, train
 
 STEPS = 17

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from quorate.train.checkpoint.folder import complete_ones
+from quorate.checkpoint.folder import complete_ones
 from tests.support.kept_trainings import Told, in_world, train
 
 STEPS = 17

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import quorate
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.folder import MANIFEST
+from quorate.checkpoint.loading import choose
 from quorate.core.contracts import Wire
 from quorate.core.errors import CheckpointError, PeerFailed
-from quorate.train.checkpoint.context import checkpoint_context
-from quorate.train.checkpoint.folder import MANIFEST
-from quorate.train.checkpoint.loading import choose
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.hostile_checkpoints import change_manifest, change_tree, inside, mutate, put

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import quorate
+from quorate.checkpoint.folder import complete_ones
 from quorate.launch.worker.world import World
-from quorate.train.checkpoint.folder import complete_ones
 from tests.support.kept_trainings import in_world
 
 

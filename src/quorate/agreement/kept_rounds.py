@@ -1,0 +1,98 @@
+"""Rounds in a checkpoint: the newest round that was applied, and what no round up to it has taken in.
+
+The law of pending gradients: the sum over all workers is kept, weights and all. In a world of another size the old
+workers' are dealt out in turn, each to one new worker; a contribution counts as much as any other of the new world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from quorate.checkpoint.vectors import FLAT, flat_from, flats_as_parts
+from quorate.core.resize import dealt
+from quorate.core.vectors import Layout
+from quorate.rounds.pending import Entry, Kept, Ledger
+
+if TYPE_CHECKING:
+    from quorate.rounds.rounds import Rounds
+
+
+def kept_of(rounds: Rounds, size: int) -> dict[str, Any]:
+    """What one worker keeps of its rounds; vectors are not copied."""
+    kept = rounds.keep()
+    return {
+        "number": kept.number,
+        "best_step": kept.best_step,
+        "best_options": kept.best_options,
+        "step": kept.step,
+        "options": kept.options,
+        "ledger": dataclasses.asdict(kept.ledger),
+        "entries": [
+            {
+                "version": entry.version,
+                "weight": entry.weight,
+                "count": entry.count,
+                "vector": flats_as_parts(entry.vector),
+            }
+            for entry in kept.entries
+        ],
+        "settings": kept.settings,
+        "request": kept.request,
+        "workers": size,
+    }
+
+
+def restore(rounds: Rounds, layout: Layout, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
+    """Let the rounds of worker `rank` of `size` go on from what the old workers kept; returns what is to be said."""
+    past, first = len(olds), olds[0]
+    assert len({old["number"] for old in olds}) == 1, "every worker is kept as it is after the same round"
+    mine = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
+    ledger = Ledger()
+    for old in mine:
+        for name, value in old["ledger"].items():
+            setattr(ledger, name, getattr(ledger, name) + value)
+    whole = first.get("workers", past)  # of which some may have died
+    entries = [_entry(entry, layout, whole, size) for old in mine for entry in old["entries"]]
+    own: dict[str, Any] = olds[rank] if rank < past else {"step": 0, "options": None}
+    rounds.restore(
+        Kept(
+            number=first["number"],
+            best_step=first["best_step"],
+            best_options=first["best_options"],
+            step=own["step"],
+            options=own["options"],
+            ledger=ledger,
+            entries=_joined(entries),
+            settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
+            request=first.get("request", -1),
+        )
+    )
+    count = sum(entry["count"] for old in olds for entry in old["entries"])
+    if past == size or not count:
+        return []
+    return [f"{count} gradients that were pending are dealt out again, none is lost"]
+
+
+def _entry(kept: dict[str, Any], layout: Layout, past: int, size: int) -> Entry:
+    """A contribution holds its gradient divided by the number of workers, which may be another one now."""
+    parts = kept["vector"][FLAT]
+    vector = flat_from(parts, layout)
+    if past != size:
+        vector.mul_(past / size)
+        about = parts[-1][:-past]  # the rest is of each rank
+        vector.header[: about.numel()].copy_(about)
+    return Entry(kept["version"], kept["weight"], vector, kept["count"])
+
+
+def _joined(entries: Sequence[Entry]) -> list[Entry]:
+    """At most one entry for each version, in order."""
+    found: dict[int, Entry] = {}
+    for entry in entries:
+        there = found.setdefault(entry.version, entry)
+        if there is not entry:
+            there.vector = there.vector + entry.vector
+            there.weight += entry.weight
+            there.count += entry.count
+    return [found[version] for version in sorted(found)]

@@ -1,0 +1,274 @@
+"""One optimizer's exchanges along the edges of a graph, and its questions to single workers."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from quorate.agreement.answers import Answers
+from quorate.agreement.exchanges import Coded, Exchange, read
+from quorate.agreement.graph_members import Members
+from quorate.agreement.hosts import hosts_of
+from quorate.agreement.incoming import TAG, Incoming
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request, mass_of_the_dead
+from quorate.core.telling import tell
+from quorate.core.topology import Edge
+from quorate.core.vectors import Flat, Layout
+from quorate.membership.survivors import survivors
+from quorate.observe.step_times import Timed
+from quorate.strategies.parts.push_sum import PushSum
+
+if TYPE_CHECKING:
+    from quorate.agreement.means import Agreement
+    from quorate.train.worker import OptimizerWorker
+    from quorate.wire.current import Place
+    from quorate.wire.survivors import Survivors
+
+
+class NeighboursOf:
+    """Implements `core.neighbours.Neighbours` for one worker, over channels of its wire.
+
+    Cost of an exchange: one message of all parameters along each edge; on one host they lie in shared memory, and are
+    not copied for each receiver. Going away costs a small message to every other worker, and coming together one from
+    each, so that nothing is in flight then; where the others go on when a worker dies, as much again to agree on where
+    they are.
+    """
+
+    def __init__(self, worker: OptimizerWorker, place: Place) -> None:
+        self.rank, self.size = worker.rank, worker.size
+        self.round = -1
+        self.has_moments, self.codec = False, None
+        self.lock = threading.Lock()
+        self._worker, self._timer, self._place = worker, worker.timer, place
+        self._incoming: dict[int, Incoming] = {}
+        self._answers: Answers | None = None
+        self._has_ended = self._is_away = False
+        self._is_used = worker.strategy.is_gossip
+        self._late: list[Given] = []
+        """What was given to this worker in exchanges that it took no part in, when all rested last."""
+        self._rests = -1 if worker.wire.is_newcomer else 0
+        self._with_moments: dict[str, Layout] = {}
+        self._hosts: tuple[str, ...] | None = None
+        self.books = Books()
+        self.lost = 0.0
+        """Of what was given to this worker, what was lost on the way before all rested last."""
+        self.lost_with: dict[int, float] = {}
+        """With each of the dead, when all have rested: what it held, and what was under way to it or from it."""
+        self._began = defaultdict[int, float](lambda: 1.0)
+        """What each held when all rested last; who has joined since, 1."""
+
+    @cached_property
+    def _wire(self) -> Wire:
+        self.open()
+        return self._worker.wire.channel("neighbours")
+
+    def _layout(self) -> Layout:
+        """Of what is given: what means of all carry besides does not travel."""
+        own = self._worker.peers.layout
+        if not self.has_moments:
+            return own.bare
+        if own.digest not in self._with_moments:
+            self._with_moments[own.digest] = self._worker.replica.read(moments=True).layout.bare
+        return self._with_moments[own.digest]
+
+    def _read(self, message: Message) -> Flat:
+        """What another worker gave."""
+        return read(message.tensors, self._layout(), self.codec)
+
+    # -- core.neighbours.Neighbours
+
+    @cached_property
+    def _members(self) -> Members:
+        return Members(self._wire)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """See `core.neighbours.Neighbours`."""
+        return tuple(sorted(self._worker.peers.admission.members))
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """See `core.neighbours.Neighbours`."""
+        return self._wire.gone.union(self.lost_with) if self.lost_with else self._wire.gone
+
+    def members(self) -> tuple[int, ...]:
+        """See `core.neighbours.Neighbours`."""
+        return self._members.of(self.round + 1)
+
+    def open(self) -> None:
+        """See `core.neighbours.Neighbours`."""
+        self._is_used = True
+
+    def blank(self) -> Flat:
+        """See `core.neighbours.Neighbours`."""
+        return Flat.empty(self._layout(), self._wire.empty)
+
+    def hosts(self) -> tuple[str, ...]:
+        """See `core.neighbours.Neighbours`."""
+        if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
+            self._hosts = hosts_of(self._worker.wire)
+        return self._hosts
+
+    def exchange(
+        self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
+    ) -> Exchange:
+        """See `core.neighbours.Neighbours`."""
+        if self._is_away:
+            raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
+        self._timer.arrived()
+        self.round += 1
+        kept, gone = 0.0, self.gone
+        says: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
+        coded, sent = Coded(self.codec), dict[int, Flat]()
+        for peer, weight in to:
+            if peer == self.rank or peer in gone or self._from(peer).look():
+                kept += weight
+            else:
+                mine = x if isinstance(x, Flat) else x[peer]
+                tensors, sent[peer] = coded.of(mine)
+                given = Given(mine, weight, tuple(scalars), self.round)
+                says |= {"weight": weight, "before": self.books.given[peer]}
+                self.books.given[peer] += given.mass
+                self._wire.send(Message(tensors, dict(says), shared=True), peer, TAG)
+        keeps = x if isinstance(x, Flat) else x.get(self.rank)
+        own = None if keeps is None else Given(coded.of(keeps)[1], kept, tuple(scalars), self.round, self.rank)
+        others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
+        return Exchange(self.rank, own, sent, others, self.round, self._timer)
+
+    def late(self) -> list[Given]:
+        """See `core.neighbours.Neighbours`."""
+        before, self._late = self._late, []
+        return before + [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
+
+    def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
+        """See `core.neighbours.Neighbours`."""
+        self._timer.arrived()
+        self.goes_on()
+        return Timed(self._task().ask(peer, name, x, header, self._rests), self._timer)
+
+    def serve(self, name: str, handler: Callable[[Request], None]) -> None:
+        """See `core.neighbours.Neighbours`."""
+        self._task().serve(name, handler)
+
+    # -- for the worker
+
+    def until_all(self, wait: Callable[[Sequence[Agreement]], None], *, ended: bool) -> None:
+        """Be away, and `wait` with all optimizers of this worker until all others are."""
+        everyone = self._worker.everyone()
+        for one in everyone:
+            one.neighbours._go_away(ended)
+        wait([one.peers for one in everyone if not one.has_rounds])
+        if self._is_used:
+            self._late = self._come_together()
+
+    def joins(self, at: tuple[int, int]) -> None:
+        """This worker has the replica of another one, whose `stands` was `at`."""
+        self.round, self._rests = at
+        self.goes_on()
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """The newest exchange, and how often all have rested."""
+        return self.round, self._rests
+
+    def goes_on(self) -> None:
+        """This worker computes (again), or has ended: it answers everyone."""
+        if self._answers is not None:
+            self._answers.go_on(math.inf if self._has_ended else self._rests)
+
+    def close(self) -> None:
+        """End the task that answers; nobody asks any more."""
+        if self._answers is not None:
+            self._answers.close()
+            self._answers = None
+
+    # -- inside
+
+    def _go_away(self, ended: bool) -> None:
+        """Tell all others that this worker begins no exchange until all have rested, or never again; once."""
+        if not self._is_used or self._is_away:
+            return
+        self._worker.strategy.drain(self._worker)
+        self._is_away, self._has_ended = True, ended
+        self.goes_on()
+        says = {"away": "ended" if ended else "rests", "round": self.round}
+        for peer in self.ranks:
+            if peer != self.rank:
+                self._wire.send(Message(header={**says, "before": self.books.given[peer]}), peer, TAG)
+
+    def _come_together(self) -> list[Given]:
+        """All are away: what was given to this worker in rounds that it took no part in. It may exchange again."""
+        late: list[Given] = []
+        others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
+        for other in others.values():
+            late += other.rest_of_it(ended=self._has_ended)
+        there = survivors(self._place)
+        if there is None:
+            self.round = max(self.round, *(other.reached for other in others.values()), -1)
+        else:
+            self._agree_with(there, others, late)
+        for other in others.values():
+            other.comes_back()
+        self._tell_of_losses()
+        self._is_away = self._has_ended
+        self._rests += 1
+        return late
+
+    def _agree_with(self, there: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
+        """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
+        says = {
+            "round": self.round,
+            "mass": self._worker.strategy.consensus(self._worker)[1] + sum(given.mass for given in late),
+            "balances": list(self.books.balances().items()),
+            "dead": [peer for peer, other in others.items() if other.is_dead],
+        }
+        found = {rank: one.header for rank, one in there.gather(Message(header=says), "rest").wait().items()}
+        self.round = max(int(one["round"]) for one in found.values())
+        dead = set(self.ranks).difference(found).union(*(one["dead"] for one in found.values()))
+        balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
+        for rank in sorted(dead.difference(self.lost_with)):
+            self.lost_with[rank] = mass_of_the_dead([rank], self._began, balances)
+            self.books.lost.pop(rank, None)
+            if self._travels and self._worker.losses.is_first:
+                tell(
+                    f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
+                    "mean is that of what is left\n"
+                )
+        self._began.update({rank: float(one["mass"]) for rank, one in found.items()})
+
+    @property
+    def _travels(self) -> bool:
+        """Whether replicas count differently, by weights that travel."""
+        return isinstance(self._worker.state, PushSum)
+
+    def _from(self, peer: int) -> Incoming:
+        if peer not in self._incoming:
+            self._incoming[peer] = Incoming(self._wire, peer, self._read, self.books)
+        return self._incoming[peer]
+
+    def _tell_of_losses(self) -> None:
+        """All have rested: what has not come by now never does. New books are begun."""
+        for peer, mass in sorted(self.books.lost.items()):
+            if mass > 0:
+                tell(
+                    f"quorate: of what rank {peer} gave to rank {self.rank}, a weight of {mass:.3g} was lost on the "
+                    "way; the mean is that of what is left\n"
+                )
+        self.lost += sum(self.books.lost.values())
+        self.books = Books()
+        for other in self._incoming.values():
+            other.books = self.books
+
+    def _task(self) -> Answers:
+        if self._answers is None:
+            self._answers = Answers(self._wire, self._layout, self._rests)
+        return self._answers
+
+
+_: type[Neighbours] = NeighboursOf

@@ -1,0 +1,257 @@
+"""Rounds as a strategy sees them through its worker: gradients go in, means and their options come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from quorate.agreement.headers import bad_in, header_of, put_bad, used_in
+from quorate.agreement.kept_rounds import kept_of, restore
+from quorate.agreement.round_rows import RoundRows
+from quorate.buckets.flat import pack
+from quorate.core.contracts import Work
+from quorate.core.errors import ConfigurationError
+from quorate.core.measured import Measured, Told
+from quorate.core.strategy import Mean
+from quorate.core.vectors import Flat, Layout
+from quorate.membership.replica_copy import adopt, capture
+from quorate.membership.survivors import survivors
+from quorate.observe.step_times import Timed
+from quorate.replica.options import options_of
+from quorate.rounds.log import Round
+from quorate.rounds.rounds import Rounds
+from quorate.rounds.terms import Agreed
+from quorate.wire.current import Place
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+
+class WorkerRounds:
+    """Implements `core.strategy.WorkerRounds`: the rounds of one optimizer's worker."""
+
+    def __init__(
+        self,
+        worker: OptimizerWorker,
+        model: Module,
+        place: Place,
+        agreed: Agreed,
+        clip_norm: float | None,
+        *,
+        measures: bool = False,
+    ) -> None:
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
+        self._worker, self._agreed, self._clip_norm, self._measures = worker, agreed, clip_norm, measures
+        self._model, self._place = model, place
+        self._has_called = False
+        self._mean: Flat | None = None
+        self._mean_held = 0
+        self._rows = RoundRows(worker)
+        self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
+        self._mean = None
+        self.rounds.lay_out(layout)
+
+    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
+        """See `core.strategy.WorkerRounds`."""
+        worker = self._worker
+        worker.timer.arrived()
+        # 1 for a step of full batches, so that dividing by the number of workers stays right
+        counts = (worker.weight if weight is None else weight) / worker.step_weight.full
+        with worker.timer.spending("encode"):
+            given = self._gradient(counts) if vector is None else self._packed(vector, counts)
+            work = self.rounds.contribute(
+                given,
+                weight=counts,
+                step=worker.step,
+                options=options_of(worker.optimizer),
+                waits=waits,
+                told=self._told(given) if self._measures and given is not None else None,
+            )
+        self._has_called = waits and work.is_called_for
+        return Timed(work, worker.timer)
+
+    def _told(self, given: Flat) -> list[float | None]:
+        """What goes with it: see `core.measured.Told`."""
+        timer = self._worker.timer
+        is_scaled = "found_inf" in self._worker.optimizer.__dict__
+        waited = timer.waited_before if self._has_called else None
+        return Told(timer.work, waited, None if is_scaled else timer.loss, _norm(given) ** 2).values
+
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """See `core.strategy.WorkerRounds`."""
+        self.rounds.agree(why=why, **settings)
+
+    def _packed(self, vector: Flat, weight: float) -> Flat:
+        """Its own memory, as rounds take it, with a header."""
+        worker = self._worker
+        packed = vector.times(weight / worker.size, self.rounds.blank())
+        packed.header.copy_(header_of(weight, [True] * len(worker.trained), packed.layout))
+        self._look(packed, packed.segments())
+        return packed
+
+    def _gradient(self, weight: float) -> Flat | None:
+        """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
+        worker = self._worker
+        own: dict[str, Any] = worker.optimizer.__dict__
+        is_finite = not float(own["found_inf"]) if "found_inf" in own else True
+        grads = [p.grad for p in worker.trained]
+        if not is_finite or all(grad is None for grad in grads):
+            return None
+        scale = own.get("grad_scale")
+        vector = self.rounds.blank()
+        share = weight / worker.size
+        pack(grads, vector, scale=share if scale is None else share / float(scale))
+        vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
+        self._look(vector, grads)
+        return vector
+
+    def _look(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
+        """Note in the header whether the numbers are finite."""
+        worker, finite = self._worker, self._worker.safeguards.finite
+        if finite.looks and not finite.sees(vector.parts):
+            finite.note([s.name for s in vector.layout.segments], grads)
+            put_bad(vector.header, worker.rank, worker.wire.most)
+
+    def completed(self) -> Iterator[Mean]:
+        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
+        for one in self.rounds.completed(in_step=True):
+            ready = self._ready(one)
+            if ready is not None:
+                yield ready
+                self._applied(ready)
+
+    def goes_away(self) -> None:
+        """See `Rounds.goes_away`."""
+        self.rounds.goes_away()
+
+    def is_back(self) -> None:
+        """Be where the others are by now."""
+        for one in self.rounds.is_back():
+            self._apply(one)
+
+    def enter(self) -> None:
+        """Join those that train: see `Rounds.enter`."""
+        for one in self.rounds.enter():
+            self._apply(one)
+
+    def settle(self, *, ended: bool) -> None:
+        """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
+        self.rounds.settle(ended=ended, apply=self._apply)
+        self._rows.look()
+
+    def _apply(self, one: Round) -> None:
+        ready = self._ready(one)
+        if ready is not None:
+            self._worker.strategy.apply(self._worker, ready)
+            self._applied(ready)
+
+    def _applied(self, ready: Mean) -> None:
+        worker = self._worker
+        if worker.differs:
+            worker.timer.rounds += 1  # local steps are none
+        else:
+            worker.safeguards.digests.look(ready.number)
+
+    def _ready(self, one: Round) -> Mean | None:
+        worker = self._worker
+        self._note(one)
+        if one.sum is None or one.weight <= 0:
+            return None  # applied by nobody
+        if worker.safeguards.leaves_out(bad_in(one.sum, worker.wire.most), one.number):
+            return None
+        divisor = one.live if self._agreed.divide_by == "world" else one.weight
+        factor = worker.size / divisor
+        worker.peers.used = used_in(one.sum, len(worker.trained))
+        of_sum = _norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
+        norm = factor * of_sum
+        if self._clip_norm is not None and norm > self._clip_norm:
+            factor *= self._clip_norm / (norm + 1e-6)
+        mine = sum(count for _, count in one.contributors.get(worker.rank, ()))
+        measured = _measured(one, of_sum**2) if self._measures else None
+        mean = one.sum.times(factor, self._own())
+        return Mean(mean=mean, mine=mine, options=one.options, measured=measured, number=one.number, norm=norm)
+
+    def _own(self) -> Flat:
+        """Where the optimizer may write as it likes: the round itself is the same memory for all."""
+        if self._mean is None or self._mean.holders() > self._mean_held:
+            self._mean = Flat.empty(self._worker.peers.layout)
+            self._mean.segments()
+            self._mean_held = self._mean.holders()
+        return self._mean
+
+    def _note(self, one: Round) -> None:
+        """Into the records: whose gradients, and how old."""
+        timer = self._worker.timer
+        timer.contributors = len(one.contributors)
+        mine = one.contributors.get(self._worker.rank)
+        if mine:
+            timer.staleness = max(staleness for staleness, _ in mine)
+        self._worker.losses.look()
+        self._worker.losses.joined(one.joined, one.number)
+        self._rows.applied(one)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether every round waits for all workers, so that all come to each step at the same round."""
+        return self._agreed.quorum == self._agreed.size
+
+    # -- checkpoints
+
+    @property
+    def version(self) -> int:
+        """The newest round this replica has applied."""
+        return self.rounds.version
+
+    def ask_for_save(self, request: int) -> None:
+        """Let a round be marked after which every worker saves; `request` grows from one to the next."""
+        self.rounds.ask_for_save(request)
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
+        return kept_of(self.rounds, self._worker.size)
+
+    def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
+        """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
+        worker = self._worker
+        return restore(self.rounds, worker.peers.layout, olds, worker.rank, worker.size)
+
+    # -- rounds.rounds.Replica
+
+    def reached(self, number: int, term: int, *, in_step: bool) -> bool:
+        return self._worker.saving.reached(number, term, in_step=in_step)
+
+    def boundary(self) -> None:
+        self._worker.saving.boundary()
+
+    def met(self, number: int, joined: Sequence[int]) -> None:
+        left = survivors(self._place)
+        if left is not None:
+            left.among([*range(self._worker.wire.size), *joined], number)
+
+    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
+        about, tensors = capture(self._worker, self._model, self._place if is_whole else None)
+        return {**about, "rows": self._rows.held}, tensors
+
+    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        adopt(self._worker, self._model, self._place, about, tensors)
+        self._rows.jumped(about["rows"])
+
+
+def _norm(vector: Flat) -> float:
+    """Euclidean, without the header."""
+    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in vector.segments()])))
+
+
+def _measured(one: Round, square: float) -> Measured:
+    gradients = sum(count for given in one.contributors.values() for _, count in given)
+    told = [(rank, Told(*values)) for rank, own in one.told.items() for values in own]
+    return Measured(one.number, one.quorum, gradients, told, square)

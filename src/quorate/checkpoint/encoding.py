@@ -1,0 +1,136 @@
+"""State as JSON beside tensors, so that nothing has to be pickled.
+
+JSON says null, booleans, numbers, text and lists as they are. Everything else is an object with one member, its mark:
+
+    {"tensor": "name"}          a tensor of the file, by name
+    {"tuple": [...]}            a tuple
+    {"dict": [[key, value]]}    a dict; keys are text or whole numbers
+    {"Counter": [[key, value]]} a collections.Counter (some schedulers have one)
+
+So a reader in plain torch is a function of one object, given to `json.loads` as its `object_hook`: see `decoded`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quorate.checkpoint.tensor_file import can_be_written
+from quorate.core.errors import CheckpointError, ConfigurationError
+
+ABOUT = "quorate"
+"""The key of a tensor file's metadata under which the JSON stands."""
+
+
+_DEEPEST = 100
+"""Lists, tuples and dicts inside each other: what is deeper could not be read again."""
+_LONGEST = 4096
+"""Bits of a whole number, for the same reason."""
+
+
+def check_tensor(name: str, x: Tensor) -> Tensor:
+    """`x`. Raises `ConfigurationError` for one that cannot be kept."""
+    if not can_be_written(x):
+        kind = x.dtype if x.layout is torch.strided else x.layout
+        raise ConfigurationError(f"quorate.save cannot keep {name} ({kind}): it is no dense tensor of usual numbers")
+    return x
+
+
+def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: int = 0) -> Any:
+    """`value` as JSON; `put(name, tensor)` is called for each of its tensors and says the name it is kept under.
+
+    Raises `ConfigurationError` naming the place of what cannot be kept: anything but None, booleans, numbers, text,
+    dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most.
+    """
+    if isinstance(value, Tensor):
+        return {"tensor": put(name, check_tensor(name, value).detach())}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | str | int | float):
+        return value if value is None or isinstance(value, bool | str) else _number(value, name)
+    if depth > _DEEPEST:
+        outermost = ".".join(name.split(".")[:2])
+        raise ConfigurationError(
+            f"quorate.save cannot keep {outermost}: it is more than {_DEEPEST} deep, or contains itself"
+        )
+    inside = partial(encoded, put=put, depth=depth + 1)
+    if isinstance(value, list):
+        return [inside(item, _inside(name, place)) for place, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [inside(item, _inside(name, place)) for place, item in enumerate(value)]}
+    if isinstance(value, Mapping):
+        pairs = [[_key(key, name), inside(item, _inside(name, key))] for key, item in value.items()]
+        return {"Counter" if isinstance(value, Counter) else "dict": pairs}
+    raise ConfigurationError(
+        f"quorate.save cannot keep {name}, which is a {type(value).__name__}; it keeps numbers, text, tensors, and "
+        "lists, tuples and dicts of these"
+    )
+
+
+def _inside(name: str, key: object) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def _number(value: int | float, name: str) -> int | float:
+    if isinstance(value, int) and value.bit_length() > _LONGEST:
+        raise ConfigurationError(f"quorate.save cannot keep {name}: it is a number of more than {_LONGEST} bits")
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _key(key: object, name: str) -> str | int:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int(_number(key, f"a key of {name}"))
+    raise ConfigurationError(f"quorate.save cannot keep {name}: it has the key {key!r}, and keys are text or integers")
+
+
+def decoded(text: str, tensors: Mapping[str, Tensor], *, prefix: str | None = None) -> Any:
+    """What `encoded` said; raises `CheckpointError` for anything else.
+
+    With `prefix`, the name that `encoded` was given, every tensor must stand under the name of its own place.
+    """
+    try:
+        return _plain(json.loads(text), tensors, prefix)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"what stands beside the tensors cannot be read: {error!r}") from None
+
+
+def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:
+    def inside(item: Any, key: object) -> Any:
+        return _plain(item, tensors, None if name is None else _inside(name, key))
+
+    if isinstance(value, list):
+        return [inside(item, place) for place, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    ((mark, held),) = value.items()
+    if mark == "tensor":
+        if name is not None and held != name and not re.fullmatch(re.escape(name) + r"#\d+", held):
+            raise ValueError(f"{name} is said to be the tensor {held}")
+        return tensors[held]
+    if mark == "tuple" and isinstance(held, list):
+        return tuple(inside(item, place) for place, item in enumerate(held))
+    if mark not in _DICTS or not isinstance(held, list):
+        raise ValueError(f"nothing is marked as {mark}")
+    found = {_key_of(key): inside(item, key) for key, item in held}
+    if len(found) != len(held):
+        raise ValueError(f"{name or 'a dict'} has a key twice")
+    return _DICTS[mark](found)
+
+
+def _key_of(key: Any) -> str | int:
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise TypeError(f"a key is {key!r}")
+    return key
+
+
+_DICTS: dict[str, Callable[[dict[str | int, Any]], Any]] = {"dict": dict, "Counter": Counter}

@@ -1,0 +1,176 @@
+"""The folder of one checkpoint: its name, when it is complete, and whether it holds what was written.
+
+    checkpoints/
+      step-00000200/      a checkpoint: only a complete one has such a name
+        manifest.json     written last: what it is, and SHA-256 and size of every other file
+        model.safetensors, optimizer.safetensors, strategy.safetensors
+        rank-0.safetensors, rank-1.safetensors, …
+      .writing-…/         one that is being written, or whose writing was cut off
+
+The manifest closes with the SHA-256 of its own text, so that a change in it is seen as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from quorate.checkpoint.schema import check_manifest
+from quorate.checkpoint.tensor_file import FileOutput, Open, Written, hash_file, sync_folder, write_file
+from quorate.core.errors import CheckpointError
+
+FORMAT = 1
+"""The version of everything that stands in such a folder."""
+MANIFEST = "manifest.json"
+KEPT = 2
+"""Complete checkpoints that stay."""
+_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
+_LARGEST_MANIFEST = 64 << 20
+_WRITING = ".writing-"
+_SEAL = "manifest_sha256"
+
+
+def being_written(root: Path, key: str) -> Path:
+    """Where the checkpoint `key` stands until it is complete."""
+    return root / f"{_WRITING}{key}"
+
+
+def complete_ones(root: Path) -> list[Path]:
+    """The complete checkpoints in `root`, the newest first."""
+    try:
+        found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found.sort(key=lambda one: (int(one[0][1]), int(one[0][2] or 1)), reverse=True)
+    return [path for _, path in found]
+
+
+def commit(
+    folder: Path, manifest: Mapping[str, Any], *, refused: frozenset[str] = frozenset(), opened: Open = FileOutput
+) -> Path:
+    """Make the checkpoint in `folder`, all of whose files are written and synced, a complete one; returns its place.
+
+    It gets no name of one that was `refused`. Raises `OSError`; until this returns there is nothing of it under a
+    complete one's name.
+    """
+    text = json.dumps({"format": FORMAT, **manifest}, indent=1)
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    write_file(folder / MANIFEST, [f'{text[:-2]},\n "{_SEAL}": "{seal}"\n}}\n'.encode()], opened)
+    sync_folder(folder)
+    final = _free_name(folder.parent, int(manifest["step"]), refused)
+    folder.rename(final)
+    sync_folder(folder.parent)
+    return final
+
+
+def _free_name(root: Path, step: int, refused: frozenset[str]) -> Path:
+    plain = root / f"step-{step:08d}"
+    path, count = plain, 1
+    while os.path.lexists(path) or path.name in refused:
+        count += 1
+        path = root / f"{plain.name}-{count}"
+    return path
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the manifest says. Raises `CheckpointError` for one that is missing, changed, or of a later version."""
+    _check_file(folder / MANIFEST, most=_LARGEST_MANIFEST)
+    try:
+        text = (folder / MANIFEST).read_bytes().decode()
+        said = json.loads(text)
+        version = said["format"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{MANIFEST} cannot be read: {error!r}") from None
+    if version != FORMAT and type(version) is int and version > FORMAT:
+        raise CheckpointError(f"it has the format {version}, and this version of quorate reads up to {FORMAT}")
+    body, _, seal = text.rpartition(f',\n "{_SEAL}": ')
+    closed = body + "\n}"
+    if version != FORMAT or seal != f'"{hashlib.sha256(closed.encode()).hexdigest()}"\n}}\n':
+        raise CheckpointError(f"{MANIFEST} has been changed: it does not match its own SHA-256")
+    found = check_manifest(said, MANIFEST, rank_file)
+    named = _NAME.fullmatch(folder.name)
+    if named and int(named[1]) != found["step"]:
+        raise CheckpointError(f"{MANIFEST} is of step {found['step']}, and the folder's name of another one")
+    return found
+
+
+def _check_file(path: Path, *, most: int | None = None) -> int:
+    """The size of a file. Raises `CheckpointError` for anything else of that name, which may never end, and for one
+    that is larger than it can be; nothing is opened."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.name} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path.name} is no regular file")
+    if most is not None and found.st_size > most:
+        raise CheckpointError(f"{path.name} has {found.st_size} bytes, and at most {most} can be")
+    return found.st_size
+
+
+def rank_file(rank: int) -> str:
+    """The name of the file of worker `rank`."""
+    return f"rank-{rank}.safetensors"
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The manifest, once every file has been found to be what was written. Cost: reading and hashing everything.
+
+    Raises `CheckpointError` that names the first file that is missing, cut off, changed, or exchanged for another.
+    """
+    manifest = read_manifest(folder)
+    for name, about in manifest["files"].items():
+        wanted = Written(about["sha256"], about["bytes"])
+        size = _check_file(folder / name)
+        try:
+            found = hash_file(folder / name) if size == wanted.bytes else None
+        except OSError as error:
+            raise CheckpointError(f"{name} cannot be read: {error.strerror}") from None
+        if found is None:
+            raise CheckpointError(f"{name} has {size} bytes, and {wanted.bytes} were written")
+        if found != wanted:
+            raise CheckpointError(f"{name} is not what was written: its SHA-256 differs from the manifest's")
+    return manifest
+
+
+def clean(root: Path, *, refused: frozenset[str] = frozenset()) -> None:
+    """Remove what was `refused`, and all complete ones but the newest two; what cannot be removed stays."""
+    there = complete_ones(root)
+    good = [path for path in there if path.name not in refused]
+    for path in [*(path for path in there if path.name in refused), *good[KEPT:]]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def clean_unfinished(root: Path, *, session: str | None = None, up_to: int = 0) -> None:
+    """Remove what was never completed: all of it, or of this `session` only what has a number `up_to` this one."""
+    try:
+        names = [path.name.removeprefix(_WRITING) for path in root.iterdir() if path.name.startswith(_WRITING)]
+    except FileNotFoundError:
+        return
+    for name in names:
+        theirs, _, rest = name.partition("-")
+        number = rest.partition(".")[0]
+        if theirs != session or (number.isdecimal() and int(number) <= up_to):
+            shutil.rmtree(being_written(root, name), ignore_errors=True)
+
+
+def versions() -> dict[str, str | None]:
+    """Of the libraries that wrote it."""
+
+    def version(package: str) -> str | None:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return {package: version(package) for package in ("quorate", "torch", "numpy", "safetensors")}

@@ -1,0 +1,64 @@
+"""An optimizer as it was: torch's own state, with the bits that `load_state_dict` would round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from quorate.checkpoint.participants import Distributed
+from quorate.checkpoint.schema import check_options
+from quorate.core.errors import CheckpointError
+
+_OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
+"""torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
+
+
+def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
+    """Let the optimizer load `kept`, in torch's format. Raises `CheckpointError` for that of another model.
+
+    torch casts state to the parameter's dtype: numbers that are kept in a wider one are put back as they were.
+    """
+    optimizer = one.optimizer
+    mine = [len(group["params"]) for group in optimizer.param_groups]
+    theirs = [len(group["params"]) for group in kept["param_groups"]]
+    if mine != theirs:
+        raise CheckpointError(
+            f"the checkpoint's optimizer has parameter groups of {theirs} parameters, and the script's of {mine}"
+        )
+    check_options(optimizer.param_groups, kept["param_groups"], "the options in the optimizer's file")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    _check_shapes(one, parameters, kept["state"])
+    groups = [{**mine, **theirs} for mine, theirs in zip(optimizer.param_groups, kept["param_groups"], strict=True)]
+    optimizer.load_state_dict({**kept, "param_groups": groups})  # what a later torch has in addition stays
+    numbers = [number for group in kept["param_groups"] for number in group["params"]]
+    for p, number in zip(parameters, numbers, strict=True):
+        state = kept["state"].get(number)
+        if isinstance(state, dict):
+            there = optimizer.state[p]
+            for key, value in state.items():
+                there[key] = _as_it_was(value, there.get(key))
+
+
+def _check_shapes(one: Distributed, parameters: Sequence[Tensor], state: Mapping[Any, Any]) -> None:
+    """What torch's own optimizers keep of a parameter is a number, or has its shape: they do not look themselves."""
+    kind = type(one.optimizer).__mro__[2]
+    if not kind.__module__.startswith("torch.optim.") or kind.__name__ in _OF_OTHER_SHAPES:
+        return
+    for number, p in enumerate(parameters):
+        kept = state.get(number, {})
+        for key, x in kept.items() if isinstance(kept, dict) else [("state", kept)]:
+            if isinstance(x, Tensor) and x.shape != p.shape and x.numel() != 1:
+                raise CheckpointError(
+                    f"{key} of parameter {number} has the shape {tuple(x.shape)}, not {tuple(p.shape)}"
+                )
+            if not isinstance(x, Tensor | int | float | None):
+                raise CheckpointError(f"{key} of parameter {number} of the optimizer is a {type(x).__name__}")
+
+
+def _as_it_was(kept: Any, loaded: Any) -> Any:
+    if not isinstance(kept, Tensor):
+        return loaded
+    device = loaded.device if isinstance(loaded, Tensor) else kept.device
+    return kept.to(device, copy=True)

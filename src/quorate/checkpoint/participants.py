@@ -1,0 +1,123 @@
+"""What a checkpoint is of: everything that was distributed, the loaders, and the objects a script has given besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.observe.step_times import timing
+from quorate.wire.current import Place
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+
+@dataclass
+class Entered:
+    """Of the worker whose replica it has copied."""
+
+    extras: dict[str, Any]
+    """States, by name."""
+    step: int
+    options: list[dict[str, Any]] = field(default_factory=list)
+    """Of each parameter group."""
+
+
+@dataclass(eq=False)
+class Distributed:
+    """One optimizer as it was given to `distribute`."""
+
+    name: str
+    """Of its channel."""
+    optimizer: Optimizer
+    model: Module
+    strategy: str | None
+    settings: Mapping[str, object]
+    worker: OptimizerWorker | None = None
+    """None where nobody has to agree, or somebody else sees to it."""
+    steps: int = 0
+    """Counted by a hook, where there is no worker."""
+
+    @property
+    def step(self) -> int:
+        """How many steps this worker has made."""
+        return self.steps if self.worker is None else self.worker.step
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The optimizer's, in its order."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether replicas differ between steps."""
+        return self.worker is not None and self.worker.differs
+
+    @property
+    def is_in_rounds(self) -> bool:
+        """Whether it agrees in rounds, and still does."""
+        return self.worker is not None and self.worker.has_rounds and not self.worker.finished
+
+    def stepped(self, *_: Any) -> None:
+        """What a hook calls, where there is no worker that counts."""
+        self.steps += 1
+
+
+@dataclass
+class Trained:
+    """All of one worker."""
+
+    optimizers: dict[str, Distributed] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
+    entered: Entered | None = None
+    """What a worker that joined was given for its `load`."""
+
+    def add(self, one: Distributed) -> None:
+        """Another optimizer was distributed."""
+        self.optimizers[one.name] = one
+        if one.worker is None:
+            one.optimizer.register_step_post_hook(one.stepped)
+
+    @property
+    def ordered(self) -> list[Distributed]:
+        """The optimizers in an order that is the same on all workers."""
+        return sorted(self.optimizers.values(), key=lambda one: (len(one.name), one.name))
+
+    @property
+    def first(self) -> Distributed:
+        """The one whose steps count."""
+        return next(iter(self.optimizers.values()))
+
+    def add_extras(self, extras: Mapping[str, Any]) -> None:
+        """Objects that a checkpoint holds as well. Raises `ConfigurationError` for one that has no state to give."""
+        for name, thing in extras.items():
+            if isinstance(thing, type) or not (
+                callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+            ):
+                kind = f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
+                raise ConfigurationError(
+                    f"{name} is {kind}, and what is kept in a checkpoint has state_dict() and "
+                    "load_state_dict(), as schedulers and scalers do; the model and the optimizer are kept anyway"
+                )
+        self.extras.update(extras)
+
+
+def trained(place: Place) -> Trained:
+    """Of the worker of `place`."""
+    return place.context(Trained)
+
+
+def set_steps(place: Place, one: Distributed, step: int, rounds: int) -> None:
+    """Go on counting from here, also in the records."""
+    one.steps = step
+    if one.worker is not None:
+        one.worker.step = step
+    for timer in timing(place).timers:
+        if timer.name == one.name:
+            timer.steps, timer.rounds = step, rounds
+            timer.set_out_again()

@@ -1,0 +1,223 @@
+"""How a worker becomes what one was that wrote a checkpoint."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from quorate.agreement.equal_replicas import write_back
+from quorate.checkpoint import generators
+from quorate.checkpoint.encoding import ABOUT, decoded
+from quorate.checkpoint.folder import rank_file, read_manifest
+from quorate.checkpoint.optimizers import restore_optimizer
+from quorate.checkpoint.participants import Distributed, set_steps, trained
+from quorate.checkpoint.parts import STRATEGY, others_of
+from quorate.checkpoint.saving import saving
+from quorate.checkpoint.schema import (
+    SharedKept,
+    check,
+    check_extra,
+    check_options,
+    check_plain_state,
+    check_worker,
+    check_workers,
+)
+from quorate.checkpoint.strategy_state import restore_state
+from quorate.checkpoint.tensor_file import read_tensors
+from quorate.core.errors import CheckpointError, ConfigurationError, QuorateError
+from quorate.data.resuming import go_on
+from quorate.wire.current import Place
+
+
+@dataclass
+class Opened:
+    """All of a checkpoint, checked by itself, before anything here is changed."""
+
+    manifest: dict[str, Any]
+    workers: list[dict[str, Any]]
+    shared: dict[str, Any]
+    optimizers: dict[str, Any]
+    models: dict[str, tuple[dict[str, Tensor], Any]]
+
+
+def restore(place: Place, folder: Path, extras: Mapping[str, Any]) -> list[str]:
+    """Become what the worker was that wrote `folder`, or a worker like it; returns what is to be said about it.
+
+    Raises `CheckpointError`, whatever is wrong; another checkpoint can be restored then.
+    """
+    try:
+        return _restore(place, folder, _opened(folder), extras)
+    except CheckpointError:
+        raise
+    except ConfigurationError as error:
+        raise CheckpointError(str(error)) from error
+    except QuorateError:
+        raise  # a peer has failed
+    except Exception as error:
+        detail = str(error).strip().splitlines() or [""]
+        raise CheckpointError(f"{folder.name} cannot be loaded: {type(error).__name__}: {detail[0]}") from error
+
+
+def _opened(folder: Path) -> Opened:
+    manifest = read_manifest(folder)
+    workers = []
+    for rank in manifest["ranks"]:
+        name = rank_file(rank)
+        workers.append(_read(folder / name))
+        check_worker(workers[-1], name)
+        generators.check(workers[-1]["generators"])
+    check_workers(workers, manifest.get("round"))
+    shared = _read(folder / STRATEGY) if STRATEGY in manifest["files"] else {}
+    check(dict[str, SharedKept], shared, STRATEGY)
+    optimizers, models = {}, {}
+    for about in manifest["optimizers"].values():
+        name = about["optimizer"]
+        optimizers[name] = _read(folder / name)
+        check_plain_state(optimizers[name], name)
+        if about["model"] not in models:
+            models[about["model"]] = _read_model(folder / about["model"])
+    return Opened(manifest, workers, shared, optimizers, models)
+
+
+def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, Any]) -> list[str]:
+    rank, size = place.wire.rank, place.wire.size
+    manifest, workers, shared = opened.manifest, opened.workers, opened.shared
+    past = int(manifest["workers"])
+    everything = trained(place)
+    sentences = [] if past == size else [f"resumed with {size} workers what {past} have begun"]
+    for one in everything.ordered:
+        about = manifest["optimizers"].get(one.name)
+        if about is None:
+            known = ", ".join(sorted(manifest["optimizers"]))
+            raise CheckpointError(f'{folder.name} has no optimizer "{one.name}"; it has {known}')
+        if any(one.name not in worker["optimizers"] for worker in workers):
+            raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
+        _restore_model(one, *opened.models[about["model"]])
+        restore_optimizer(one, opened.optimizers[about["optimizer"]])
+        kept = shared.get(one.name, {"others": [], "state": {}})
+        _copy_all(others_of(one), kept["others"], f"parameters that {folder.name} keeps beside its model")
+        olds = [worker["optimizers"][one.name] for worker in workers]
+        _restore_own(place, one, olds, rank, size)
+        sentences += restore_state(one, about["strategy"], kept["state"], olds, rank, size)
+        if one.worker is not None:
+            one.worker.strategy.restored(one.worker, None)
+    saving(place).go_on(int(manifest["step"]))
+    go_on(place, [worker["loaders"] for worker in workers])
+    _restore_extras(folder, extras, workers, rank)
+    generators_of = [worker["generators"] for worker in workers]
+    if rank < past:
+        generators.restore(generators_of[rank])
+    return sentences
+
+
+def _read(path: Path) -> Any:
+    tensors, about = read_tensors(path)
+    if ABOUT not in about:
+        raise CheckpointError(f"{path.parent.name}/{path.name} says nothing beside its tensors")
+    return decoded(about[ABOUT], tensors, prefix="")
+
+
+def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """Its tensors, and what its modules keep besides."""
+    tensors, about = read_tensors(path)
+    rest = decoded(about[ABOUT], tensors, prefix="extra state") if ABOUT in about else {}
+    if not isinstance(rest, dict):
+        raise CheckpointError(f"{path.name} does not hold what it should: its extra state has no names")
+    return tensors, rest
+
+
+def _restore_model(one: Distributed, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+    own = one.model.state_dict()
+    state = {key: x for key, x in tensors.items() if key in own or not rest} | dict(rest)
+    for key in own.keys() ^ state.keys():
+        where = f"the script's model has a {key}, and the checkpoint's has none"
+        raise CheckpointError(where if key in own else f"the checkpoint's model has a {key}, and the script's has none")
+    for key, x in state.items():
+        mine = own[key]
+        if isinstance(x, Tensor) != isinstance(mine, Tensor):
+            raise CheckpointError(f"{key} is no tensor in the checkpoint, or none here")
+        if isinstance(x, Tensor) and x.is_complex() != mine.is_complex():
+            raise CheckpointError(f"{key} is {x.dtype} in the checkpoint, and {mine.dtype} here")
+        if isinstance(x, Tensor) and x.shape != mine.shape:
+            raise CheckpointError(
+                f"{key} has the shape {tuple(x.shape)} in the checkpoint, and {tuple(mine.shape)} here"
+            )
+    try:
+        one.model.load_state_dict(state)
+    except RuntimeError as error:
+        why = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"the model does not take what was kept of it: {why}") from error
+
+
+def _copy_all(there: Sequence[Tensor], kept: list[Tensor], what: str) -> None:
+    if [x.shape for x in there] != [x.shape for x in kept]:
+        raise CheckpointError(f"the {what} are not those of the script's optimizer")
+    with torch.no_grad():
+        for mine, x in zip(there, kept, strict=True):
+            mine.copy_(x)
+
+
+def _restore_own(place: Place, one: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> None:
+    """What each worker has for itself; in a world of another size a new worker takes after rank 0."""
+    old = olds[rank] if rank < len(olds) else olds[0]
+    same = len(olds) == size
+    kept = [other["replica"] for other in olds]
+    if one.is_apart and all(replica is not None for replica in kept):
+        _restore_replica(one, kept, rank, size)
+    check_options(one.optimizer.param_groups, old["options"], "the options in the rank's file")
+    for group, options in zip(one.optimizer.param_groups, old["options"], strict=True):
+        group.update(options)
+    buffers = dict(one.model.named_buffers())
+    with torch.no_grad():
+        for name, x in old["buffers"].items():
+            if name in buffers and buffers[name].shape != x.shape:
+                raise CheckpointError(f"the buffer {name} has the shape {tuple(x.shape)} in the checkpoint")
+            if name in buffers:
+                write_back([buffers[name]], x.reshape(-1))
+    step = old["step"] if same else round(sum(other["step"] for other in olds) / len(olds))
+    set_steps(place, one, step, old["updates"])
+
+
+def _restore_replica(one: Distributed, kept: list[dict[str, Any]], rank: int, size: int) -> None:
+    """Each worker's own; in a world of another size everyone begins at the mean of the old replicas."""
+    if len(kept) == size:
+        restore_optimizer(one, kept[rank]["optimizer"])
+        numbers = kept[rank]["parameters"]
+    else:
+        columns = zip(*(replica["parameters"] for replica in kept), strict=True)
+        numbers = [torch.stack([x.double() for x in column]).mean(0) for column in columns]
+    _copy_all(one.parameters, numbers, "parameters of the replicas")
+
+
+def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[str, Any]], rank: int) -> None:
+    order = [*([rank] if rank < len(workers) else []), *range(len(workers))]
+    for name, thing in extras.items():
+        kept = next((workers[other]["extras"][name] for other in order if name in workers[other]["extras"]), None)
+        if kept is None:
+            known = ", ".join(sorted({key for worker in workers for key in worker["extras"]})) or "nothing"
+            raise CheckpointError(
+                f"{folder.name} keeps no {name}; besides model and optimizer it keeps {known}, as was given to save()"
+            )
+        check_extra(thing, kept, name)
+        thing.load_state_dict(kept)
+        if isinstance(thing, LRScheduler):
+            _ask_for_rates(thing)
+
+
+def _ask_for_rates(scheduler: LRScheduler) -> None:
+    """Raise what `scheduler`, as it was just loaded, would raise in a later step; optimizers stay as they are."""
+    groups = scheduler.optimizer.param_groups
+    before = [dict(group) for group in groups]
+    with warnings.catch_warnings(), suppress(NotImplementedError):  # those made of others cannot be asked
+        warnings.simplefilter("ignore")  # that it was no step that asked
+        scheduler.get_lr()
+    for group, options in zip(groups, before, strict=True):
+        group.update(options)  # some write momenta as they are asked

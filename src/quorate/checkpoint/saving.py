@@ -1,0 +1,259 @@
+"""When a worker's part of a checkpoint is taken: at the moment it is asked for, or at the first boundary after.
+
+A *boundary* is a place in the training loop where nothing is half done: `save` itself, a loader asked for its next
+batch, a backward pass that begins, an evaluation, the end.
+
+- Where all workers step together, `save()` takes it there and then, and says so with the next exchange. If not all
+  have said so, what was taken is no checkpoint, and all take one at the first boundary after that exchange.
+- Under rounds, `save()` asks the leader to mark a round, and every worker takes its part at its first boundary after
+  it has applied that round, and before it applies the next one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from quorate.checkpoint import generators
+from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.host_memory import HostMemory
+from quorate.checkpoint.participants import Distributed, Trained, trained
+from quorate.checkpoint.parts import check_state, own_file, shared_files
+from quorate.checkpoint.tensor_file import FileOutput, Open
+from quorate.checkpoint.writer import Part, claims, write
+from quorate.core.contracts import Wire, Work
+from quorate.core.errors import ConfigurationError
+from quorate.data.context import data_context
+from quorate.wire.current import Place
+
+CHECKPOINTS = "checkpoints"
+"""Where in a run's folder they are."""
+_REPEATS = 1024
+"""Each call of `save` under rounds counts so many, so that one that came to nothing can be asked for again."""
+
+
+class Saving:
+    """One worker's checkpoints. Belongs to the training thread."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._memory = HostMemory()
+        self._writing: Work[None] | None = None
+        self._due: tuple[int, int] | None = None
+        self._due_after_step: tuple[int, int] | None = None
+        self._is_said = True
+        self.some_saved = False
+        """Whether workers have said in the newest exchange that they save."""
+        self._exchanges = self._calls = 0
+        self._taken: tuple[int, int] | None = None
+        self._since = (0, 0)
+        """The moment of the newest save, and how many there were before at the same one."""
+        self._session: str | None = None
+        self._drawn: dict[str, Any] | None = None
+        self.offset = 0
+        """From the number of steps or rounds of this session to those of the whole training."""
+        self.refused: frozenset[str] = frozenset()
+        """Checkpoints that were found damaged."""
+        self.opened: Open = FileOutput
+        data_context(place).boundaries.append(self.boundary)
+        place.leaving.append(self.flush)
+
+    @property
+    def trained(self) -> Trained:
+        """What is kept."""
+        return trained(self._place)
+
+    def save(self, extras: Mapping[str, Any]) -> None:
+        """See `quorate.save`."""
+        found = self.trained
+        if not found.optimizers:
+            raise ConfigurationError("quorate.save() keeps what was distributed; call it after quorate.distribute()")
+        found.add_extras(extras)
+        check_state(found)
+        self._root()
+        self.boundary()
+        in_rounds = [one for one in found.optimizers.values() if one.is_in_rounds]
+        if in_rounds and len(found.optimizers) > 1:
+            raise ConfigurationError(
+                "several optimizers cannot be saved under strategies that agree in rounds: each has rounds of its own, "
+                "and there is no moment at which all of them are between two"
+            )
+        if in_rounds:
+            assert in_rounds[0].worker is not None
+            self._calls += 1
+            in_rounds[0].worker.rounds.ask_for_save(self._calls * _REPEATS)
+            return
+        self._is_said = False
+        self._meet()
+        moment = self._moment()
+        self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
+        apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
+        self._take(moment, self._since[1] if apart else 0, writes_shared=True)
+
+    def _meet(self) -> None:
+        """Where no step brings all workers together: wait until all have come here, with nothing in flight.
+
+        Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
+        """
+        for one in self.trained.ordered:
+            worker = one.worker
+            if worker is not None and not worker.finished and worker.strategy.is_gossip:
+                worker.rest()
+                worker.rested()
+
+    def _root(self) -> Path:
+        root = checkpoint_context(self._place).root
+        if root is None:
+            raise ConfigurationError(
+                "this run keeps no records, so there is no folder for its checkpoints; start it with quorate run, or "
+                "join with quorate.join(records=True)"
+            )
+        return root
+
+    def _moment(self) -> int:
+        """A number for the state as it is now, the same on all workers that step together."""
+        first = self.trained.ordered[0]
+        if first.worker is None:
+            return first.step
+        if first.worker.finished:
+            return max(self._exchanges, 0 if not first.worker.has_rounds else first.worker.rounds.version) + 1
+        return self._exchanges
+
+    # -- strategies that step together
+
+    def says(self, worker: object) -> bool:
+        """Whether `worker`'s next exchange is to say that this worker has saved since its last one."""
+        if self._is_said or not self._leads(worker) or self._place.wire.is_newcomer:
+            return False
+        self._is_said = True
+        return True
+
+    def exchanged(self, worker: object, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
+        """An exchange of `worker` is over, in which `said` workers of `size` said so.
+
+        `is_away` is this worker where it takes part without stepping, `all_away` are all.
+        """
+        if not self._leads(worker):
+            return
+        self._exchanges += 1
+        self.some_saved = said > 0
+        if not 0 < said < size:
+            return
+        due = self._exchanges, 0
+        if all_away:
+            self._due = due  # once they have been made equal
+        elif is_away:
+            self._take(*due, writes_shared=False)
+        else:
+            self._due_after_step = due
+
+    def _leads(self, worker: object) -> bool:
+        found = self.trained
+        return bool(found.optimizers) and found.ordered[0].worker is worker
+
+    def stepped(self) -> None:
+        """A step has ended."""
+        if self._due_after_step is not None:
+            self._due, self._due_after_step = self._due_after_step, None
+        if self._due is not None:
+            self._drawn = generators.states()
+
+    # -- rounds
+
+    def reached(self, number: int, term: int, *, in_step: bool) -> bool:
+        """A marked round has been applied; returns whether the next one may be (this worker's part is taken)."""
+        if in_step:
+            self._due = number, term
+            return False
+        self._take(number, term, writes_shared=True)
+        return True
+
+    def boundary(self, *, is_forward_done: bool = False) -> None:
+        """The training loop is at a boundary: what is due is taken.
+
+        With `is_forward_done` the next step has begun to draw: its generators count as they were before. Several
+        optimizers may then be in the middle of an iteration, and it waits.
+        """
+        if self._due is not None and not (is_forward_done and len(self.trained.optimizers) > 1):
+            due, self._due = self._due, None
+            drawn, self._drawn = self._drawn if is_forward_done else None, None
+            self._take(*due, writes_shared=True, drawn=drawn)
+
+    # -- taking
+
+    def _take(self, number: int, term: int, *, writes_shared: bool, drawn: dict[str, Any] | None = None) -> None:
+        """Copy what is to be kept, and let it be written. Waits while the one before is being written."""
+        if self._taken == (number, term) or self._place.wire.is_newcomer:
+            return  # a checkpoint is of the workers that there were at the start
+        self._taken = number, term
+        self.flush()
+        wire, found = self._place.wire, self.trained
+        part = partial(
+            Part,
+            root=self._root(),
+            session=self._session_of(wire),
+            number=number,
+            term=term,
+            rank=wire.rank,
+            size=wire.size,
+            refused=self.refused,
+            opened=self.opened,
+        )
+        self._memory.begin()
+        files = [own_file(self._place, found, drawn or generators.states(), self._memory)]
+        shared = None
+        if writes_shared and claims(wire.board, part(files=[], shared=None).key):
+            more, about = shared_files(found, self._memory)
+            files += more
+            step, in_rounds = self._step_of(found.ordered[0])
+            shared = {"step": step + self.offset, "round": step if in_rounds else None, "optimizers": about}
+        self._memory.end()
+        tell = checkpoint_context(self._place).tell or _silently
+        mine = part(files=files, shared=shared)
+        self._writing = wire.spawn(lambda channel: write(mine, channel.board, tell), "checkpoint")
+
+    def _step_of(self, first: Distributed) -> tuple[int, bool]:
+        """What counts the checkpoint: the round, or the step; and whether it is the round."""
+        worker = first.worker
+        if worker is not None and worker.has_rounds:
+            return worker.rounds.version, True
+        return first.step, False
+
+    def _session_of(self, wire: Wire) -> str:
+        if self._session is None:
+            wire.board.swap("checkpoint session", None, secrets.token_hex(4).encode())
+            self._session = (wire.board.get("checkpoint session") or b"").decode()
+        return self._session
+
+    def go_on(self, step: int) -> None:
+        """What is now is step or round `step` of the whole training: names of checkpoints go on from there."""
+        self.offset = step - self._step_of(self.trained.ordered[0])[0]
+
+    def flush(self) -> None:
+        """Return when everything that was taken is written. Raises as `Work.wait`."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.wait()
+
+
+@dataclass
+class _Own:
+    """One of each worker."""
+
+    saving: Saving | None = None
+
+
+def _silently(sentence: str) -> None:
+    """Nobody is there to be told."""
+
+
+def saving(place: Place) -> Saving:
+    """That of the worker of `place`; made before anything that has to be done first at its leaving."""
+    own = place.context(_Own)
+    if own.saving is None:
+        own.saving = Saving(place)
+    return own.saving

@@ -1,0 +1,295 @@
+"""What a checkpoint's manifest and trees must be, whoever wrote them: sums only say that a file was not changed since.
+
+Everything is taken strictly. Whatever passes can be read without going outside of the folder, or of an array; whether
+it is of this script's model and optimizer is asked where they are there to be compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from quorate.checkpoint.vectors import FLAT
+from quorate.core.errors import CheckpointError
+from quorate.data.position import Position
+
+MOST_WORKERS = 1_000_000
+STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
+
+_SWITCHES = ("foreach", "fused")
+"""Options of torch's optimizers that are None, or chosen."""
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=255)]
+
+
+@with_config(STRICT)
+class FileAbout(TypedDict):
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Count
+
+
+@with_config(STRICT)
+class OptimizerAbout(TypedDict):
+    algorithm: str
+    strategy: str | None
+    settings: dict[str, Any]
+    model: FileName
+    optimizer: FileName
+
+
+@with_config(STRICT)
+class Manifest(TypedDict):
+    """`manifest.json`; every file that is read is named in `files`, and has a name that stays inside the folder."""
+
+    format: int
+    step: Count
+    workers: Workers
+    ranks: NotRequired[list[Annotated[int, Field(ge=0, lt=MOST_WORKERS)]]]
+    optimizers: Annotated[dict[str, OptimizerAbout], Field(min_length=1)]
+    round: NotRequired[Count | None]
+    files: dict[FileName, FileAbout]
+
+
+@with_config(STRICT)
+class PlainState(TypedDict):
+    """An optimizer's, in torch's format."""
+
+    state: dict[int | str, Any]
+    param_groups: list[dict[str, Any]]
+
+
+@with_config(STRICT)
+class Replica(TypedDict):
+    parameters: list[Tensor]
+    optimizer: PlainState
+
+
+Vector = Annotated[dict[Literal["\x00flat"], Annotated[list[Tensor], Field(min_length=1)]], Field(min_length=1)]
+assert FLAT == "\x00flat"
+
+
+@with_config(STRICT)
+class EntryKept(TypedDict):
+    version: Annotated[int, Field(ge=-1, le=2**53)]
+    weight: Finite
+    count: Count
+    vector: Vector
+
+
+@with_config(STRICT)
+class LedgerKept(TypedDict):
+    produced: Finite
+    taken: Finite
+    dropped: Finite
+    replaced: Finite
+    expired: Finite
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class RoundsSettings(TypedDict):
+    """Those that change."""
+
+    wait_for: NotRequired[int | float | str]
+    max_staleness: NotRequired[Count]
+
+
+@with_config(STRICT)
+class RoundsKept(TypedDict):
+    number: Count
+    best_step: Count
+    best_options: list[dict[str, Any]] | None
+    step: Count
+    options: list[dict[str, Any]] | None
+    ledger: LedgerKept
+    entries: list[EntryKept]
+    settings: NotRequired[RoundsSettings]
+    request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
+    workers: NotRequired[Workers]
+
+
+@with_config(STRICT)
+class OwnKept(TypedDict):
+    """Of one optimizer, what one worker has for itself."""
+
+    step: Count
+    updates: Count
+    options: list[dict[str, Any]]
+    buffers: dict[str, Tensor]
+    rounds: RoundsKept | None
+    state: dict[str, Any]
+    replica: Replica | None
+
+
+@with_config(STRICT)
+class WorkerKept(TypedDict):
+    """A rank's file."""
+
+    optimizers: dict[str, OwnKept]
+    loaders: dict[str, dict[str, Any]]
+    generators: dict[str, Any]
+    extras: dict[str, Any]
+
+
+@with_config(STRICT)
+class SharedKept(TypedDict):
+    """Of one optimizer, what is equal on all workers."""
+
+    others: list[Tensor]
+    state: dict[str, Any]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def check(kind: Any, value: Any, name: str) -> None:
+    """Raise `CheckpointError`, for the file `name`, where `value` is no `kind`."""
+    try:
+        _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise CheckpointError(f"{name} does not hold what it should: {place}: {first['msg']}") from None
+    except RecursionError:
+        raise CheckpointError(f"{name} does not hold what it should: it is too deep") from None
+
+
+def check_manifest(said: Any, name: str, rank_file: Any) -> dict[str, Any]:
+    """The manifest, its ranks filled in; `rank_file(rank)` is the name of a rank's file."""
+    check(Manifest, said, name)
+    found = dict(said)
+    ranks = found.setdefault("ranks", list(range(found["workers"])))
+    if len(ranks) != found["workers"] or ranks != sorted(set(ranks)):
+        raise CheckpointError(f"{name} does not name the ranks of its {found['workers']} workers once, in order")
+    needed = [rank_file(rank) for rank in ranks]
+    needed += [about[kind] for about in found["optimizers"].values() for kind in ("model", "optimizer")]
+    missing = next((file for file in needed if file not in found["files"]), None)
+    if missing is not None:
+        raise CheckpointError(f"{name} does not list the file {missing}, which is to be read")
+    return found
+
+
+def check_worker(kept: Any, name: str) -> None:
+    """Raise `CheckpointError` where a rank's file does not hold what it should."""
+    check(WorkerKept, kept, name)
+    for number, state in kept["loaders"].items():
+        try:
+            position = Position.read(state)
+            if not number.isdecimal() or max(position.epoch, abs(position.seed)) >= 2**63:
+                raise ValueError("a number that is too large")
+        except ValueError as error:  # among them ConfigurationError
+            raise CheckpointError(f"{name} does not hold what it should: loaders.{number}: {error}") from None
+    for own in kept["optimizers"].values():
+        if own["replica"] is not None:
+            check_plain_state(own["replica"]["optimizer"], name)
+
+
+def check_workers(workers: Sequence[dict[str, Any]], number: int | None) -> None:
+    """Raise `CheckpointError` where the ranks' files do not belong together, or are of another round than `number`."""
+    first = workers[0]["optimizers"]
+    for worker in workers[1:]:
+        if worker["optimizers"].keys() != first.keys():
+            raise CheckpointError("the ranks' files are of different optimizers")
+        for name, own in worker["optimizers"].items():
+            if (own["rounds"] is None) != (first[name]["rounds"] is None):
+                raise CheckpointError("some of the ranks' files are of rounds, and some are not")
+    rounds = [own["rounds"]["number"] for worker in workers for own in worker["optimizers"].values() if own["rounds"]]
+    if len(set(rounds) | ({number} if rounds and number is not None else set())) > 1:
+        raise CheckpointError("the ranks' files are of different rounds")
+
+
+def check_plain_state(kept: Any, name: str) -> None:
+    """Raise `CheckpointError` for an optimizer's state that torch could not have given."""
+    check(PlainState, kept, name)
+    numbers: list[Any] = []
+    for group in kept["param_groups"]:
+        params = group.get("params")
+        if not isinstance(params, list):
+            raise CheckpointError(f"{name} does not hold what it should: a parameter group has no params")
+        numbers += params
+    if numbers != list(range(len(numbers))) or any(type(number) is not int for number in numbers):
+        raise CheckpointError(f"{name} does not hold what it should: its parameters are not numbered in order")
+    for key in kept["state"]:
+        if isinstance(key, int) and not 0 <= key < len(numbers):
+            raise CheckpointError(f"{name} does not hold what it should: it has state of a parameter {key}")
+
+
+def check_options(mine: Sequence[Mapping[str, Any]], kept: Any, what: str) -> None:
+    """Raise `CheckpointError` where the numbers of parameter groups are not of the kinds that `mine` are."""
+    if not isinstance(kept, list) or len(kept) != len(mine):
+        raise CheckpointError(f"{what} are not those of the {len(mine)} parameter groups of the script's optimizer")
+    for place, (group, options) in enumerate(zip(mine, kept, strict=True)):
+        for key, value in options.items():
+            is_switch = key in _SWITCHES and not (value is None or isinstance(value, bool))
+            if key != "params" and (is_switch or not _is_like(value, group.get(key, value))):
+                raise CheckpointError(f"{what} hold {key} = {value!r} for group {place}, which it cannot be")
+
+
+def check_field(kind: Any, value: Any, now: Any, name: str) -> None:
+    """Raise `CheckpointError` where a strategy cannot have had `value` in a field that it declares as `kind`, and that
+    is `now` as it begins."""
+    try:
+        adapter = TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    except PydanticUserError:
+        return  # nothing can be said of it from here
+    try:
+        adapter.validate_python(value)
+    except (ValidationError, RecursionError):
+        raise CheckpointError(f"the checkpoint's {name} is a {type(value).__name__}, which it cannot be") from None
+    if isinstance(now, list) and now and len(value) != len(now):
+        raise CheckpointError(f"the checkpoint's {name} has {len(value)} values, and {len(now)} here")
+    if not _has_sound_numbers(value):
+        raise CheckpointError(f"the checkpoint's {name} is or holds a number that it cannot be")
+
+
+def check_extra(thing: Any, kept: Any, name: str) -> None:
+    """Raise `CheckpointError` where one of torch's own objects (a scheduler, a scaler) cannot have had this state.
+
+    They take over whatever they are given. What others keep is their own affair.
+    """
+    if not type(thing).__module__.startswith("torch."):
+        return
+    mine = thing.state_dict()
+    for key, value in kept.items() if isinstance(kept, dict) else [("", kept)]:
+        own = mine.get(key)
+        is_like = not isinstance(own, bool | int | float | str) or _is_like(value, own)
+        if not (isinstance(kept, dict) and is_like and _has_sound_numbers(value)):
+            raise CheckpointError(f"what is kept of {name} cannot be that of a {type(thing).__name__}: {key}")
+
+
+def _has_sound_numbers(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_has_sound_numbers, value))
+    if isinstance(value, dict):
+        return all(map(_has_sound_numbers, value.values()))
+    return not isinstance(value, int | float) or math.isinf(value) or abs(value) <= 2**63  # false of NaN
+
+
+def _is_like(value: Any, mine: Any) -> bool:
+    """Whether an option may be `value` where the script's is `mine`."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(mine, Tensor) and mine.numel() == 1:
+        mine = mine.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return bool(value == mine)
+    if isinstance(mine, bool):
+        return value is None or isinstance(value, bool)
+    if isinstance(mine, int | float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(mine, tuple | list):
+        is_like = isinstance(value, tuple | list) and len(value) == len(mine)
+        return is_like and all(_is_like(one, other) for one, other in zip(value, mine, strict=True))
+    if mine is None:
+        return value is None or isinstance(value, bool | int | float | str)
+    return isinstance(value, type(mine))

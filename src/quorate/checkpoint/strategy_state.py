@@ -1,0 +1,80 @@
+"""A strategy's state and its rounds, in a world that may have another size than the one that kept them."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import TYPE_CHECKING, Any
+
+from quorate.checkpoint.participants import Distributed
+from quorate.checkpoint.schema import check_field, check_options
+from quorate.checkpoint.vectors import parts_as_flats
+from quorate.core.errors import CheckpointError
+from quorate.core.resize import ADAPTED, laws_of, resized
+from quorate.rounds.terms import check_change
+
+if TYPE_CHECKING:
+    from quorate.train.worker import OptimizerWorker
+
+
+def restore_state(
+    one: Distributed, strategy: str | None, shared: dict[str, Any], olds: list[dict[str, Any]], rank: int, size: int
+) -> list[str]:
+    """Give the optimizer's strategy what the old workers have kept; returns what is to be said about it.
+
+    Raises `CheckpointError` where a field cannot go on in a world of this size.
+    """
+    worker, sentences = one.worker, []
+    rounds = [old["rounds"] for old in olds]
+    if worker is not None and worker.has_rounds and all(kept is not None for kept in rounds):
+        for old in olds:
+            _check_rounds(one, worker, old, is_same=len(olds) == size)
+        sentences += worker.rounds.restore(rounds)
+    elif any(kept is not None and kept["entries"] for kept in rounds):
+        count = sum(entry["count"] for kept in rounds for entry in kept["entries"])
+        sentences.append(f"{count} gradients that were pending are left out: {one.strategy} takes none that are late")
+    laws = laws_of(None if worker is None else worker.state)
+    if worker is None or not laws:
+        return sentences
+    if strategy != one.strategy:
+        return [*sentences, f"the state of {one.strategy} begins anew: the checkpoint is of {strategy}"]
+    kinds = _kinds_of(worker.state)
+    adapted = {field.name for field in dataclasses.fields(worker.state) if field.metadata.get(ADAPTED)}
+    for name, law in laws.items():
+        if law == "drop":
+            continue
+        kept = [shared] if law == "same" else [old["state"] for old in olds]
+        if any(name not in fields for fields in kept):
+            raise CheckpointError(f"the checkpoint has no {name}, which {one.strategy} keeps")
+        values = [parts_as_flats(fields[name], worker.peers.layout) for fields in kept]
+        for given in values if name in kinds else ():
+            now = None if name in adapted else getattr(worker.state, name)
+            check_field(kinds[name], given, now, f"{name} of {one.strategy}")
+        value = resized(law, f"{name} of {one.strategy}", values, rank, size)
+        object.__setattr__(worker.state, name, value)
+        if len(olds) != size and law != "same":
+            sentences.append(f"resized by the law {law}: {name} of {one.strategy}")
+    return sentences
+
+
+def _check_rounds(one: Distributed, worker: OptimizerWorker, old: dict[str, Any], *, is_same: bool) -> None:
+    """Raise `CheckpointError` for options that the optimizer cannot have, and settings that no quorum can."""
+    kept, groups = old["rounds"], one.optimizer.param_groups
+    for options in (kept["best_options"], kept["options"]):
+        if options is None:
+            continue
+        check_options(groups[: len(options)], options, "the options that rounds keep")
+        for group, known, numbers in zip(groups, old["options"], options, strict=False):
+            unknown = sorted(numbers.keys() - known.keys() - group.keys())
+            if unknown:
+                raise CheckpointError(f"the options that rounds keep hold {unknown[0]}, which the optimizer has not")
+    if is_same:
+        check_change(worker.rounds.rounds.agreed, kept.get("settings", {}))
+
+
+def _kinds_of(state: Any) -> dict[str, Any]:
+    """The types of a state's fields, where they can be told."""
+    try:
+        return typing.get_type_hints(type(state))
+    except (NameError, TypeError):
+        return {}

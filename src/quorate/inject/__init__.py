@@ -1,0 +1,1 @@
+"""Lateness on purpose: imbalance and pace, read from one line of text."""

@@ -1,0 +1,1 @@
+"""Who trains: workers that die, and a replica for those that join."""

@@ -1,0 +1,154 @@
+"""What every worker gives to `distribute` alike: compared before anything else is exchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from quorate.agreement.equal_replicas import beside
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, ranks_in_words
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from quorate.core.vectors import Layout
+    from quorate.train.safeguards import Watched
+    from quorate.train.worker import OptimizerWorker
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One worker's call of `distribute`."""
+
+    choices: dict[str, Any]
+    """What it was given, by the name it has in a sentence; plain JSON values."""
+    tensors: dict[str, list[str]]
+    """By kind, each parameter and buffer in words."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What tells it from any other: short, and plain JSON values."""
+        return {**self.choices, **{kind: _digest(every) for kind, every in self.tensors.items()}}
+
+
+def call_of(worker: OptimizerWorker, plain: type[torch.optim.Optimizer], model: Module, watched: Watched) -> Call:
+    """This worker's. Learning rates and other options are not in it: those of rank 0 are everyone's."""
+    strategy, groups = worker.strategy, worker.optimizer.param_groups
+    kind = type(strategy)
+    settings = {field.name: _plain(getattr(strategy, field.name)) for field in dataclasses.fields(strategy)}
+    names = {id(x): name for name, x in (*model.named_parameters(), *model.named_buffers())}
+    choices = {
+        "the optimizer": f"{plain.__module__}.{plain.__qualname__}",
+        "the strategy": f"{kind.__module__}.{kind.__qualname__}",
+        **{f"the setting {name}": value for name, value in settings.items()},
+        "on_nonfinite": watched.on_nonfinite,
+        "compare_every": watched.compare_every,
+        "weight": watched.weight,
+        "the number of parameter groups": len(groups),
+    }
+    tensors = {
+        "parameter": _laid_out(worker.peers.layout),
+        "place of parameter": _places(worker.peers.layout),
+        "parameter of the optimizer": [
+            f"{_in_words(p, names)} in group {number}" for number, group in enumerate(groups) for p in group["params"]
+        ],
+        "further tensor of the model": [_in_words(x, names) for x in beside(model, worker.every)],
+    }
+    return Call(choices, tensors)
+
+
+def _laid_out(layout: Layout) -> list[str]:
+    return [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
+
+
+def _places(layout: Layout) -> list[str]:
+    """They differ where parameters are on other devices."""
+    return [f"{s.name} in part {s.part} from {s.offset} on" for s in layout.segments]
+
+
+def _in_words(x: Tensor, names: Mapping[int, str]) -> str:
+    return f"{names.get(id(x), 'a parameter')} {x.dtype} {tuple(x.shape)}"
+
+
+def _plain(value: object) -> Any:
+    """`value` as JSON; of what that cannot say, its kind."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return type(value).__qualname__
+
+
+def _digest(every: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(every).encode()).hexdigest()
+
+
+def compare_calls(mine: Call, wire: Wire) -> None:
+    """Raise `ConfigurationError`, on every worker, naming the first thing in which workers differ from rank 0."""
+    found = _gathered(mine.told, wire)
+    for name in dict.fromkeys(key for call in found for key in call):
+        values = [json.dumps(call.get(name)) for call in found]
+        if len(set(values)) == 1:
+            continue
+        if name in mine.tensors:
+            raise _different_models(name, mine.tensors[name], wire)
+        raise ConfigurationError(f"{_difference(name, values)}; every worker calls quorate.distribute alike")
+
+
+def compare_layouts(layout: Layout, wire: Wire) -> None:
+    """The same of parameters that are laid out anew; where only their places differ, that is said."""
+    if len(set(_gathered(layout.digest, wire))) == 1:
+        return
+    is_same = len(set(map(_digest, _gathered(_laid_out(layout), wire)))) == 1
+    kind, mine = ("place of parameter", _places(layout)) if is_same else ("parameter", _laid_out(layout))
+    raise _different_models(kind, mine, wire)
+
+
+def _different_models(kind: str, mine: Sequence[str], wire: Wire) -> ConfigurationError:
+    every: list[list[str]] = _gathered(mine, wire)
+    rank, theirs = next(((rank, one) for rank, one in enumerate(every) if one != every[0]), (0, every[0]))
+    at = next((i for i, (a, b) in enumerate(zip(every[0], theirs, strict=False)) if a != b), None)
+    if at is not None:
+        detail = f"{kind} {at} is {every[0][at]} on rank 0 and {theirs[at]} on rank {rank}"
+    else:
+        detail = f"rank 0 has {len(every[0])} {kind}s and rank {rank} has {len(theirs)}"
+    return ConfigurationError(f"the workers built different models: {detail}; every worker must build the same")
+
+
+def compare_with_those_joined(mine: Call, theirs: Mapping[str, Any]) -> None:
+    """The same on a worker that joins, with what one of those that train has told."""
+    for name, value in mine.told.items():
+        if json.dumps(theirs.get(name)) == json.dumps(value):
+            continue
+        if name in mine.tensors:
+            raise ConfigurationError("this worker has built another model than those it joins; run the same script")
+        raise ConfigurationError(
+            f"{name} is {_short(value)} here, and {_short(theirs.get(name))} on the workers that this one joins; run "
+            "the same script"
+        )
+
+
+def _gathered(value: Any, wire: Wire) -> list[Any]:
+    carried = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    return [json.loads(bytes(x.tolist())) for x in wire.all_gather(carried).wait()]
+
+
+def _difference(name: str, values: Sequence[str]) -> str:
+    other = next(value for value in values if value != values[0])
+    ranks = [rank for rank, value in enumerate(values) if value == other]
+    words = _short(json.loads(other)), _short(json.loads(values[0]))
+    if words[0] == words[1]:
+        words = other, values[0]
+    return f"{name} is {words[0]} on {ranks_in_words(ranks)} and {words[1]} on rank 0"
+
+
+def _short(value: Any) -> str:
+    """A class by its name alone."""
+    return value.rpartition(".")[2] if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,73 @@
+"""Optimizers that are not ours to drive: records and injected lateness for a baseline, and for a worker alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from quorate.observe.backward import listeners
+from quorate.observe.pacing import injected
+from quorate.observe.step_times import StepTimer
+from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.current import Place
+from quorate.wire.metered import Meter
+
+
+class Watch:
+    """Stops the time of a plain optimizer's steps by hooks around `backward` and `step`.
+
+    With `model`, gradients are summed by somebody else (torch DDP) during the backward pass: the worker has come to
+    the meeting point when its own last gradient is there, what follows until the end of the pass is waiting, and the
+    bytes are those of one all-reduce of every gradient. Cost then: one call of a Python function per parameter.
+    """
+
+    def __init__(self, optimizer: Optimizer, place: Place, name: str, model: Module | None = None) -> None:
+        self._meter = Meter()
+        self.timer = StepTimer(place, name, self._meter)
+        self._pacing = injected(place).pacing
+        self._optimizer, self._size = optimizer, place.wire.size
+        self._begun = self._ready = 0.0
+        self._nbytes = 0
+        if model is not None:
+            for p in model.parameters():
+                if p.requires_grad:
+                    self._nbytes += p.numel() * p.element_size()
+                    p.register_post_accumulate_grad_hook(self._note)
+        self._is_exchanged = model is not None
+        optimizer.register_step_pre_hook(self._before)
+        optimizer.register_step_post_hook(self._after)
+        listeners(place).all.append(self)
+
+    def _note(self, parameter: Tensor) -> None:
+        self._ready = self.timer.clock.now()
+
+    def backward_begins(self) -> None:
+        """Nothing is prepared."""
+
+    def forward_ended(self, losses: Any) -> None:
+        """What backward was called on; a worker that is to be late is late here."""
+        self.timer.saw(losses)
+        if self._pacing is not None:
+            self._pacing.hold(self.timer)
+
+    def backward_ended(self) -> None:
+        """Gradients are there, and summed where somebody does that."""
+        if self._is_exchanged:
+            self.timer.arrived(self._ready)
+            self.timer.spent("wait", self.timer.clock.now() - self._ready)
+            both = all_reduce_bytes(self._nbytes, self._size)
+            self._meter.sent("all_reduce", both, 2 * (self._size - 1))
+            self._meter.received("all_reduce", both, 2 * (self._size - 1))
+            self.timer.contributors = self._size
+
+    def _before(self, *_: Any) -> None:
+        self.timer.arrived()
+        self._begun = self.timer.clock.now()
+
+    def _after(self, *_: Any) -> None:
+        self.timer.spent("update", self.timer.clock.now() - self._begun)
+        self.timer.rounds += 1
+        self.timer.ended(is_scaled="found_inf" in self._optimizer.__dict__)

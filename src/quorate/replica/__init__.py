@@ -1,0 +1,1 @@
+"""One model and its optimizer as numbers; knows no other worker."""

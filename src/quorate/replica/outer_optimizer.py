@@ -1,0 +1,71 @@
+"""An optimizer of its own over a vector: the outer step of local-step methods, or a server's share of the parameters.
+
+It is made anew for every gradient, from what it remembers: a plain dict, so that it is in checkpoints, may lie on
+another device, and has nothing to do with the user's optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.vectors import Flat
+from quorate.replica.plain_step import step_unseen
+
+KINDS: dict[str, type[Optimizer]] = {"adagrad": Adagrad, "adam": Adam, "adamw": AdamW, "sgd": SGD}
+"""By the name that settings give them."""
+
+
+def updater(vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any) -> Callable[[Flat], None]:
+    """What takes a gradient and updates `vector` with it, in place; `options` are those of torch's optimizer.
+
+    `memory` holds, from one gradient to the next, what the optimizer keeps: by name, a number, or a tensor for each
+    part of the vector. Headers of the vectors are left out. Raises `ConfigurationError` for an unknown kind, and for
+    options that it does not take.
+    """
+    if kind not in KINDS:
+        raise unknown("outer optimizer", kind, KINDS)
+    numbers = [Parameter(part) for part in _without_header(vector)]
+    try:
+        optimizer: Any = KINDS[kind](numbers, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the outer optimizer {kind} does not take {options}: {error}") from None
+
+    def update(gradient: Flat) -> None:
+        for place, p in enumerate(numbers):
+            if memory:
+                optimizer.state[p] = {name: _part_of(value, place, p) for name, value in memory.items()}
+            p.grad = _without_header(gradient)[place]
+        step_unseen(optimizer)
+        for p in numbers:
+            p.grad = None
+        memory.update(_remembered(optimizer, numbers))
+
+    return update
+
+
+def _without_header(x: Flat) -> list[Tensor]:
+    last = x.parts[-1]
+    return [*x.parts[:-1], last[: last.numel() - x.layout.header]]
+
+
+def _part_of(value: Any, place: int, p: Tensor) -> Any:
+    if isinstance(value, list):
+        return value[place].to(p.device)
+    return torch.tensor(float(value)) if value is not None else None
+
+
+def _remembered(optimizer: Any, numbers: list[Parameter]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in optimizer.state[numbers[0]].items():
+        if isinstance(value, Tensor) and value.shape == numbers[0].shape:
+            found[name] = [optimizer.state[p][name] for p in numbers]
+        else:
+            found[name] = None if value is None else float(value)
+    return found

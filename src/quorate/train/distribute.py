@@ -1,0 +1,278 @@
+"""`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, NoReturn, TypeVar
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from quorate.checkpoint.participants import Distributed, trained
+from quorate.checkpoint.saving import saving
+from quorate.core.arguments import one_sentence
+from quorate.core.errors import ConfigurationError
+from quorate.core.settings import settings_for
+from quorate.core.strategy import Strategy
+from quorate.data.context import data_context
+from quorate.observe.backward import listeners
+from quorate.observe.finite import OnNonfinite
+from quorate.observe.pacing import injected
+from quorate.observe.step_times import timing
+from quorate.observe.watch import Watch
+from quorate.replica.plain_step import check_closure
+from quorate.strategies import strategies
+from quorate.train.check_call import check_call, check_channel
+from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.never_stepped import NeverStepped
+from quorate.train.pauses import rests_with_loaders
+from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
+from quorate.train.step_weight import Weight, check_weighable
+from quorate.train.worker import OptimizerWorker
+from quorate.train.wrappers import StillPlain, check_plain
+from quorate.wire import current
+
+O = TypeVar("O", bound=Optimizer)  # noqa: E741
+_WORKER = "_quorate_worker"
+_STEPPED = "_quorate_never_stepped"
+
+
+"""Makes a model agree by itself; returns what `accumulate()` does then."""
+
+
+class Distributes:
+    """What a distributed optimizer does differently from its plain class; mixed in before it."""
+
+    _step_supports_amp_scaling = True  # so that GradScaler calls `step` on every worker
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of the strategy; returns what the plain `step` returns."""
+        if closure is not None and not callable(closure):
+            raise ConfigurationError(f"step() takes a closure that it can call, not a {type(closure).__name__}")
+        own: dict[str, Any] = self.__dict__
+        own["_opt_called"] = True  # what schedulers look for
+        return own[_WORKER].run_step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # the plain step runs the profiler and the user's step hooks
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch; every worker adds the same group at the same step, and gets rank 0's numbers for it."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        self.__dict__[_WORKER].grown(self.param_groups[-1])  # type: ignore[attr-defined]
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
+        worker: OptimizerWorker = self.__dict__[_WORKER]
+        return worker.accumulate()
+
+    def finish(self) -> None:
+        """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
+
+        Raises `ConfigurationError` where parameters were updated, and `step()` never called.
+        """
+        self.__dict__[_STEPPED].check()
+        self.__dict__[_WORKER].finish()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
+
+    def __reduce__(self) -> Any:
+        plain = type(self).__mro__[2]
+        return (_plain_again, (plain, self.__getstate__()))
+
+
+class Alone:
+    """A distributed optimizer in a world of one: nobody has to agree, so the plain class does everything."""
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Nothing: there is nobody to be equal to."""
+
+    def __reduce__(self) -> Any:
+        return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
+
+
+class Compared:
+    """An optimizer whose model somebody else keeps equal everywhere (a baseline)."""
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """As of a distributed optimizer."""
+        paused: AbstractContextManager[None] = self.__dict__[_WORKER]()
+        return paused
+
+    def finish(self) -> None:
+        """Nothing: replicas are equal after every step."""
+
+    def __reduce__(self) -> Any:
+        return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
+
+
+def _plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
+    """A pickled distributed optimizer is its plain class again: it loads without us."""
+    again = plain.__new__(plain)
+    again.__setstate__(state)
+    return again
+
+
+@functools.cache
+def _class_of(mixin: type, plain: Any) -> type[Optimizer]:
+    return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
+
+
+@one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
+def distribute(
+    optimizer: O,
+    model: Module,
+    strategy: str | Strategy = "all-reduce",
+    *,
+    name: str | None = None,
+    alone: Literal["bypass", "algorithm"] = "bypass",
+    on_nonfinite: OnNonfinite = "warn",
+    compare_every: int = COMPARE_EVERY,
+    weight: Weight = "equal",
+    **settings: Any,
+) -> O:
+    """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
+
+    The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
+    state. `strategy` is a name (with its `settings`) or a strategy; `quorate run --strategy` goes before it. Several
+    optimizers each have an order of their own; `name` tells them apart where workers call `distribute` in different
+    orders. In a world of one the optimizer stays as it is, bit for bit; `alone="algorithm"` runs the strategy all the
+    same, for study.
+
+    `on_nonfinite` says what becomes of a gradient that is infinite or no number, which all workers learn of together:
+    "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as
+    well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
+    does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
+    `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
+
+    `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
+    loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size.
+
+    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
+    of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
+    every worker where the workers' models, optimizers or strategies differ.
+    """
+    place = current.here()
+    if isinstance(optimizer, Distributes | Alone | Compared):
+        raise ConfigurationError("this optimizer is distributed already; call distribute once per optimizer")
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    if alone not in ("bypass", "algorithm"):
+        raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
+    check_call(optimizer, model, strategy, name)
+    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
+    check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
+    told = chosen_in(place)
+    baseline = None if told.strategy_name is None else told.baselines.get(told.strategy_name)
+    label, chosen = (told.strategy_name, None) if baseline is not None else _chosen(strategy, settings, told)
+    listeners(place)
+    _scale_learning_rates(optimizer, told.learning_rate_factor)
+    told.optimizers += 1
+    channel = str(told.optimizers) if name is None else name
+    check_channel(channel, place)
+    swapped: Any = optimizer
+    plain: Any = type(optimizer)
+    saving(place)  # what is left to be written is written last
+    kept = Distributed(channel, optimizer, model, label, _settings(chosen))
+    if place.wire.most == 1 and alone == "bypass":
+        swapped.__class__ = _class_of(Alone, plain)
+        listeners(place).all.append(LeavesAlone(place))
+        if timing(place).recorder is not None or injected(place).pacing is not None:
+            Watch(optimizer, place, channel)
+    elif baseline is not None:
+        swapped.__class__ = _class_of(Compared, plain)
+        optimizer.__dict__[_WORKER] = baseline(model)
+        Watch(optimizer, place, channel, model)
+    else:
+        assert chosen is not None
+        assert label is not None
+        check_closure(plain, label, can_agree=chosen.replicas == "equal")
+        optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
+        swapped.__class__ = _class_of(Distributes, plain)
+        try:
+            check_weighable(weight, chosen, label)
+            named = dataclasses.replace(watched, strategy=label)
+            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, named)
+        except BaseException:
+            swapped.__class__ = plain
+            raise
+        optimizer.__dict__[_WORKER] = kept.worker = worker
+        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(worker)
+        listeners(place).all[:0] = [StillPlain(worker, model), stepped]
+        place.leaving += [worker.finish, stepped.check]
+        if chosen.waits:
+            rests_with_loaders(place)
+        else:
+            data_context(place).nobody_waits = True
+    told.label = told.label or label
+    trained(place).add(kept)
+    _record(place, channel, optimizer, label, chosen)
+    return optimizer
+
+
+def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
+    if factor is None or factor == 1.0:
+        return
+    if any("initial_lr" in group for group in optimizer.param_groups):
+        raise ConfigurationError(
+            "learning rates are multiplied by what the command line says when distribute is called, and a scheduler "
+            "that was made before keeps the old ones; make the scheduler after quorate.distribute"
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+
+
+def _record(
+    place: current.Place, channel: str, optimizer: Optimizer, label: str | None, chosen: Strategy | None
+) -> None:
+    """What was chosen, into the records."""
+    recorder = timing(place).recorder
+    if recorder is None:
+        return
+    recorder.write(
+        "distribute",
+        optimizer=channel,
+        algorithm=type(optimizer).__mro__[2].__name__,
+        strategy=label,
+        settings=_settings(chosen),
+        apart=chosen is not None and chosen.replicas != "equal",
+        parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
+        learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+    )
+
+
+def _settings(chosen: Strategy | None) -> dict[str, object]:
+    fields = () if chosen is None else dataclasses.fields(chosen)
+    return {field.name: _plain(getattr(chosen, field.name)) for field in fields}
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy]:
+    """The strategy of the script, or what the command line says instead; and what it is called."""
+    name, over = told.strategy_name, dict(told.settings)
+    if isinstance(strategy, Strategy):
+        if settings:
+            raise ConfigurationError(
+                f"settings {sorted(settings)} come with a strategy that has its own; give its name"
+            )
+        if name is None:
+            chosen = dataclasses.replace(strategy, **settings_for(type(strategy), over)) if over else strategy
+            return type(strategy).__name__, chosen
+    if name is not None:
+        label, raw = name, over
+    else:
+        assert isinstance(strategy, str)
+        label, raw = strategy, {**settings, **over}
+    label = strategies.registered(label)
+    kind = strategies.get(label)
+    return label, kind(**settings_for(kind, raw))
