@@ -70,7 +70,7 @@ class ChocoSGD(Gossip):
         return x
 
     def step(self, worker: Worker) -> None:
-        worker.update(worker.gradient)  # x^(t+1/2)
+        worker.update()  # x^(t+1/2)
         s, x = worker.state, worker.parameters.bare()
         under_way = self.begin(worker, s.graph, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # q_i
         for peer, q in under_way.sent.items():

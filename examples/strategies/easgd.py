@@ -27,8 +27,9 @@ from dataclasses import dataclass
 
 from quorate import strategies
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.resize import kept
-from quorate.core.strategy import Mean, Strategy, Worker
+from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 
 
@@ -64,8 +65,8 @@ class EASGD(Strategy):
 
     def step(self, worker: Worker) -> None:
         if worker.state.steps % self.sync_every == 0:  # at the parameters that the gradient was computed at
-            self.apply(worker, Mean(mean=worker.peers.mean(worker.parameters).wait()))
-        worker.update(worker.gradient)
+            self.apply(worker, Mean(mean=worker.means.of(worker.parameters).wait()))
+        worker.update()
         worker.state.steps += 1
 
     def apply(self, worker: Worker, one: Mean) -> None:

@@ -10,18 +10,14 @@ import pytest
 
 from tests.architecture.tree import PACKAGE, Module, modules
 
-STILL_TIED = tuple(
-    f"quorate.{room}." for room in ("train", "membership", "agreement", "checkpoint", "observe", "replica")
-)
-"""Inside it files know each other through the worker they are parts of."""
-
 
 def test_no_circle_of_files() -> None:
-    assert circle_in(untied()) == []
+    assert circle_in(imports_of(modules())) == []
 
 
 def test_no_circle_of_rooms() -> None:
-    assert {folder: circle for folder, graph in by_folder(untied()).items() if (circle := circle_in(graph))} == {}
+    rooms = by_folder(imports_of(modules()))
+    assert {folder: circle for folder, graph in rooms.items() if (circle := circle_in(graph))} == {}
 
 
 @pytest.mark.parametrize(
@@ -50,14 +46,6 @@ def imports_of(sources: Iterable[Module]) -> dict[str, set[str]]:
     """By file, which files of Quorate it imports, anywhere in it."""
     names = {name_of(module): module for module in sources}
     return {name: set(_imported(module, set(names))) for name, module in names.items()}
-
-
-def untied() -> dict[str, set[str]]:
-    """The imports of all files, but for those inside what is `STILL_TIED`."""
-    return {
-        name: {one for one in imported if not (name.startswith(STILL_TIED) and one.startswith(STILL_TIED))}
-        for name, imported in imports_of(modules()).items()
-    }
 
 
 def by_folder(graph: dict[str, set[str]]) -> dict[str, dict[str, set[str]]]:

@@ -66,13 +66,16 @@ def train(
     optimizer: Any = quorate.distribute(plain(model.parameters()), model, strategy, alone="algorithm", **settings)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     worker = optimizer.__dict__["_quorate_worker"]
-    told, clock, mean = Told(flat(model)), world.wire.clock, worker.peers.mean
+    told, clock, means = Told(flat(model)), world.wire.clock, worker.means
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        told.means += 1
-        return mean(*args, **kwargs)
+    def counted(mean: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            told.means += 1
+            return mean(*args, **kwargs)
 
-    worker.peers.mean = counted
+        return ask
+
+    means.of, means.of_gradient = counted(means.of), counted(means.of_gradient)
     for step in range(steps):
         if step in evaluates:
             with world.evaluate():

@@ -1,8 +1,8 @@
 """Workers that join where all that train form sums together: by an agreement that travels in the sums themselves.
 
 Who joins writes that it waits on the board. Each worker says in its next sums whom it has seen there; the first sum in
-which anybody says so, and nobody ends or rests, lets it in: all workers learn that from the same numbers, in the same
-stretch between two rests, and the next sum is formed with the newcomer.
+which anybody says so, and nobody ends or pauses, lets it in: all workers learn that from the same numbers, in the same
+stretch between two pauses, and the next sum is formed with the newcomer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Admission:
                 header[self._first + rank] = 1.0
 
     def learn(self, header: Sequence[float], *, is_calm: bool) -> None:
-        """What a sum has said; `is_calm`: nobody ends or rests."""
+        """What a sum has said; `is_calm`: nobody ends or pauses."""
         if self.is_open and is_calm:
             outside = set(range(self._wire.size, self._wire.most)) - self.members - set(self.entering)
             self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0]

@@ -22,17 +22,17 @@ class Answers:
 
     `wire` is the training thread's; the task runs on `wire.channel("questions")`, and sends answers on `wire`. A
     question that nobody serves yet waits until somebody does, and so does one of a worker that has gone on after all
-    had rested (so often already: `rests`; -1 of one that has not joined yet), until this worker goes on as well: what
+    had paused (so often already: `pauses`; -1 of one that has not joined yet), until this worker goes on as well: what
     it keeps does not move while it is looked at.
     """
 
-    def __init__(self, wire: Wire, layout: Callable[[], Layout], rests: int) -> None:
+    def __init__(self, wire: Wire, layout: Callable[[], Layout], pauses: int) -> None:
         self._wire, self._layout = wire, layout
         self._asks = 0
         self._handlers: dict[str, Callable[[Request], None]] = {}
         self._unserved: list[Request] = []
         self._early: list[tuple[float, Request]] = []
-        self._rests: float = rests
+        self._pauses: float = pauses
         self._newest: dict[int, int] = {}
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -40,12 +40,12 @@ class Answers:
         self._questions = wire.channel("questions")
         self._task = wire.spawn(self._run, "questions")
 
-    def ask(self, peer: int, name: str, x: Flat | None, header: Mapping[str, Any], rests: int) -> Work[Answer]:
-        """See `core.neighbours.Neighbours`; all have rested `rests` times. Raises what the task has ended with."""
+    def ask(self, peer: int, name: str, x: Flat | None, header: Mapping[str, Any], pauses: int) -> Work[Answer]:
+        """See `core.neighbours.Neighbours`; all have paused `pauses` times. Raises what the task has ended with."""
         if self._error is not None:
             raise self._error
         self._asks += 1
-        says = {"name": name, "sequence": self._asks, "header": dict(header), "rests": rests}
+        says = {"name": name, "sequence": self._asks, "header": dict(header), "rests": pauses}
         self._questions.send(_message(x, says), peer, _TAG)
         answer = OfTheLiving(self._wire, peer, self._wire.receive(peer, f"answer/{self._asks}"))
 
@@ -64,14 +64,14 @@ class Answers:
         for request in mine:
             handler(request)
 
-    def go_on(self, rests: float) -> None:
-        """This worker goes on after so many rests: it answers those that have done so before."""
-        if rests <= self._rests:
+    def resume(self, pauses: float) -> None:
+        """This worker goes on after so many pauses: it answers those that have done so before."""
+        if pauses <= self._pauses:
             return
         with self._lock:
-            self._rests = rests
-            now = [request for after, request in self._early if after <= rests]
-            self._early = [(after, request) for after, request in self._early if after > rests]
+            self._pauses = pauses
+            now = [request for after, request in self._early if after <= pauses]
+            self._early = [(after, request) for after, request in self._early if after > pauses]
         for request in now:
             self._answer(request)
 
@@ -111,7 +111,7 @@ class Answers:
         reply = partial(self._reply, source, sequence)
         request = Request(source, says["name"], sequence, self._vector(message), says["header"], reply)
         with self._lock:
-            is_early = says["rests"] > self._rests
+            is_early = says["rests"] > self._pauses
             if is_early:
                 self._early.append((says["rests"], request))
         if not is_early:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
-
-
-def beside(model: Module, every: list[Any]) -> list[Tensor]:
-    """What a model has besides the parameters of `every`: those that no optimizer has, and buffers."""
-    known = {id(p) for p in every}
-    return [*(p for p in model.parameters() if id(p) not in known), *model.buffers()]
+from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
@@ -31,16 +25,6 @@ def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
             carried = whole.view(torch.uint8) if dtype in (torch.bool, torch.int16) else whole
             wire.broadcast(carried, root).wait()
             write_back(some, whole)
-
-
-def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
-    """Write `numbers`, one after the other, into `tensors`; one that is expanded gets those that it holds."""
-    for x, part in zip(tensors, numbers.split([x.numel() for x in tensors]), strict=True):
-        there, given = x, part.view(x.shape)
-        for place in range(x.dim()):
-            if x.stride(place) == 0 and x.shape[place] > 1:
-                there, given = there.narrow(place, 0, 1), given.narrow(place, 0, 1)
-        there.copy_(given)
 
 
 def can_be_averaged(dtype: torch.dtype) -> bool:
@@ -93,55 +77,6 @@ def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
     copy_tensors(tensors, wire, root)
     if wire.rank != root:
         optimizer_from_plain(optimizer, sent, tensors)
-
-
-def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
-    """An optimizer's state and options as JSON and tensors, which are its own."""
-    tensors: list[Tensor] = []
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    states = [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters]
-    options = [_plain({k: v for k, v in g.items() if k != "params"}, tensors) for g in optimizer.param_groups]
-    return {"states": states, "options": options}, tensors
-
-
-def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-    """Become what `optimizer_to_plain` wrote; the tensors are the optimizer's from then on."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p, state in zip(parameters, about["states"], strict=True):
-        if state is None:
-            optimizer.state.pop(p, None)
-        else:
-            optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
-    for group, options in zip(optimizer.param_groups, about["options"], strict=True):
-        group.update(_rebuilt(options, tensors, group))
-
-
-def _plain(value: Any, tensors: list[Tensor]) -> Any:
-    """`value` as JSON: everything becomes a marked list, tensors are put aside, the unknown is only a mark."""
-    if isinstance(value, Tensor):
-        tensors.append(value.detach())
-        return ["tensor", len(tensors) - 1]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return ["dict", {key: _plain(item, tensors) for key, item in value.items()}]
-    if isinstance(value, list | tuple):
-        return [type(value).__name__, [_plain(item, tensors) for item in value]]
-    if value is None or isinstance(value, bool | int | float | str):
-        return ["value", value]
-    return ["kept"]
-
-
-def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any) -> Any:
-    """What `_plain` wrote; where it could not, `mine`."""
-    kind = written[0]
-    if kind == "tensor":
-        return tensors[written[1]]
-    if kind == "dict":
-        old = mine if isinstance(mine, dict) else {}
-        return {key: _rebuilt(item, tensors, old.get(key)) for key, item in written[1].items()}
-    if kind in ("list", "tuple"):
-        items = [_rebuilt(item, tensors, None) for item in written[1]]
-        return tuple(items) if kind == "tuple" else items
-    return written[1] if kind == "value" else mine
 
 
 def _bytes_of(text: str) -> Tensor:

@@ -9,9 +9,17 @@ from torch import Tensor
 
 from quorate.core.vectors import Flat, Layout
 
-WEIGHT, ENDED, RESTING, STOPPING, SAVING, VECTORS, VOTES, COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
+WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
 """Places. From `COUNTS` on, for each parameter how many had something for it; then, for each part, how many changed it
 after it had left; then, for each rank, whether it brought numbers that are not finite."""
+
+
+def header_length(tensors: int, parts: int, max_size: int) -> int:
+    """Elements of the header of a vector of so many tensors in so many parts, among at most `max_size` workers.
+
+    There may be one more part than the tensors need: the one that the header is in.
+    """
+    return COUNTS + tensors + parts + 1 + max_size
 
 
 def header_of(weight: float, used: Sequence[bool], layout: Layout) -> Tensor:

@@ -4,92 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from quorate.agreement.admission import Admission
-from quorate.agreement.headers import COUNTS, ENDED, RESTING, SAVING, STOPPING, VECTORS, VOTES, WEIGHT
+from quorate.agreement.headers import COUNTS, ENDED, PAUSED, SAVING, STOPPING, VECTORS, VOTES, WEIGHT
+from quorate.agreement.hooks import Shadow, Watches
 from quorate.agreement.resend import again, packed_again
-from quorate.agreement.save_flags import Marks
-from quorate.buckets.flat import layout_of
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
-from quorate.core.errors import WireTimeout
-from quorate.core.strategy import Mean
+from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
-from quorate.observe.backward import Spending
 from quorate.observe.finite import is_finite
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.reducers.dense import Dense
 from quorate.reducers.outliving import Outliving
-from quorate.replica.local_gradient import LocalGradient
+from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
-
-if TYPE_CHECKING:
-    from quorate.train.safeguards import Safeguards
 
 _POLL = 0.02
 
 
-class Agreement:
-    """The means of one optimizer's vectors; `Peers` to its strategy.
+class MeansOfAll:
+    """Implements `core.strategy.Means` for one worker.
 
-    With every vector travel its weight, how many workers have ended or rest, which parameters got a gradient, and which
-    parts changed after they had left. `used` says of the newest gradient mean which parameters any worker used.
+    With every vector travel its weight, how many workers have ended or paused, which parameters got a gradient, and
+    which parts changed after they had left. `before` are the means of the same worker when other parameters were
+    trained; they are closed.
     """
 
     def __init__(
         self,
-        parameters: Sequence[tuple[str, Parameter]],
+        replica: Replica,
         wire: Wire,
-        spending: Spending,
         timer: StepTimer,
-        watch: Safeguards,
+        watches: Watches,
+        shadow: Shadow,
         *,
-        overlap: bool,
+        overlaps: bool,
+        before: MeansOfAll | None = None,
     ) -> None:
-        self.wire, self.rank, self.size = wire, wire.rank, wire.size
-        self._parameters = [p for _, p in parameters]
-        tensors: list[tuple[str, Tensor]] = [(name, p) for name, p in parameters]
-        parts = len(layout_of(tensors).parts) + 1
-        self._bad_from = COUNTS + len(tensors) + parts
-        self.layout = layout_of(tensors, header=self._bad_from + wire.most)
+        self.wire, self.rank, self.size, self._replica = wire, wire.rank, wire.size, replica
+        self.layout, self._parameters = replica.layout, replica.trained
+        self._bad_from = self.layout.header - wire.most
+        self._changed = slice(COUNTS + len(self._parameters), self._bad_from)
+        """In a header: for each part, how many changed it after it had left."""
         self.reducer: Dense | Outliving = Dense(self.layout, wire)
-        if watch.outlives:
-            self.reducer = Outliving(self.layout, wire, watch.sums, slice(COUNTS + len(tensors), self._bad_from))
+        if watches.beside is not None:
+            self.reducer = Outliving(self.layout, wire, watches.beside, self._changed)
         self.admission = Admission(wire, self._bad_from)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         flat = self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
-        self._spending, self._timer, self._stop, self._finite = spending, timer, watch.stop, watch.finite
+        self._timer, self._shadow, self._spending = timer, shadow, watches.spending
+        self._stop, self._finite, self._flags = watches.stop, watches.finite, watches.flags
         self._are_finite, self._sums = True, list[Tensor]()
-        self.marks = Marks(None, self)
-        """Who saves."""
         self.bad: list[int] = []
         """Who brought a gradient that is not finite to the newest mean."""
-        self.ready = ReadyGradients(
-            self._parameters,
-            flat,
-            self._launch if overlap else None,
-            self._blank,
-        )
-        self.ready.scale = 1.0 / self.size
-        self.local = LocalGradient(self._parameters, flat)
-        self.used = [False] * len(tensors)
-        self.ended = self.all_ended = self.resting = self.all_away = False
+        self.ready = ReadyGradients(self._parameters, flat, self._launch if overlaps else None, self._blank)
+        self.ended = self.all_ended = self.paused = self.all_away = False
         self.some_ended = self.has_vectors = self.votes = self.has_voted = False
         self._company: Work[Flat] | None = None
-        self.contribution: Callable[[], tuple[Flat, float] | None] = lambda: None
-        """What this worker gives to a mean in which it takes part without stepping, and its weight."""
-        self.apply: Callable[[Mean], None] = lambda mean: None
-        """Takes the mean that came of it."""
-        self.met: Callable[[], None] = lambda: None
-        """All have come to a rest, or to their ends."""
+        self._weight = 1.0
+        if before is not None:
+            self._go_on_from(before)
+        self.ready.scale = self._weight / self.size
+
+    def _go_on_from(self, before: MeansOfAll) -> None:
+        """What all have learnt stays, and whether this worker steps alone."""
+        self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
+        self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
+        self.admission.members = before.admission.members
+        if isinstance(self.reducer, Outliving) and isinstance(before.reducer, Outliving):
+            self.reducer.follows(before.reducer)
+
+    def gradient_begins(self, weight: float) -> None:
+        """A backward pass begins whose gradient counts `weight`."""
+        self._weight, self.ready.scale = weight, weight / self.size
+        self.ready.begin()
 
     def _launch(self, part: int, x: Tensor) -> None:
         self._spending.backward_has_done(self._done_by[part])
@@ -105,19 +101,38 @@ class Agreement:
         self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
         self._are_finite = self._are_finite and self._finite.sees(on_cpu)
 
-    def mean(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
-        """See `core.strategy.Peers`. The mean of `worker.gradient` lives until the next backward."""
-        self._timer.arrived()
-        if self._company is not None:
-            self._settle_company()
-        if x is self.local:
-            return Timed(self._gradient_mean(weight), self._timer)
+    # -- core.strategy.Means
+
+    def step_alone(self, is_alone: bool) -> None:
+        self.ready.is_alone = is_alone
+
+    def vote(self) -> None:
+        self.votes = True
+
+    def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+        if self.ready.is_under_way:
+            raise ConfigurationError(
+                "parts of the gradient are on their way since the backward pass; a strategy that overrides backward() "
+                "calls worker.means.of_gradient() in it, before it forms other means"
+            )
+        self._arrive()
         with self._timer.spending("encode"):
             given = self._vector(x, weight)
             sums = self.reducer.start(given, again(given, self.reducer))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
-    def mean_of(self, value: Tensor) -> Tensor:
+    def of_gradient(self) -> Work[Flat]:
+        self._arrive()
+        return Timed(self._gradient_mean(self._weight), self._timer)
+
+    def _arrive(self) -> None:
+        self._timer.arrived()
+        if self._company is not None:
+            self._settle_company()
+
+    # -- for the loop
+
+    def of_number(self, value: Tensor) -> Tensor:
         """The mean of every worker's `value`; all that train ask for it at the same place."""
         if isinstance(self.reducer, Outliving):
             found = self.reducer.survivors.all_gather(value).wait()
@@ -125,7 +140,6 @@ class Agreement:
         return self.wire.all_reduce(value / self.size).wait()
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
-        assert weight / self.size == self.ready.scale, "a gradient's weight is fixed before its backward begins"
         mine = [0.0] * self.layout.header
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
@@ -134,10 +148,10 @@ class Agreement:
             if self._sums:
                 self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
                 self._sums.clear()
-            mine[WEIGHT], mine[STOPPING], mine[SAVING] = weight, self._stop.mark, self.marks.mine()
+            mine[WEIGHT], mine[STOPPING], mine[SAVING] = weight, self._stop.mark, self._flags.mine()
             mine[VOTES] = float(self.votes)
             if not self._are_finite:
-                self._finite.note([s.name for s in self.layout.segments], [p.grad for p in self._parameters])
+                self._finite.note(self._replica.names, self._replica.gradients)
                 mine[self._bad_from + self.rank], self._are_finite = 1.0, True
             mine[COUNTS : COUNTS + len(touched)] = map(float, touched)
             self.admission.put(mine)
@@ -153,10 +167,10 @@ class Agreement:
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
             count = len(self._parameters)
-            self.used = [n > 0 for n in header[COUNTS : COUNTS + count]]
+            self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + count]]
             self._learn(header)
             self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
-            for part, changed in enumerate(header[COUNTS + count : self._bad_from]):
+            for part, changed in enumerate(header[self._changed]):
                 if changed:
                     self._repeat(part, sums[0])
             return self._weighted(sums[0], header[WEIGHT])
@@ -164,28 +178,8 @@ class Agreement:
         return Together([launched], finish, self.wire.clock)
 
     def write_gradient(self, value: Flat) -> None:
-        """Make `value` the `.grad` of every parameter that some worker used.
-
-        A gradient that came into being in this backward is not copied to: `.grad` becomes a view of the vector, which
-        is then never written again. One that was there before stays the same tensor and gets the numbers.
-        """
-        lends = value is self.ready.flat
-        grads, numbers = [], []
-        with torch.no_grad():
-            for index, (p, place) in enumerate(zip(self._parameters, value.segments(), strict=True)):
-                if not self.used[index]:
-                    continue
-                is_new = p.grad is None or self.ready.began_without[index]
-                if lends and is_new and p.dtype == place.dtype and p.is_contiguous():
-                    p.grad = place.detach()
-                    self.ready.is_lent = True
-                else:
-                    if p.grad is None:
-                        p.grad = torch.empty_like(p)
-                    grads.append(p.grad)
-                    numbers.append(place)
-            if grads:
-                torch._foreach_copy_(grads, numbers)
+        """See `ReadyGradients.write`."""
+        self.ready.write(value, self._replica.used)
 
     def _repeat(self, part: int, sums: Flat) -> None:
         """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""
@@ -203,15 +197,16 @@ class Agreement:
         mine = x.times(weight / self.size, into) if weight > 0 else Flat.zeros(x.layout)
         header = mine.header.zero_()
         header[WEIGHT], header[VECTORS] = weight, float(weight > 0)
-        header[STOPPING], header[SAVING], header[VOTES] = self._stop.mark, self.marks.mine(), float(self.votes)
+        header[STOPPING], header[SAVING], header[VOTES] = self._stop.mark, self._flags.mine(), float(self.votes)
         self.admission.put(header)
         return mine
 
     def _learn(self, header: Sequence[float]) -> None:
         """What everyone has learnt in an exchange; where some part of it is to be repeated, still the same."""
         self._stop.learn(header[STOPPING])
-        self.admission.learn(header, is_calm=not (header[ENDED] or header[RESTING]))
-        self.marks.learn(header[SAVING])
+        self.admission.learn(header, is_calm=not (header[ENDED] or header[PAUSED]))
+        is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
+        self._flags.learn(header[SAVING], self.reducer.counted, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0
         self.has_voted = self.has_voted or header[VOTES] > 0
 
@@ -227,24 +222,24 @@ class Agreement:
             sums.mul_(self.size / total)
         return sums
 
-    def keep_company(self, others: Sequence[Agreement]) -> None:
+    def shadow_until_ended(self, others: Sequence[MeansOfAll]) -> None:
         """This worker has ended: take part in the means of `others` (this one included) with weight 0 until all have.
 
         Raises as `Work.wait`; the timeout is that of one mean.
         """
         self.ended = True
-        self._until(lambda agreement: agreement.all_ended, others)
+        self._until(lambda means: means.all_ended, others)
 
-    def rest(self, others: Sequence[Agreement]) -> None:
-        """As `keep_company`, until no worker steps here any more: each rests, or has ended. `rested` ends the rest."""
-        self.resting = True
-        self._until(lambda agreement: agreement.all_away, others)
+    def shadow_until_paused(self, others: Sequence[MeansOfAll]) -> None:
+        """As `shadow_until_ended`, until no worker steps: each has paused or ended. `resume` ends the pause."""
+        self.paused = True
+        self._until(lambda means: means.all_away, others)
 
-    def rested(self) -> None:
-        """This worker steps again, as all that have rested do."""
-        self.resting = self.all_away = False
+    def resume(self) -> None:
+        """This worker steps again, as all that have paused do."""
+        self.paused = self.all_away = False
 
-    def _until(self, is_over: Callable[[Agreement], bool], others: Sequence[Agreement]) -> None:
+    def _until(self, is_over: Callable[[MeansOfAll], bool], others: Sequence[MeansOfAll]) -> None:
         alone = all(other is self or is_over(other) for other in others)
         since = self.wire.clock.now()
         while not is_over(self):
@@ -267,8 +262,8 @@ class Agreement:
                 return
             self._settle_company()
         if not (self.all_ended or self.all_away):
-            given = self._vector(*(self.contribution() or (Flat.zeros(self.layout), 0.0)))
-            given.header[ENDED], given.header[RESTING] = float(self.ended), float(self.resting)
+            given = self._vector(*(self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)))
+            given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
             self._company = self.reducer.start(given, again(given, self.reducer))
 
     def _settle_company(self) -> None:
@@ -278,16 +273,19 @@ class Agreement:
         sums = company.wait()
         header = sums.header.tolist()
         self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
-        self.all_away = self.resting and header[ENDED] + header[RESTING] == self.reducer.counted
+        self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
         self._learn(header)
         if self.all_away or self.all_ended:
-            self.met()
-        for part, changed in enumerate(header[COUNTS + len(self._parameters) : self._bad_from]):
+            self._shadow.synchronized()
+        for part, changed in enumerate(header[self._changed]):
             if changed:
                 zeros = torch.zeros_like(sums.parts[part])
                 self.reducer.again(part, zeros).wait()
         if header[VECTORS] > 0:
-            self.apply(Mean(mean=sums.mul_(self.size / header[WEIGHT])))
+            self._shadow.apply(Mean(mean=sums.mul_(self.size / header[WEIGHT])))
 
     def close(self) -> None:
         self.ready.close()
+
+
+_: type[Means] = MeansOfAll

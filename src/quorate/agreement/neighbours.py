@@ -7,31 +7,27 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorate.agreement.answers import Answers
 from quorate.agreement.exchanges import Coded, Exchange, read
 from quorate.agreement.graph_members import Members
+from quorate.agreement.hooks import AmongNeighbours
 from quorate.agreement.hosts import hosts_of
 from quorate.agreement.incoming import TAG, Incoming
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Answer, Books, Given, Neighbours, Request, mass_of_the_dead
+from quorate.core.neighbours import Answer, Books, Codec, Given, Neighbours, Request, mass_of_the_dead
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
-from quorate.membership.survivors import survivors
-from quorate.observe.step_times import Timed
-from quorate.strategies.parts.push_sum import PushSum
-
-if TYPE_CHECKING:
-    from quorate.agreement.means import Agreement
-    from quorate.train.worker import OptimizerWorker
-    from quorate.wire.current import Place
-    from quorate.wire.survivors import Survivors
+from quorate.observe.losses import Losses
+from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.replica import Replica
+from quorate.wire.survivors import Outlived, Survivors
 
 
-class NeighboursOf:
+class NeighbourExchange:
     """Implements `core.neighbours.Neighbours` for one worker, over channels of its wire.
 
     Cost of an exchange: one message of all parameters along each edge; on one host they lie in shared memory, and are
@@ -40,42 +36,48 @@ class NeighboursOf:
     they are.
     """
 
-    def __init__(self, worker: OptimizerWorker, place: Place) -> None:
-        self.rank, self.size = worker.rank, worker.size
+    def __init__(
+        self,
+        wire: Wire,
+        timer: StepTimer,
+        replica: Replica,
+        outlived: Outlived,
+        losses: Losses,
+        worker: AmongNeighbours,
+        *,
+        is_gossip: bool,
+    ) -> None:
+        self.rank, self.size = wire.rank, wire.size
         self.round = -1
-        self.has_moments, self.codec = False, None
+        self.has_moments = False
+        self.codec: Codec | None = None
         self.lock = threading.Lock()
-        self._worker, self._timer, self._place = worker, worker.timer, place
+        self._of_worker, self._timer, self._replica, self._outlived = wire, timer, replica, outlived
+        self._losses, self._worker = losses, worker
         self._incoming: dict[int, Incoming] = {}
         self._answers: Answers | None = None
         self._has_ended = self._is_away = False
-        self._is_used = worker.strategy.is_gossip
+        self._is_used = is_gossip
         self._late: list[Given] = []
-        """What was given to this worker in exchanges that it took no part in, when all rested last."""
-        self._rests = -1 if worker.wire.is_newcomer else 0
-        self._with_moments: dict[str, Layout] = {}
+        """What was given to this worker in exchanges that it took no part in, at the newest pause of all."""
+        self._pauses = -1 if wire.is_newcomer else 0
         self._hosts: tuple[str, ...] | None = None
         self.books = Books()
         self.lost = 0.0
-        """Of what was given to this worker, what was lost on the way before all rested last."""
+        """Of what was given to this worker, what was lost on the way before the newest pause of all."""
         self.lost_with: dict[int, float] = {}
-        """With each of the dead, when all have rested: what it held, and what was under way to it or from it."""
+        """Weight lost with each dead rank: its own, and what was in flight to and from it. Updated at each pause."""
         self._began = defaultdict[int, float](lambda: 1.0)
-        """What each held when all rested last; who has joined since, 1."""
+        """What each held at the newest pause of all; who has joined since, 1."""
 
     @cached_property
     def _wire(self) -> Wire:
         self.open()
-        return self._worker.wire.channel("neighbours")
+        return self._of_worker.channel("neighbours")
 
     def _layout(self) -> Layout:
         """Of what is given: what means of all carry besides does not travel."""
-        own = self._worker.peers.layout
-        if not self.has_moments:
-            return own.bare
-        if own.digest not in self._with_moments:
-            self._with_moments[own.digest] = self._worker.replica.read(moments=True).layout.bare
-        return self._with_moments[own.digest]
+        return self._replica.layout_with(moments=self.has_moments).bare
 
     def _read(self, message: Message) -> Flat:
         """What another worker gave."""
@@ -90,7 +92,7 @@ class NeighboursOf:
     @property
     def ranks(self) -> tuple[int, ...]:
         """See `core.neighbours.Neighbours`."""
-        return tuple(sorted(self._worker.peers.admission.members))
+        return tuple(sorted(self._worker.members()))
 
     @property
     def gone(self) -> frozenset[int]:
@@ -112,7 +114,7 @@ class NeighboursOf:
     def hosts(self) -> tuple[str, ...]:
         """See `core.neighbours.Neighbours`."""
         if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
-            self._hosts = hosts_of(self._worker.wire)
+            self._hosts = hosts_of(self._of_worker)
         return self._hosts
 
     def exchange(
@@ -149,8 +151,8 @@ class NeighboursOf:
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
         """See `core.neighbours.Neighbours`."""
         self._timer.arrived()
-        self.goes_on()
-        return Timed(self._task().ask(peer, name, x, header, self._rests), self._timer)
+        self.resume()
+        return Timed(self._task().ask(peer, name, x, header, self._pauses), self._timer)
 
     def serve(self, name: str, handler: Callable[[Request], None]) -> None:
         """See `core.neighbours.Neighbours`."""
@@ -158,29 +160,52 @@ class NeighboursOf:
 
     # -- for the worker
 
-    def until_all(self, wait: Callable[[Sequence[Agreement]], None], *, ended: bool) -> None:
-        """Be away, and `wait` with all optimizers of this worker until all others are."""
-        everyone = self._worker.everyone()
-        for one in everyone:
-            one.neighbours._go_away(ended)
-        wait([one.peers for one in everyone if not one.has_rounds])
-        if self._is_used:
-            self._late = self._come_together()
-
     def joins(self, at: tuple[int, int]) -> None:
-        """This worker has the replica of another one, whose `stands` was `at`."""
-        self.round, self._rests = at
-        self.goes_on()
+        """This worker has the replica of another one, whose `position` was `at`."""
+        self.round, self._pauses = at
+        self.resume()
 
     @property
-    def stands(self) -> tuple[int, int]:
-        """The newest exchange, and how often all have rested."""
-        return self.round, self._rests
+    def position(self) -> tuple[int, int]:
+        """(index of the newest exchange, number of pauses of all): where a copied replica goes on."""
+        return self.round, self._pauses
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         """This worker computes (again), or has ended: it answers everyone."""
         if self._answers is not None:
-            self._answers.go_on(math.inf if self._has_ended else self._rests)
+            self._answers.resume(math.inf if self._has_ended else self._pauses)
+
+    def go_away(self, *, ended: bool) -> None:
+        """Tell all others, once, that this worker begins no exchange until all have paused, or never again."""
+        if not self._is_used or self._is_away:
+            return
+        self._worker.drain()
+        self._is_away, self._has_ended = True, ended
+        self.resume()
+        says = {"away": "ended" if ended else "rests", "round": self.round}
+        for peer in self.ranks:
+            if peer != self.rank:
+                self._wire.send(Message(header={**says, "before": self.books.given[peer]}), peer, TAG)
+
+    def quiesce(self) -> None:
+        """All are away: wait for what is in flight. What came too late is in `late`. It may exchange again."""
+        if not self._is_used:
+            return
+        late: list[Given] = []
+        others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
+        for other in others.values():
+            late += other.rest_of_it(ended=self._has_ended)
+        there = self._outlived.survivors
+        if there is None:
+            self.round = max(self.round, *(other.reached for other in others.values()), -1)
+        else:
+            self._agree_with(there, others, late)
+        for other in others.values():
+            other.comes_back()
+        self._tell_of_losses()
+        self._is_away = self._has_ended
+        self._pauses += 1
+        self._late = late
 
     def close(self) -> None:
         """End the task that answers; nobody asks any more."""
@@ -190,41 +215,11 @@ class NeighboursOf:
 
     # -- inside
 
-    def _go_away(self, ended: bool) -> None:
-        """Tell all others that this worker begins no exchange until all have rested, or never again; once."""
-        if not self._is_used or self._is_away:
-            return
-        self._worker.strategy.drain(self._worker)
-        self._is_away, self._has_ended = True, ended
-        self.goes_on()
-        says = {"away": "ended" if ended else "rests", "round": self.round}
-        for peer in self.ranks:
-            if peer != self.rank:
-                self._wire.send(Message(header={**says, "before": self.books.given[peer]}), peer, TAG)
-
-    def _come_together(self) -> list[Given]:
-        """All are away: what was given to this worker in rounds that it took no part in. It may exchange again."""
-        late: list[Given] = []
-        others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
-        for other in others.values():
-            late += other.rest_of_it(ended=self._has_ended)
-        there = survivors(self._place)
-        if there is None:
-            self.round = max(self.round, *(other.reached for other in others.values()), -1)
-        else:
-            self._agree_with(there, others, late)
-        for other in others.values():
-            other.comes_back()
-        self._tell_of_losses()
-        self._is_away = self._has_ended
-        self._rests += 1
-        return late
-
     def _agree_with(self, there: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
         """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
         says = {
             "round": self.round,
-            "mass": self._worker.strategy.consensus(self._worker)[1] + sum(given.mass for given in late),
+            "mass": self._worker.mass() + sum(given.mass for given in late),
             "balances": list(self.books.balances().items()),
             "dead": [peer for peer, other in others.items() if other.is_dead],
         }
@@ -235,17 +230,12 @@ class NeighboursOf:
         for rank in sorted(dead.difference(self.lost_with)):
             self.lost_with[rank] = mass_of_the_dead([rank], self._began, balances)
             self.books.lost.pop(rank, None)
-            if self._travels and self._worker.losses.is_first:
+            if self._worker.weighs() and self._losses.is_first:
                 tell(
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
                     "mean is that of what is left\n"
                 )
         self._began.update({rank: float(one["mass"]) for rank, one in found.items()})
-
-    @property
-    def _travels(self) -> bool:
-        """Whether replicas count differently, by weights that travel."""
-        return isinstance(self._worker.state, PushSum)
 
     def _from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
@@ -267,8 +257,8 @@ class NeighboursOf:
 
     def _task(self) -> Answers:
         if self._answers is None:
-            self._answers = Answers(self._wire, self._layout, self._rests)
+            self._answers = Answers(self._wire, self._layout, self._pauses)
         return self._answers
 
 
-_: type[Neighbours] = NeighboursOf
+_: type[Neighbours] = NeighbourExchange

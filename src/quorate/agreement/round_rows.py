@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from quorate.core.contracts import Wire
+from quorate.observe.losses import Losses
+from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
 
 _SAY_EVERY = 0.25
 """Seconds between two words of the writer on how far it has come."""
@@ -26,9 +26,9 @@ class RoundRows:
     256 rounds.
     """
 
-    def __init__(self, worker: OptimizerWorker) -> None:
-        self._worker, self._timer = worker, worker.timer
-        self._board, self._key = worker.wire.board, f"{worker.wire.name}/rows"
+    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses) -> None:
+        self._timer, self._losses = timer, losses
+        self._board, self._key = wire.board, f"{wire.name}/rows"
         self._held: list[dict[str, Any]] = []
         self._newest = (0, 0)
         """The number and the term of the newest round that was held here."""
@@ -60,7 +60,7 @@ class RoundRows:
         """Write what is held, if that is for this worker to do by now."""
         if not self._held:
             return
-        if self._worker.losses.is_first:
+        if self._losses.is_first:
             if self._said_at is None:
                 self._forget_written()  # by the one before
             self._write()
@@ -91,7 +91,7 @@ class RoundRows:
         held, self._held = self._held, []
         for row in held:
             recorder.write("round", **{name: value for name, value in row.items() if name != "term"})
-        if self._worker.losses.is_first and (self._said_at is None or now - self._said_at >= _SAY_EVERY):
+        if self._losses.is_first and (self._said_at is None or now - self._said_at >= _SAY_EVERY):
             self._said_at = now
             self._board.set(self._key, json.dumps(self._newest).encode())
 

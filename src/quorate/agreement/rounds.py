@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from quorate.agreement.headers import bad_in, header_of, put_bad, used_in
+from quorate.agreement.hooks import InRounds
 from quorate.agreement.kept_rounds import kept_of, restore
 from quorate.agreement.round_rows import RoundRows
 from quorate.buckets.flat import pack
-from quorate.core.contracts import Work
+from quorate.checkpoint.saving import Saving
+from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.measured import Measured, Told
-from quorate.core.strategy import Mean
 from quorate.core.vectors import Flat, Layout
-from quorate.membership.replica_copy import adopt, capture
-from quorate.membership.survivors import survivors
-from quorate.observe.step_times import Timed
+from quorate.observe.digests import Digests
+from quorate.observe.finite import Finite
+from quorate.observe.losses import Losses
+from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.options import options_of
+from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
-from quorate.wire.current import Place
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+from quorate.wire.survivors import Outlived
 
 
 class WorkerRounds:
@@ -37,23 +37,32 @@ class WorkerRounds:
 
     def __init__(
         self,
-        worker: OptimizerWorker,
-        model: Module,
-        place: Place,
+        replica: Replica,
+        wire: Wire,
+        timer: StepTimer,
         agreed: Agreed,
-        clip_norm: float | None,
+        worker: InRounds,
         *,
+        saving: Saving,
+        finite: Finite,
+        digests: Digests | None,
+        losses: Losses,
+        outlived: Outlived,
+        clip_norm: float | None = None,
         measures: bool = False,
     ) -> None:
+        """`digests` compare replicas after each round; None where they differ between rounds."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
-        self._worker, self._agreed, self._clip_norm, self._measures = worker, agreed, clip_norm, measures
-        self._model, self._place = model, place
+        self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
+        self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
+        self._saving, self._finite, self._digests = saving, finite, digests
+        self._losses, self._outlived = losses, outlived
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
-        self._rows = RoundRows(worker)
-        self.rounds = Rounds(worker.wire.channel("rounds"), agreed, worker.peers.layout, self)
+        self._rows = RoundRows(wire, timer, losses)
+        self.rounds = Rounds(wire.channel("rounds"), agreed, replica.layout, self)
 
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
@@ -62,29 +71,26 @@ class WorkerRounds:
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
         """See `core.strategy.WorkerRounds`."""
-        worker = self._worker
-        worker.timer.arrived()
-        # 1 for a step of full batches, so that dividing by the number of workers stays right
-        counts = (worker.weight if weight is None else weight) / worker.step_weight.full
-        with worker.timer.spending("encode"):
+        self._timer.arrived()
+        counts = self._worker.share(weight)
+        with self._timer.spending("encode"):
             given = self._gradient(counts) if vector is None else self._packed(vector, counts)
             work = self.rounds.contribute(
                 given,
                 weight=counts,
-                step=worker.step,
-                options=options_of(worker.optimizer),
+                step=self._worker.step(),
+                options=options_of(self._replica.optimizer),
                 waits=waits,
                 told=self._told(given) if self._measures and given is not None else None,
             )
         self._has_called = waits and work.is_called_for
-        return Timed(work, worker.timer)
+        return Timed(work, self._timer)
 
     def _told(self, given: Flat) -> list[float | None]:
         """What goes with it: see `core.measured.Told`."""
-        timer = self._worker.timer
-        is_scaled = "found_inf" in self._worker.optimizer.__dict__
+        timer = self._timer
         waited = timer.waited_before if self._has_called else None
-        return Told(timer.work, waited, None if is_scaled else timer.loss, _norm(given) ** 2).values
+        return Told(timer.work, waited, None if self._replica.is_scaled else timer.loss, _norm(given) ** 2).values
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """See `core.strategy.WorkerRounds`."""
@@ -92,23 +98,21 @@ class WorkerRounds:
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Its own memory, as rounds take it, with a header."""
-        worker = self._worker
-        packed = vector.times(weight / worker.size, self.rounds.blank())
-        packed.header.copy_(header_of(weight, [True] * len(worker.trained), packed.layout))
+        packed = vector.times(weight / self._wire.size, self.rounds.blank())
+        packed.header.copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
         self._look(packed, packed.segments())
         return packed
 
     def _gradient(self, weight: float) -> Flat | None:
         """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
-        worker = self._worker
-        own: dict[str, Any] = worker.optimizer.__dict__
+        own: dict[str, Any] = self._replica.optimizer.__dict__
         is_finite = not float(own["found_inf"]) if "found_inf" in own else True
-        grads = [p.grad for p in worker.trained]
+        grads = self._replica.gradients
         if not is_finite or all(grad is None for grad in grads):
             return None
         scale = own.get("grad_scale")
         vector = self.rounds.blank()
-        share = weight / worker.size
+        share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
         self._look(vector, grads)
@@ -116,10 +120,10 @@ class WorkerRounds:
 
     def _look(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
         """Note in the header whether the numbers are finite."""
-        worker, finite = self._worker, self._worker.safeguards.finite
+        finite = self._finite
         if finite.looks and not finite.sees(vector.parts):
             finite.note([s.name for s in vector.layout.segments], grads)
-            put_bad(vector.header, worker.rank, worker.wire.most)
+            put_bad(vector.header, self._wire.rank, self._wire.most)
 
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""
@@ -151,31 +155,31 @@ class WorkerRounds:
     def _apply(self, one: Round) -> None:
         ready = self._ready(one)
         if ready is not None:
-            self._worker.strategy.apply(self._worker, ready)
+            self._worker.apply(ready)
             self._applied(ready)
 
     def _applied(self, ready: Mean) -> None:
-        worker = self._worker
-        if worker.differs:
-            worker.timer.rounds += 1  # local steps are none
+        if self._digests is None:
+            self._timer.rounds += 1  # local steps are none
         else:
-            worker.safeguards.digests.look(ready.number)
+            self._digests.look(ready.number)
 
     def _ready(self, one: Round) -> Mean | None:
-        worker = self._worker
+        wire = self._wire
         self._note(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
-        if worker.safeguards.leaves_out(bad_in(one.sum, worker.wire.most), one.number):
+        bad = bad_in(one.sum, wire.most)
+        if self._finite.leaves_out(bad, one.number, is_scaled=self._replica.is_scaled):
             return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
-        factor = worker.size / divisor
-        worker.peers.used = used_in(one.sum, len(worker.trained))
+        factor = wire.size / divisor
+        self._replica.used = used_in(one.sum, len(self._replica.trained))
         of_sum = _norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
         norm = factor * of_sum
         if self._clip_norm is not None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
-        mine = sum(count for _, count in one.contributors.get(worker.rank, ()))
+        mine = sum(count for _, count in one.contributors.get(wire.rank, ()))
         measured = _measured(one, of_sum**2) if self._measures else None
         mean = one.sum.times(factor, self._own())
         return Mean(mean=mean, mine=mine, options=one.options, measured=measured, number=one.number, norm=norm)
@@ -183,20 +187,20 @@ class WorkerRounds:
     def _own(self) -> Flat:
         """Where the optimizer may write as it likes: the round itself is the same memory for all."""
         if self._mean is None or self._mean.holders() > self._mean_held:
-            self._mean = Flat.empty(self._worker.peers.layout)
+            self._mean = Flat.empty(self._replica.layout)
             self._mean.segments()
             self._mean_held = self._mean.holders()
         return self._mean
 
     def _note(self, one: Round) -> None:
         """Into the records: whose gradients, and how old."""
-        timer = self._worker.timer
+        timer = self._timer
         timer.contributors = len(one.contributors)
-        mine = one.contributors.get(self._worker.rank)
+        mine = one.contributors.get(self._wire.rank)
         if mine:
             timer.staleness = max(staleness for staleness, _ in mine)
-        self._worker.losses.look()
-        self._worker.losses.joined(one.joined, one.number)
+        self._losses.look()
+        self._losses.joined(one.joined, one.number)
         self._rows.applied(one)
 
     @property
@@ -204,7 +208,11 @@ class WorkerRounds:
         """Whether every round waits for all workers, so that all come to each step at the same round."""
         return self._agreed.quorum == self._agreed.size
 
-    # -- checkpoints
+    # -- checkpoint.participants.KeptRounds
+
+    @property
+    def agreed(self) -> Agreed:
+        return self.rounds.agreed
 
     @property
     def version(self) -> int:
@@ -217,32 +225,31 @@ class WorkerRounds:
 
     def kept(self) -> dict[str, Any]:
         """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
-        return kept_of(self.rounds, self._worker.size)
+        return kept_of(self.rounds, self._wire.size)
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
         """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
-        worker = self._worker
-        return restore(self.rounds, worker.peers.layout, olds, worker.rank, worker.size)
+        return restore(self.rounds, self._replica.layout, olds, self._wire.rank, self._wire.size)
 
     # -- rounds.rounds.Replica
 
     def reached(self, number: int, term: int, *, in_step: bool) -> bool:
-        return self._worker.saving.reached(number, term, in_step=in_step)
+        return self._saving.reached(number, term, in_step=in_step)
 
     def boundary(self) -> None:
-        self._worker.saving.boundary()
+        self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        left = survivors(self._place)
+        left = self._outlived.survivors
         if left is not None:
-            left.among([*range(self._worker.wire.size), *joined], number)
+            left.among([*range(self._wire.size), *joined], number)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        about, tensors = capture(self._worker, self._model, self._place if is_whole else None)
+        about, tensors = self._worker.copies.capture(is_whole=is_whole)
         return {**about, "rows": self._rows.held}, tensors
 
     def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        adopt(self._worker, self._model, self._place, about, tensors)
+        self._worker.copies.adopt(about, tensors)
         self._rows.jumped(about["rows"])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
@@ -55,6 +56,11 @@ class ReadyGradients:
     def hands_on(self) -> bool:
         """Whether parts travel as they are complete; else they are there until the last is."""
         return self._on_part is not None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether parts of this pass have been handed on, and the last one has not."""
+        return self._handed_on > 0
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
@@ -131,6 +137,30 @@ class ReadyGradients:
         self.touched = [False] * len(self._parameters)
         self.fired = False
         self._reset()
+
+    def write(self, value: Flat, used: Sequence[bool]) -> None:
+        """Make `value` the `.grad` of every parameter that is `used`.
+
+        A gradient that came into being in this backward is not copied to: `.grad` becomes a view of the vector, which
+        is then never written again. One that was there before stays the same tensor and gets the numbers.
+        """
+        lends = value is self.flat
+        grads, numbers = [], []
+        with torch.no_grad():
+            for index, (p, place) in enumerate(zip(self._parameters, value.segments(), strict=True)):
+                if not used[index]:
+                    continue
+                is_new = p.grad is None or self.began_without[index]
+                if lends and is_new and p.dtype == place.dtype and p.is_contiguous():
+                    p.grad = place.detach()
+                    self.is_lent = True
+                else:
+                    if p.grad is None:
+                        p.grad = torch.empty_like(p)
+                    grads.append(p.grad)
+                    numbers.append(place)
+            if grads:
+                torch._foreach_copy_(grads, numbers)
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import WorkerRounds
+from quorate.core.strategy import Strategy, Worker
 from quorate.observe.step_times import timing
+from quorate.replica.replica import Replica
+from quorate.rounds.terms import Agreed
 from quorate.wire.current import Place
 
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+
+class KeptRounds(WorkerRounds, Protocol):
+    """The rounds of one optimizer, as checkpoints see them."""
+
+    @property
+    def version(self) -> int:
+        """The newest round this replica has applied."""
+        ...
+
+    @property
+    def agreed(self) -> Agreed:
+        """The settings in force."""
+        ...
+
+    def ask_for_save(self, request: int) -> None:
+        """Let a round be marked after which every worker saves; `request` grows from one to the next."""
+        ...
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
+        ...
+
+    def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
+        """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
+        ...
+
+
+class Participant(Worker, Protocol):
+    """One optimizer's worker, as checkpoints, and copies of its replica, see it."""
+
+    strategy: Strategy
+    updates: int
+    """That its replica has applied."""
+    finished: bool
+    differs: bool
+    """Whether replicas differ between steps."""
+
+    @property
+    def replica(self) -> Replica: ...
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether its strategy has agreed on rounds."""
+        ...
+
+    @property
+    def rounds(self) -> KeptRounds:
+        """Its rounds, where it has."""
+        ...
 
 
 @dataclass
@@ -38,8 +89,10 @@ class Distributed:
     model: Module
     strategy: str | None
     settings: Mapping[str, object]
-    worker: OptimizerWorker | None = None
+    worker: Participant | None = None
     """None where nobody has to agree, or somebody else sees to it."""
+    pause: Callable[[], None] = lambda: None
+    """Waits until no worker steps, with nothing in flight, and goes on."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
 

@@ -107,7 +107,7 @@ def _own_state(one: Distributed) -> dict[str, Any]:
     worker = one.worker
     return {
         "step": one.step,
-        "updates": one.steps if worker is None else worker.timer.rounds,
+        "updates": one.steps if worker is None else worker.updates,
         "options": [{k: v for k, v in group.items() if k != "params"} for group in one.optimizer.param_groups],
         "buffers": {name: x.detach() for name, x in one.model.named_buffers()},
         "rounds": None if worker is None or not worker.has_rounds else worker.rounds.kept(),

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from quorate.agreement.equal_replicas import write_back
 from quorate.checkpoint import generators
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest
@@ -34,6 +33,7 @@ from quorate.checkpoint.strategy_state import restore_state
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError, QuorateError
 from quorate.data.resuming import go_on
+from quorate.replica.optimizer_state import write_back
 from quorate.wire.current import Place
 
 

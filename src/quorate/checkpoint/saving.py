@@ -102,8 +102,7 @@ class Saving:
         for one in self.trained.ordered:
             worker = one.worker
             if worker is not None and not worker.finished and worker.strategy.is_gossip:
-                worker.rest()
-                worker.rested()
+                one.pause()
 
     def _root(self) -> Path:
         root = checkpoint_context(self._place).root

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quorate.checkpoint.participants import Distributed
+from quorate.checkpoint.participants import Distributed, Participant
 from quorate.checkpoint.schema import check_field, check_options
 from quorate.checkpoint.vectors import parts_as_flats
 from quorate.core.errors import CheckpointError
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.rounds.terms import check_change
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
 
 
 def restore_state(
@@ -46,7 +43,7 @@ def restore_state(
         kept = [shared] if law == "same" else [old["state"] for old in olds]
         if any(name not in fields for fields in kept):
             raise CheckpointError(f"the checkpoint has no {name}, which {one.strategy} keeps")
-        values = [parts_as_flats(fields[name], worker.peers.layout) for fields in kept]
+        values = [parts_as_flats(fields[name], worker.replica.layout) for fields in kept]
         for given in values if name in kinds else ():
             now = None if name in adapted else getattr(worker.state, name)
             check_field(kinds[name], given, now, f"{name} of {one.strategy}")
@@ -57,7 +54,7 @@ def restore_state(
     return sentences
 
 
-def _check_rounds(one: Distributed, worker: OptimizerWorker, old: dict[str, Any], *, is_same: bool) -> None:
+def _check_rounds(one: Distributed, worker: Participant, old: dict[str, Any], *, is_same: bool) -> None:
     """Raise `CheckpointError` for options that the optimizer cannot have, and settings that no quorum can."""
     kept, groups = old["rounds"], one.optimizer.param_groups
     for options in (kept["best_options"], kept["options"]):
@@ -69,7 +66,7 @@ def _check_rounds(one: Distributed, worker: OptimizerWorker, old: dict[str, Any]
             if unknown:
                 raise CheckpointError(f"the options that rounds keep hold {unknown[0]}, which the optimizer has not")
     if is_same:
-        check_change(worker.rounds.rounds.agreed, kept.get("settings", {}))
+        check_change(worker.rounds.agreed, kept.get("settings", {}))
 
 
 def _kinds_of(state: Any) -> dict[str, Any]:

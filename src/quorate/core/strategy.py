@@ -2,73 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
-from quorate.core.contracts import Clock, Work
+from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
-from quorate.core.measured import Measured
+from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat
-
-
-class Peers(Protocol):
-    """The other workers, as one strategy sees them."""
-
-    rank: int
-    size: int
-
-    def mean(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
-        """The mean of everyone's `x`, weighted; workers that have ended take part with weight 0.
-
-        For `worker.gradient` the exchange may have begun during backward already. Every worker calls it equally often.
-        """
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mean:
-    """A mean of what workers gave: of one round, or of all workers."""
-
-    mean: Flat
-    """In a round clipped, where that was agreed."""
-    mine: int = 0
-    """Of a round: how many of this worker's contributions are in it; they are taken in order."""
-    options: Any = None
-    """Of a round: the optimizer's numbers to apply it with."""
-    measured: Measured | None = None
-    """Of a round: what workers told with it, where they measure."""
-    number: int = 0
-    """Of a round."""
-    norm: float = math.nan
-    """Of a round's mean, before it was clipped."""
-
-
-class WorkerRounds(Protocol):
-    """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
-
-    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
-        """Hand in the gradient as it stands in `.grad`, unscaled, or `vector`; done when it need not be waited for.
-
-        `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
-        does wait for it before the worker goes on computing.
-        """
-        ...
-
-    def completed(self) -> Iterator[Mean]:
-        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
-        ...
-
-    def agree(self, *, why: str = "", **settings: Any) -> None:
-        """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.
-
-        In force, on all workers, from a round on that is decided in one place, and told in `round` rows.
-        """
-        ...
 
 
 class Worker(Protocol):
@@ -83,14 +27,18 @@ class Worker(Protocol):
     step: int
     weight: float
     state: Any
-    replica: OwnReplica
     seed: int
     has_ended: bool
     """Whether it has called `finish`: it steps no more."""
 
     @property
-    def peers(self) -> Peers:
-        """The other workers, all together."""
+    def replica(self) -> OwnReplica:
+        """The parameters, and what the optimizer keeps of them, as vectors."""
+        ...
+
+    @property
+    def means(self) -> Means:
+        """Means of all workers."""
         ...
 
     @property
@@ -100,14 +48,28 @@ class Worker(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """Time as this worker sees it."""
+        """Time as this worker sees it.
+
+        Raises `ConfigurationError` where several optimizers are distributed: workers would come to the means of each in
+        different orders.
+        """
+        ...
+
+    @property
+    def step_began(self) -> float:
+        """When the step that is being made began, by the clock."""
+        ...
+
+    @property
+    def examples(self) -> int:
+        """Of the step that is being made. Raises `ConfigurationError` where the loader is not `quorate.shard`'s."""
         ...
 
     @property
     def gradient(self) -> Flat:
-        """The gradient as it stands in `.grad`; assigning writes it there.
+        """A copy of the gradient as it stands in `.grad`; assigning writes it there.
 
-        Parameters that no worker used keep what they have.
+        Parameters that no worker used in the newest mean of gradients keep what they have.
         """
         ...
 
@@ -134,10 +96,19 @@ class Worker(Protocol):
         """
         ...
 
-    def update(self, gradient: Flat, *, at: Flat | None = None, options: Any = None) -> None:
-        """One step of the user's own optimizer on `gradient`, with its own options or these; `.grad` stays.
+    def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
+        """One step of the user's own optimizer: on the gradient in `.grad`, or on `gradient`, while `.grad` stays.
 
-        With `at` those numbers are updated, in place, and the model stays as it is.
+        `options` are those of a round, instead of the optimizer's own. With `at` those numbers are updated, in place,
+        and the model stays as it is.
+        """
+        ...
+
+    def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
+        """Record how far the model is from `mean`, a mean of all workers' replicas laid out as by `replica.read`.
+
+        Called before `replica.write(mean)`. Does nothing where no records are kept. Cost otherwise: two passes over the
+        parameters, in double precision.
         """
         ...
 
@@ -159,7 +130,7 @@ class Strategy(ABC):
     """
 
     meets: ClassVar[Literal["all", "rounds", "neighbours", "asks"]] = "all"
-    """Whom a step meets: all workers, in means (`Worker.peers`); a quorum of them, in rounds (`Worker.rounds`); its
+    """Whom a step meets: all workers, in means (`Worker.means`); a quorum of them, in rounds (`Worker.rounds`); its
     neighbours in exchanges, or single workers that it asks (`Worker.neighbours`)."""
     replicas: ClassVar[Literal["equal", "meet", "differ"]] = "equal"
     """When replicas are equal: after each step; where they meet in means of all, and when all rest; or only at the end,

@@ -18,7 +18,7 @@ from quorate.data.given import Loading, check_choices, check_dataset
 from quorate.data.loader import Loader
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
-from quorate.wire.survivors import Outlived
+from quorate.wire.survivors import survivors
 
 SHARES = (DYNAMIC, STATIC)
 """The ways to cut an epoch among workers."""
@@ -105,7 +105,7 @@ def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, dr
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
 
-    claims = Claims(wire, number, lambda: place.context(Outlived).survivors is not None)
+    claims = Claims(wire, number, lambda: survivors(place) is not None)
     return DynamicShare(
         rank=wire.rank,
         size=wire.size,

@@ -6,21 +6,17 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from quorate.agreement.equal_replicas import beside
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, ranks_in_words
-
-if TYPE_CHECKING:
-    from torch.nn import Module
-
-    from quorate.core.vectors import Layout
-    from quorate.train.safeguards import Watched
-    from quorate.train.worker import OptimizerWorker
+from quorate.core.strategy import Strategy
+from quorate.core.vectors import Layout
+from quorate.replica.optimizer_state import beside
+from quorate.replica.replica import Replica
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,30 +34,30 @@ class Call:
         return {**self.choices, **{kind: _digest(every) for kind, every in self.tensors.items()}}
 
 
-def call_of(worker: OptimizerWorker, plain: type[torch.optim.Optimizer], model: Module, watched: Watched) -> Call:
-    """This worker's. Learning rates and other options are not in it: those of rank 0 are everyone's."""
-    strategy, groups = worker.strategy, worker.optimizer.param_groups
-    kind = type(strategy)
+def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) -> Call:
+    """This worker's, with the `choices` that it was given besides.
+
+    Learning rates and other options are not in it: those of rank 0 are everyone's.
+    """
+    plain, groups, kind = replica.plain, replica.optimizer.param_groups, type(strategy)
     settings = {field.name: _plain(getattr(strategy, field.name)) for field in dataclasses.fields(strategy)}
-    names = {id(x): name for name, x in (*model.named_parameters(), *model.named_buffers())}
-    choices = {
+    names = {id(x): name for name, x in (*replica.model.named_parameters(), *replica.model.named_buffers())}
+    given = {
         "the optimizer": f"{plain.__module__}.{plain.__qualname__}",
         "the strategy": f"{kind.__module__}.{kind.__qualname__}",
         **{f"the setting {name}": value for name, value in settings.items()},
-        "on_nonfinite": watched.on_nonfinite,
-        "compare_every": watched.compare_every,
-        "weight": watched.weight,
+        **choices,
         "the number of parameter groups": len(groups),
     }
     tensors = {
-        "parameter": _laid_out(worker.peers.layout),
-        "place of parameter": _places(worker.peers.layout),
+        "parameter": _laid_out(replica.layout),
+        "place of parameter": _places(replica.layout),
         "parameter of the optimizer": [
             f"{_in_words(p, names)} in group {number}" for number, group in enumerate(groups) for p in group["params"]
         ],
-        "further tensor of the model": [_in_words(x, names) for x in beside(model, worker.every)],
+        "further tensor of the model": [_in_words(x, names) for x in beside(replica.model, replica.every)],
     }
-    return Call(choices, tensors)
+    return Call(given, tensors)
 
 
 def _laid_out(layout: Layout) -> list[str]:

@@ -5,40 +5,28 @@ It holds from the moment when every worker has been through `distribute`; whoeve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from quorate.agreement.equal_replicas import (
-    agree_on,
-    can_be_averaged,
-    optimizer_from_plain,
-    optimizer_to_plain,
-    widened,
-    write_back,
-)
+from quorate.agreement.equal_replicas import agree_on, can_be_averaged, widened
 from quorate.agreement.equal_replicas import level as level_all
+from quorate.agreement.means import MeansOfAll
 from quorate.core.contracts import Message, Wire
-from quorate.core.records import Kind
 from quorate.core.strategy import Strategy
+from quorate.reducers.outliving import Outliving
+from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
+from quorate.rounds.entering import say_over
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.failure import forbid_outliving, let_outlive, let_outlive_errors, note_training, read_gone
-from quorate.wire.survivors import Outlived, Survivors
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+from quorate.wire.failure import forbid_outliving, let_outlive, let_outlive_errors, note_training
+from quorate.wire.survivors import Outlived, Survivors, survivors
 
 _TAG = "gone"
 """Nobody reads what comes under it: this worker sees `Wire.gone`."""
-
-
-def survivors(place: Place) -> Survivors | None:
-    """Those with whom this worker goes on; None where a death is everyone's end."""
-    return place.context(Outlived).survivors
 
 
 def outlive(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
@@ -63,7 +51,7 @@ def outlive(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
 def agree_on_buffers(
     buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire, place: Place
 ) -> None:
-    """As `train.replicas.agree_on`, among those that are left; rank 0's are those of the first of them."""
+    """As `agreement.equal_replicas.agree_on`, among those that are left; rank 0's are those of the first of them."""
     there = survivors(place)
     if there is None:
         agree_on(buffers, kind, wire)
@@ -83,7 +71,7 @@ def agree_on_buffers(
 def level(
     tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
 ) -> int:
-    """As `train.replicas.level`, among those that are left."""
+    """As `agreement.equal_replicas.level`, among those that are left."""
     there = survivors(place)
     if there is None:
         return level_all(tensors, optimizer, wire, updates, always=always)
@@ -110,64 +98,10 @@ def level(
         return most
 
 
-class Losses:
-    """Tells the records, on the first worker that is left, who has died since it was last asked, and who has joined.
-
-    The others hold these rows, and write them where those before them die: whoever reads takes the earliest of each.
-    """
-
-    def __init__(self, worker: OptimizerWorker) -> None:
-        self._worker = worker
-        self._told: set[int] = set()
-        self._joined: set[int] = set()
-        self._held: list[tuple[Kind, dict[str, Any]]] = []
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this worker is the first that is left."""
-        wire = self._worker.wire
-        return wire.rank == 0 or (bool(wire.gone) and wire.rank == wire.living[0])
-
-    def look(self) -> None:
-        """Called now and then, between two rounds."""
-        worker = self._worker
-        if len(worker.wire.gone) == len(self._told):
-            return
-        timer = worker.timer
-        for one in read_gone(worker.wire.board):
-            if one.rank in self._told or one.rank not in worker.wire.gone:
-                continue
-            self._told.add(one.rank)
-            row = {
-                "time": timer.clock.now(),
-                "rank": one.rank,
-                "host": one.host,
-                "reason": one.reason,
-                "round": worker.rounds.version if worker.has_rounds else timer.rounds,
-                "generation": len(self._told),
-                "left": len(worker.wire.living) + len(worker.wire.gone) - len(self._told),
-            }
-            self._held.append(("gone", row))
-        self._write()
-
-    def joined(self, ranks: Collection[int], number: int) -> None:
-        """Called with every round that this worker applies, and all that have joined by then: they step from it on."""
-        timer, wire = self._worker.timer, self._worker.wire
-        new = sorted(set(ranks) - self._joined)
-        if not new:
-            return
-        live = len({*range(wire.size), *ranks} - wire.gone)
-        self._held += [
-            ("joined", {"time": timer.clock.now(), "rank": rank, "round": number, "live": live}) for rank in new
-        ]
-        self._joined.update(new)
-        self._write()
-
-    def _write(self) -> None:
-        recorder = self._worker.timer.recorder
-        if not self.is_first:
-            return
-        held, self._held = self._held, []
-        for kind, row in held:
-            if recorder is not None:
-                recorder.write(kind, **row)
+def synchronize(means: MeansOfAll, place: Place) -> None:
+    """All have paused or ended: what workers call together, those that have joined call as well from here on."""
+    left, reducer = survivors(place), means.reducer
+    if left is not None and isinstance(reducer, Outliving) and left.members != means.admission.members:
+        left.among(means.admission.members, reducer.calls)
+    if means.all_ended:
+        say_over(means.wire)

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+from quorate.observe.step_times import StepTimer
 
 
-def note_distance(worker: OptimizerWorker, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:
+def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:
     """Write a `distance` row; nothing where no records are kept. Both are the parameters that were averaged.
 
     Cost: two passes over them, in double precision.
     """
-    recorder = worker.timer.recorder
+    recorder = timer.recorder
     if recorder is not None:
         recorder.write(
             "distance",
-            step=worker.timer.steps,
-            time=worker.clock.now(),
-            optimizer=worker.timer.name,
+            step=timer.steps,
+            time=timer.clock.now(),
+            optimizer=timer.name,
             distance=_norm([x.detach() - y for x, y in zip(own, mean, strict=True)]),
             norm=_norm(mean),
         )

@@ -1,77 +1,146 @@
-"""One worker's replica as a vector: parameters, what the optimizer keeps of them, and numbers that travel with them."""
+"""One worker's replica as numbers: parameters, what the optimizer keeps of them, and steps of the optimizer."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.buckets.flat import layout_of, pack
-from quorate.core.contracts import Clock
+from quorate.buckets.flat import layout_of, pack, unpack
 from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout
-from quorate.data.consumption import consumed
-from quorate.observe.distance import note_distance
-from quorate.reducers.outliving import Outliving
-from quorate.replica.plain_step import step_unseen
-
-if TYPE_CHECKING:
-    from quorate.agreement.means import Agreement
-    from quorate.train.worker import OptimizerWorker
-    from quorate.wire.current import Place
+from quorate.replica.options import put_options
+from quorate.replica.plain_step import plain_step, step_unseen
+from quorate.replica.updating import standing_at, with_gradient
 
 _NUMBERS = "numbers"
 
 
-class Own:
-    """Implements `core.own_replica.OwnReplica`."""
+class Replica:
+    """The user's model and optimizer; implements `core.own_replica.OwnReplica`. It knows no other worker.
 
-    def __init__(self, worker: OptimizerWorker, plain: type[Optimizer], place: Place) -> None:
-        self._worker, self._plain, self._place = worker, plain, place
+    `plain` is the optimizer's own class. `header` gives the number of elements that vectors over the parameters have
+    behind them, from the number of tensors and of parts.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, plain: type[Optimizer], model: Module, header: Callable[[int, int], int]
+    ) -> None:
+        self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self._keys: list[str] | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Lay out the parameters that are trained now, in the same order on every worker."""
+        self.every = self._parameters_now()
+        """All of the optimizer's parameters, in its order."""
+        self.is_trained = [p.requires_grad for p in self.every]
+        named = trained_in_order(self.every, self.model)
+        self.trained = [p for _, p in named]
+        """The parameters that vectors are over, in their order."""
+        tensors: list[tuple[str, Tensor]] = list(named)
+        parts = len(layout_of(tensors).parts)
+        self.layout = layout_of(tensors, header=self._header(len(tensors), parts))
+        self.used = [False] * len(named)
+        """Which of them any worker had a gradient for, in the newest mean of gradients."""
 
     @property
-    def clock(self) -> Clock:
-        everyone = self._worker.everyone()
-        if len(everyone) > 1:
-            raise ConfigurationError(
-                f"sync_every is a time, and {len(everyone)} optimizers are distributed: workers would come to their "
-                "means in different orders; it is a number of steps here"
-            )
-        return self._worker.clock
+    def is_laid_out(self) -> bool:
+        """Whether the same parameters are trained as when they were laid out."""
+        return [p.requires_grad for p in self._parameters_now()] == self.is_trained
 
     @property
-    def examples(self) -> int:
-        found = consumed(self._place).examples
-        if found is None:
-            raise ConfigurationError("examples are counted by quorate.shard's loader only; count steps or seconds")
-        return found
+    def trains_any(self) -> bool:
+        """Whether any parameter is trained now."""
+        return any(p.requires_grad for p in self._parameters_now())
+
+    def _parameters_now(self) -> list[Parameter]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     @property
-    def step_began(self) -> float:
-        return self._worker.timer.begin
+    def names(self) -> list[str]:
+        """Of the trained parameters."""
+        return [segment.name for segment in self.layout.segments]
+
+    @property
+    def gradients(self) -> list[Tensor | None]:
+        """As they stand in `.grad`."""
+        return [p.grad for p in self.trained]
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the step that is being made is a GradScaler's."""
+        return "found_inf" in self.optimizer.__dict__
+
+    @property
+    def parameters(self) -> Flat:
+        """A copy of the parameters; assigning writes them into the model."""
+        return self._packed(self.trained)
+
+    @parameters.setter
+    def parameters(self, value: Flat) -> None:
+        unpack(value, self.trained)
+
+    @property
+    def gradient(self) -> Flat:
+        """A copy of the gradient as it stands in `.grad`; zeros where there is none."""
+        return self._packed(self.gradients)
+
+    def _packed(self, tensors: Sequence[Tensor | None]) -> Flat:
+        copy = Flat.zeros(self.layout)
+        pack(tensors, copy)
+        return copy
+
+    def update(
+        self,
+        gradient: Flat | None = None,
+        *,
+        at: Flat | None = None,
+        options: Any = None,
+        closure: Callable[[], Any] | None = None,
+    ) -> Any:
+        """One step of the optimizer's own class; returns what that returned.
+
+        On the gradient as it stands in `.grad`, or on `gradient`, while `.grad` stays; with the optimizer's own
+        options, or with these, which are those of a round: then parameters that no worker `used` are left out.
+        With `at` those numbers are updated, in place, and the model stays as it is.
+        """
+        is_of_round = options is not None
+        before = put_options(self.optimizer, options) if is_of_round else None
+        try:
+            with standing_at(self.trained, at):
+                if gradient is None:
+                    return plain_step(self.optimizer, self.plain, closure)
+                used = self.used if is_of_round else [True] * len(self.trained)
+                with with_gradient(self.trained, gradient, used):
+                    return plain_step(self.optimizer, self.plain, closure, is_scaled=not is_of_round)
+        finally:
+            if before is not None:
+                put_options(self.optimizer, before)
+
+    # -- core.own_replica.OwnReplica
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
-        return tuple(float(group["lr"]) for group in self._worker.optimizer.param_groups)
+        return tuple(float(group["lr"]) for group in self.optimizer.param_groups)
 
     def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
-        chosen: list[Tensor | None] = list(self._chosen(only))
+        chosen: list[Tensor | None] = list(self.chosen(only))
         behind = [torch.tensor(numbers, dtype=self._wide)] if numbers else []
-        vector = Flat.zeros(self._layout(moments, len(numbers), only))
+        vector = Flat.zeros(self.layout_with(moments=moments, numbers=len(numbers), only=only))
         pack([*chosen, *(self._moments(only) if moments else []), *behind], vector)
         return vector
 
     def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
         places = mean.segments()
-        chosen = self._chosen(only)
+        chosen = self.chosen(only)
         with torch.no_grad():
             for p, numbers in zip(chosen, places, strict=False):
                 p.copy_(numbers)
@@ -81,15 +150,10 @@ class Own:
                     if x is not None:
                         x.copy_(numbers)
 
-    def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
-        if self._worker.timer.recorder is not None:
-            chosen = self._chosen(only)
-            note_distance(self._worker, list(chosen), mean.segments()[: len(chosen)])
-
     def take_edits(self, shown: Flat, into: Flat, scale: float = 1.0) -> bool:
         found = False
         with torch.no_grad():
-            for p, was, there in zip(self._worker.trained, shown.segments(), into.segments(), strict=False):
+            for p, was, there in zip(self.trained, shown.segments(), into.segments(), strict=False):
                 before = was.to(p.dtype)
                 if not torch.equal(p, before):
                     there.add_(p - before, alpha=scale)
@@ -97,7 +161,7 @@ class Own:
         return found
 
     def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
-        found = Flat.zeros(self._worker.peers.layout)
+        found = Flat.zeros(self.layout)
         there = found.segments()
         for place, numbers in zip(range(len(there)) if only is None else only, mean.segments(), strict=False):
             there[place].copy_(numbers)
@@ -108,51 +172,42 @@ class Own:
         return tuple(mean.segment(-1).tolist()) if last.name == _NUMBERS else ()
 
     def forget_moments(self, *, only: Sequence[int] | None = None) -> None:
-        for p in self._chosen(only):
-            self._worker.optimizer.state.pop(p, None)
-
-    def step_alone(self, is_alone: bool) -> None:
-        self._worker.peers.ready.is_alone = is_alone
-
-    def vote(self) -> None:
-        self._worker.peers.votes = True
-
-    @property
-    def has_voted(self) -> bool:
-        return self._worker.peers.has_voted
+        for p in self.chosen(only):
+            self.optimizer.state.pop(p, None)
 
     def by_group(self, vector: Flat, factors: Sequence[float]) -> Flat:
-        group_of = {
-            id(p): place for place, group in enumerate(self._worker.optimizer.param_groups) for p in group["params"]
-        }
+        group_of = {id(p): place for place, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
         found = vector.clone()
-        for p, numbers in zip(self._worker.trained, found.segments(), strict=True):
+        for p, numbers in zip(self.trained, found.segments(), strict=True):
             numbers.mul_(factors[group_of[id(p)]])
         return found
+
+    def shift(self, way: Flat) -> None:
+        with torch.no_grad():
+            for p, numbers in zip(self.trained, way.segments(), strict=False):
+                p.add_(numbers)
+
+    # -- inside
 
     @property
     def _wide(self) -> torch.dtype:
         """Of numbers that travel with the parameters: float64 where a parameter has as much precision."""
         double = (torch.float64, torch.complex128)
-        return torch.float64 if any(p.dtype in double for p in self._worker.trained) else torch.float32
+        return torch.float64 if any(p.dtype in double for p in self.trained) else torch.float32
 
-    def shift(self, way: Flat) -> None:
-        with torch.no_grad():
-            for p, numbers in zip(self._worker.trained, way.segments(), strict=False):
-                p.add_(numbers)
+    def chosen(self, only: Sequence[int] | None = None) -> Sequence[Parameter]:
+        """The trained parameters, or these of them."""
+        return self.trained if only is None else [self.trained[place] for place in only]
 
-    def _chosen(self, only: Sequence[int] | None) -> Sequence[Parameter]:
-        trained = self._worker.trained
-        return trained if only is None else [trained[place] for place in only]
-
-    def _layout(self, moments: bool, numbers: int, only: Sequence[int] | None) -> Layout:
-        own = self._worker.peers.layout
+    def layout_with(self, *, moments: bool = False, numbers: int = 0, only: Sequence[int] | None = None) -> Layout:
+        """Of what `read` returns."""
+        own = self.layout
         if not moments and not numbers and only is None:
             return own
         key = own.digest, moments, numbers, None if only is None else tuple(only)
         if key not in self._layouts:
             names = [own.segments[place].name for place in (range(len(own.segments)) if only is None else only)]
-            named = list(zip(names, self._chosen(only), strict=True))
+            named = list(zip(names, self.chosen(only), strict=True))
             tensors: list[tuple[str, Tensor]] = list(named)
             for kept in self._kept_keys() if moments else []:
                 tensors += [(f"{name}/{kept}", p) for name, p in named]
@@ -162,36 +217,37 @@ class Own:
         return self._layouts[key]
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
-        state = self._worker.optimizer.state
-        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self._chosen(only)]
+        state = self.optimizer.state
+        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
 
     def _kept_keys(self) -> list[str]:
         """What the optimizer keeps in the shape of a parameter: seen from one step of its class on a number alone."""
         if self._keys is None:
-            optimizer = self._worker.optimizer
-            takes = inspect.signature(self._plain).parameters
-            options = {k: v for k, v in optimizer.param_groups[0].items() if k in takes and k != "params"}
+            takes = inspect.signature(self.plain).parameters
+            options = {k: v for k, v in self.optimizer.param_groups[0].items() if k in takes and k != "params"}
             tried = Parameter(torch.zeros(3))
             tried.grad = torch.ones(3)
             try:
-                alone: Any = self._plain([tried], **options)
+                alone: Any = self.plain([tried], **options)
                 step_unseen(alone)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ConfigurationError(
-                    f"what {self._plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
+                    f"what {self.plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
                 ) from None
             kept = alone.state[tried]
             self._keys = sorted(k for k, x in kept.items() if isinstance(x, Tensor) and x.shape == tried.shape)
         return self._keys
 
 
-def go_on_from(before: Agreement, now: Agreement) -> None:
-    """Other parameters are trained `now`: what all have learnt stays, and whether this worker steps alone."""
-    now.has_vectors, now.votes, now.has_voted = before.has_vectors, before.votes, before.has_voted
-    now.ready.is_alone = before.ready.is_alone
-    now.admission.members = before.admission.members
-    if isinstance(now.reducer, Outliving) and isinstance(before.reducer, Outliving):
-        now.reducer.follows(before.reducer)
+def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:
+    """Those of an optimizer's parameters that are trained, by name, in the model's order.
+
+    Those that the model does not know come last, in the optimizer's order.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    order = {key: place for place, key in enumerate(names)}
+    chosen = sorted((p for p in every if p.requires_grad), key=lambda p: order.get(id(p), len(order)))
+    return [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
 
 
-_: type[OwnReplica] = Own
+_: type[OwnReplica] = Replica

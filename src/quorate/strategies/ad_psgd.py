@@ -84,7 +84,7 @@ class ADPSGD(Gossip):
         self.drain(worker)
         s.is_averaged = False
         with worker.neighbours.lock:
-            worker.update(worker.gradient, at=s.x)
+            worker.update(at=s.x)
             s.show(worker)
         if self.overlap:
             s.asked = self._ask(worker)

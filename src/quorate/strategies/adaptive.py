@@ -38,7 +38,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.strategy import Mean, Strategy, Worker
+from quorate.core.means import Mean
+from quorate.core.strategy import Strategy, Worker
 from quorate.rounds.choosing import Chooser, Rule
 from quorate.strategies import register
 

@@ -46,7 +46,7 @@ class AllReduce(Strategy):
     it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
 
     def backward(self, worker: Worker) -> None:
-        worker.gradient = worker.peers.mean(worker.gradient, weight=worker.weight).wait()  # begun during backward
+        worker.gradient = worker.means.of_gradient().wait()  # begun during backward
 
     def step(self, worker: Worker) -> None:
-        worker.update(worker.gradient)
+        worker.update()

@@ -72,7 +72,7 @@ class D2(Gossip):
         if s.before is not None and s.shown is not None:
             worker.replica.take_edits(s.shown, into=s.before)  # what the script has written is no step to be corrected
         x = own_copy(worker)
-        worker.update(worker.gradient)
+        worker.update()
         v = own_copy(worker)
         given = worker.neighbours.blank().copy_(v)
         if s.before is not None:

@@ -74,7 +74,7 @@ class DPSGD(GossipWithMomenta):
             self.put(worker, s.mixed)
             worker.parameters = x
         self.forget(worker, s.graph)
-        worker.update(worker.gradient)  # of the gradient at x_i, and weight decay there
+        worker.update()  # of the gradient at x_i, and weight decay there
         worker.replica.shift(s.mixed.add_(s.given, -1.0))  # from x_i to sum_j W_ij x_j
         s.given = s.mixed = None
         if self.overlap:

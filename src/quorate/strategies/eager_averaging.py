@@ -30,7 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quorate.core.strategy import Mean, Strategy, Worker
+from quorate.core.means import Mean
+from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.common_point import CommonPoint
@@ -71,9 +72,9 @@ class EagerAveraging(Strategy):
 
     def step(self, worker: Worker) -> None:
         point, period = worker.state, every(self.sync_every)
-        worker.update(worker.gradient)
-        point.count(worker.replica, period, worker.weight)
-        if point.is_due(worker.replica, period):
+        worker.update()
+        point.count(worker, period, worker.weight)
+        if point.is_due(worker, period):
             way, weight = point.hand_in(worker.parameters)
             worker.rounds.contribute(way, weight=weight).wait()
             for one in worker.rounds.completed():
@@ -100,5 +101,5 @@ class EagerAveraging(Strategy):
     def settle(self, worker: Worker) -> None:
         has_moved, common = worker.state.rest(), worker.state.go_on()
         if has_moved:
-            worker.replica.measure_distance(common)
+            worker.measure_distance(common)
         worker.parameters = common

@@ -35,9 +35,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.neighbours import Request
 from quorate.core.resize import kept
-from quorate.core.strategy import Mean, Worker
+from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
 from quorate.strategies import register

@@ -34,8 +34,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.resize import kept
-from quorate.core.strategy import Mean, Worker
+from quorate.core.strategy import Worker
 from quorate.core.topology import Edge
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
@@ -87,9 +88,9 @@ class HierarchicalLocalSGD(LocalSGD):
 
     def step(self, worker: Worker) -> None:
         state: State = worker.state
-        worker.update(worker.gradient)
-        state.count(worker.replica, self.period_of(worker), worker.weight)
-        if not state.is_due(worker.replica, self._after(state.meetings + 1)):
+        worker.update()
+        state.count(worker, self.period_of(worker), worker.weight)
+        if not state.is_due(worker, self._after(state.meetings + 1)):
             return
         if state.meetings + 1 < self.across_every:
             state.meetings += 1

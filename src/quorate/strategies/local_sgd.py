@@ -36,7 +36,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from quorate.core.strategy import Mean, Strategy, Worker
+from quorate.core.means import Mean
+from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.local_steps import Every, LocalSteps, every
@@ -72,22 +73,22 @@ class LocalSGD(Strategy):
 
     def step(self, worker: Worker) -> None:
         local: LocalSteps = worker.state
-        worker.update(worker.gradient)  # line 4
-        local.count(worker.replica, self.period_of(worker), worker.weight)
-        if local.is_due(worker.replica, self.period_of(worker)):  # line 5
+        worker.update()  # line 4
+        local.count(worker, self.period_of(worker), worker.weight)
+        if local.is_due(worker, self.period_of(worker)):  # line 5
             self.meet(worker)
 
     def meet(self, worker: Worker) -> None:
         """It is time for a mean."""
         mine, weight = self.contribution(worker)
-        self.apply(worker, Mean(mean=worker.peers.mean(mine, weight=weight).wait()))  # line 6
+        self.apply(worker, Mean(mean=worker.means.of(mine, weight=weight).wait()))  # line 6
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         mine = worker.replica.read(moments=self.momentum == "average", numbers=self.numbers(worker))
         return mine, worker.state.weight(self.period_of(worker))
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        worker.replica.measure_distance(one.mean)
+        worker.measure_distance(one.mean)
         worker.replica.write(one.mean, moments=self.momentum == "average")
         if self.momentum == "reset":
             worker.replica.forget_moments()

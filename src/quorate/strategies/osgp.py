@@ -70,7 +70,7 @@ class OSGP(Gossip):
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         s.take_edits(worker.replica)
-        worker.update(worker.gradient, at=s.x)
+        worker.update(at=s.x)
         newest = self.begin(worker, s.graph, s.x, s.u)
         s.under_way.append(newest)
         assert newest.own is not None

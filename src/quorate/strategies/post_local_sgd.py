@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.resize import kept
-from quorate.core.strategy import Mean, Worker
+from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.local_sgd import LocalSGD
@@ -61,33 +62,33 @@ class PostLocalSGD(LocalSGD):
             raise ConfigurationError(f'after is {self.after}; it is a number of steps from 0 on, or "decay"')
 
     def start(self, worker: Worker) -> State:
-        worker.replica.step_alone(self.after == 0)
+        worker.means.step_alone(self.after == 0)
         if self.after == 1:
-            worker.replica.vote()
+            worker.means.vote()
         return State(is_local=self.after == 0)
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        worker.replica.step_alone(worker.state.is_local)
+        worker.means.step_alone(worker.state.is_local)
 
     def backward(self, worker: Worker) -> None:
         if not worker.state.is_local:
-            worker.gradient = worker.peers.mean(worker.gradient, weight=worker.weight).wait()
+            worker.gradient = worker.means.of_gradient().wait()
 
     def step(self, worker: Worker) -> None:
         state: State = worker.state
         if state.is_local:
             super().step(worker)
             return
-        worker.update(worker.gradient)
+        worker.update()
         rate = max(worker.replica.learning_rates)
         state.highest_rate = max(state.highest_rate, rate)
         if rate < state.highest_rate if self.after == "decay" else worker.step >= self.after - 1:
-            worker.replica.vote()  # some may be further than others: all turn in the same exchange
-        if worker.replica.has_voted:
+            worker.means.vote()  # some may be further than others: all turn in the same exchange
+        if worker.means.has_voted:
             mine, _ = self.contribution(worker)
-            self.apply(worker, Mean(mean=worker.peers.mean(mine).wait()))
+            self.apply(worker, Mean(mean=worker.means.of(mine).wait()))
 
     def apply(self, worker: Worker, one: Mean) -> None:
         super().apply(worker, one)
         worker.state.is_local = True
-        worker.replica.step_alone(True)
+        worker.means.step_alone(True)

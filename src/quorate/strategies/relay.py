@@ -68,7 +68,7 @@ class Relay(Gossip):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
-        worker.update(worker.gradient)  # line 3
+        worker.update()  # line 3
         own, near = own_copy(worker), worker.neighbours
         members = near.members()
         if s.members not in (None, members):

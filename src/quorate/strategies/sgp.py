@@ -65,7 +65,7 @@ class SGP(GossipWithMomenta):
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         self.drain(worker)
-        worker.update(worker.gradient, at=s.x)  # lines 2 and 3: the gradient at z, the update on x
+        worker.update(at=s.x)  # lines 2 and 3: the gradient at z, the update on x
         given = self.shares(worker, s.x, s.u)
         found = self.begin(worker, s.graph, given, s.u).within(self.patience)  # line 4
         late = [] if self.patience is None else worker.neighbours.late()

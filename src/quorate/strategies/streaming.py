@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from quorate.core.strategy import Mean, Worker
+from quorate.core.means import Mean
+from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import fragments_of
 from quorate.strategies.parts.local_steps import Every, every
@@ -58,7 +59,7 @@ class Streaming(PostLocalSGD):
 
     def step(self, worker: Worker) -> None:
         if worker.state.is_local:
-            worker.state.gone(worker.replica.examples if every(self.sync_every).unit == "examples" else worker.weight)
+            worker.state.gone(worker.examples if every(self.sync_every).unit == "examples" else worker.weight)
         super().step(worker)
         self.outer_steps.take_in(worker, worker.state, age=self.overlap)
 

@@ -27,20 +27,19 @@ from quorate.replica.plain_step import check_closure
 from quorate.strategies import strategies
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.leaving import LeavesAlone
+from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.safeguards import COMPARE_EVERY, LeavesAlone, Watched
 from quorate.train.step_weight import Weight, check_weighable
-from quorate.train.worker import OptimizerWorker
+from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
 _WORKER = "_quorate_worker"
+_LOOP = "_quorate_loop"
 _STEPPED = "_quorate_never_stepped"
-
-
-"""Makes a model agree by itself; returns what `accumulate()` does then."""
 
 
 class Distributes:
@@ -54,7 +53,7 @@ class Distributes:
             raise ConfigurationError(f"step() takes a closure that it can call, not a {type(closure).__name__}")
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
-        return own[_WORKER].run_step(closure)
+        return own[_LOOP].run_step(closure)
 
     step.hooked = True  # type: ignore[attr-defined]  # the plain step runs the profiler and the user's step hooks
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -62,12 +61,12 @@ class Distributes:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; every worker adds the same group at the same step, and gets rank 0's numbers for it."""
         super().add_param_group(param_group)  # type: ignore[misc]
-        self.__dict__[_WORKER].grown(self.param_groups[-1])  # type: ignore[attr-defined]
+        self.__dict__[_LOOP].group_came(self.param_groups[-1])  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
-        worker: OptimizerWorker = self.__dict__[_WORKER]
-        return worker.accumulate()
+        loop: Loop = self.__dict__[_LOOP]
+        return loop.accumulate()
 
     def finish(self) -> None:
         """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
@@ -75,7 +74,7 @@ class Distributes:
         Raises `ConfigurationError` where parameters were updated, and `step()` never called.
         """
         self.__dict__[_STEPPED].check()
-        self.__dict__[_WORKER].finish()
+        self.__dict__[_LOOP].finish()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
@@ -199,14 +198,15 @@ def distribute(
         try:
             check_weighable(weight, chosen, label)
             named = dataclasses.replace(watched, strategy=label)
-            worker = OptimizerWorker(optimizer, plain, model, chosen, place, channel, named)
+            loop = Loop(optimizer, plain, model, chosen, place, channel, named)
         except BaseException:
             swapped.__class__ = plain
             raise
-        optimizer.__dict__[_WORKER] = kept.worker = worker
-        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(worker)
-        listeners(place).all[:0] = [StillPlain(worker, model), stepped]
-        place.leaving += [worker.finish, stepped.check]
+        optimizer.__dict__[_LOOP], kept.pause = loop, loop.pause_and_resume
+        optimizer.__dict__[_WORKER] = kept.worker = loop.worker
+        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
+        listeners(place).all[:0] = [StillPlain(loop.replica), stepped]
+        place.leaving += [loop.finish, stepped.check]
         if chosen.waits:
             rests_with_loaders(place)
         else:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+from quorate.train.worker import StrategyWorker
 
 _TENSORS, _NUMBERS = 32, 64
 """How many tensors are looked at, and how many numbers of each."""
@@ -26,23 +23,23 @@ class Edits:
     Cost: a sample of at most 2,048 numbers, copied and compared in every step.
     """
 
-    def __init__(self, worker: OptimizerWorker) -> None:
+    def __init__(self, worker: StrategyWorker) -> None:
         self._worker = worker
         self._seen: tuple[int, Sequence[Tensor], Tensor] | None = None
 
     def step_ended(self) -> None:
         """Keep a sample of the parameters as this step has left them."""
         if self._looks():
-            trained = self._worker.trained
+            trained = self._worker.replica.trained
             self._seen = self._worker.rounds.version, trained, _sample(trained)
 
     def step_begins(self) -> None:
         """Raises `ConfigurationError` where the parameters are not what the step before has left."""
         seen, self._seen = self._seen, None
         worker = self._worker
-        if seen is None or seen[0] != worker.rounds.version or seen[1] is not worker.trained:
+        if seen is None or seen[0] != worker.rounds.version or seen[1] is not worker.replica.trained:
             return
-        if not torch.equal(seen[2].nan_to_num(), _sample(worker.trained).nan_to_num()):
+        if not torch.equal(seen[2].nan_to_num(), _sample(worker.replica.trained).nan_to_num()):
             raise ConfigurationError(
                 "the script has written into the parameters between two steps, and under this strategy workers come to "
                 "their steps at different rounds, so that their replicas would part; write into them in a hook of "
@@ -52,7 +49,7 @@ class Edits:
 
     def _looks(self) -> bool:
         worker = self._worker
-        if not worker.has_rounds or worker.differs or not worker.safeguards.digests.compares:
+        if not worker.has_rounds or worker.differs or not worker.digests.compares:
             return False
         return not worker.rounds.waits_for_all
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.replica.updating import has_gradient
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+from quorate.train.loop import loops_of
+from quorate.train.worker import StrategyWorker
+from quorate.wire.current import Place
 
 _TOLD_AFTER = 10
 _REFUSED_AFTER = 2
@@ -22,8 +22,8 @@ class NeverStepped:
     Cost: a pass over the parameters' version counters with every backward pass before the first step; none after it.
     """
 
-    def __init__(self, worker: OptimizerWorker) -> None:
-        self._worker, self._updates = worker, 0
+    def __init__(self, worker: StrategyWorker, place: Place) -> None:
+        self._worker, self._place, self._updates = worker, place, 0
         self._versions: list[int] | None = None
         """Of the parameters, at the end of the newest backward pass that gave them gradients."""
 
@@ -39,7 +39,7 @@ class NeverStepped:
 
     def backward_ended(self) -> None:
         """What is there before anybody updates."""
-        if self._worker.step == 0 and has_gradient(self._worker.trained):
+        if self._worker.step == 0 and has_gradient(self._worker.replica.trained):
             self._versions = self._now()
 
     def check(self) -> None:
@@ -51,19 +51,19 @@ class NeverStepped:
             raise ConfigurationError(self._sentence())
 
     def _now(self) -> list[int]:
-        return [p._version for p in self._worker.trained]
+        return [p._version for p in self._worker.replica.trained]
 
     def _count(self) -> None:
         worker = self._worker
         if worker.step or self._versions is None or self._versions == self._now():
             return
-        mine = set(map(id, worker.every))
-        others = (one for one in worker.everyone() if one is not worker and one.step)
-        if not any(id(p) in mine for one in others for p in one.every):
+        mine = set(map(id, worker.replica.every))
+        others = (loop for loop in loops_of(self._place) if loop.worker is not worker and loop.step)
+        if not any(id(p) in mine for loop in others for p in loop.replica.every):
             self._updates += 1
 
     def _sentence(self) -> str:
-        kind = self._worker.plain.__name__
+        kind = self._worker.replica.plain.__name__
         return (
             f"parameters of the distributed {kind} were updated after {self._updates} backward passes, and its step() "
             "was never called, so workers train apart; give quorate.distribute the optimizer that your loop steps, or "

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from quorate.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from quorate.train.worker import OptimizerWorker
+from quorate.replica.replica import Replica
 
 _AVERAGING, _SHARDING = ("DistributedDataParallel",), ("FullyShardedDataParallel", "FSDPModule")
 _alive: weakref.WeakSet[Module] = weakref.WeakSet()
@@ -78,14 +76,14 @@ def _sentence(name: str) -> str:
 class StillPlain:
     """Whether a distributed model is still without a wrapper; asked, as a listener, as each backward pass begins."""
 
-    def __init__(self, worker: OptimizerWorker, model: Module) -> None:
-        self._worker, self._model, self._is_first = worker, model, True
+    def __init__(self, replica: Replica) -> None:
+        self._replica, self._model, self._is_first = replica, replica.model, True
 
     def backward_begins(self) -> None:
         """Raises `ConfigurationError`. Cost: one look at a set; at the first backward pass, at every module."""
         if not (self._is_first or _alive):
             return
-        found = _around(self._model, self._worker.every)
+        found = _around(self._model, self._replica.every)
         if found is None and self._is_first:
             found = next((name for module in self._model.modules() if (name := _wraps(module)) is not None), None)
         self._is_first = False

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
+from quorate.wire.current import Place
 from quorate.wire.work import Together
 
 _SLICE = 0.05
@@ -169,3 +170,8 @@ class Outlived:
     """Those with whom it goes on when others die; None where a death is everyone's end."""
     is_refused: bool = False
     """Whether some optimizer cannot go on."""
+
+
+def survivors(place: Place) -> Survivors | None:
+    """Those with whom the worker of `place` goes on; None where a death is everyone's end."""
+    return place.context(Outlived).survivors

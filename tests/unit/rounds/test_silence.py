@@ -12,10 +12,10 @@ import torch
 import quorate
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
-from quorate.observe.backward import listeners
 from quorate.rounds.progress import Progress
 from quorate.rounds.terms import Agreed
 from quorate.train import worker as worker_module
+from quorate.train.loop import loops_of
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from tests.unit.rounds.test_laws import Told, net, run, sgd, speeds, train
@@ -45,9 +45,8 @@ def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stand_still(seconds: float) -> None:
     """The task beside this worker's training thread sleeps."""
-    (mine,) = (w for w in listeners(current.here()).all if isinstance(w, worker_module.OptimizerWorker))
-    assert mine._rounds is not None
-    mine._rounds.rounds._progress.say({"sleep": seconds})
+    (mine,) = loops_of(current.here())
+    mine.worker.rounds.rounds._progress.say({"sleep": seconds})
 
 
 def trained(

@@ -353,7 +353,7 @@ def test_numbers_travel_as_precisely_as_the_parameters(strategy: str) -> None:
             model = torch.nn.Linear(2, 1, dtype=torch.float64)
             optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
             worker = optimizer.__dict__["_quorate_worker"]
-            (found,) = worker.replica.numbers_of(worker.peers.mean(worker.replica.read(numbers=(0.1,))).wait())
+            (found,) = worker.replica.numbers_of(worker.means.of(worker.replica.read(numbers=(0.1,))).wait())
             return float(found)
         finally:
             current.forget(thread_only=True)

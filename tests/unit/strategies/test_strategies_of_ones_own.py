@@ -116,7 +116,7 @@ def test_the_file_of_a_strategy_is_a_name_of_it(tmp_path: Path) -> None:
         "from quorate.core.strategy import Strategy\n\n"
         '@strategies.register("halves")\n@dataclass(frozen=True, kw_only=True)\nclass Halves(Strategy):\n'
         "    def step(self, worker):\n"
-        "        worker.update(worker.peers.mean(worker.gradient, weight=worker.weight).wait())\n"
+        "        worker.update(worker.means.of_gradient().wait())\n"
     )
     assert str(path) in strategies
     ends = ways(2, 3, str(path))

@@ -125,7 +125,7 @@ def test_bytes_counted_on_the_wire_are_the_reducers_own_formula() -> None:
             model(data(wire.rank, step)).sum().backward()
             optimizer.step()
         worker = optimizer.__dict__["_quorate_worker"]
-        return metered.meter.bytes_out["all_reduce"], 3 * worker.peers.reducer.wire_bytes(wire.size)
+        return metered.meter.bytes_out["all_reduce"], 3 * worker.means.reducer.wire_bytes(wire.size)
 
     for size in (2, 3, 5):
         for counts, formula in VirtualWorld(size).run(counted):
@@ -205,7 +205,7 @@ def test_a_strategy_of_ones_own_needs_one_file_outside_the_package() -> None:
         def step(self, worker: Worker) -> None:
             worker.update(worker.gradient)
             if worker.step % self.period == 0:
-                worker.parameters = worker.peers.mean(worker.parameters).wait()
+                worker.parameters = worker.means.of(worker.parameters).wait()
 
     ends = VirtualWorld(3).run(lambda wire: trained(wire, strategy="every-other"))
     assert all(torch.equal(mine, first) for end in ends for mine, first in zip(end, ends[0], strict=True))

@@ -163,7 +163,7 @@ def test_what_is_frozen_for_another_optimizers_pass_only_stays_where_it_lies() -
             first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
             makes: Any = quorate.distribute(torch.optim.SGD(first.parameters(), lr=0.1), first, name="makes")
             tells: Any = quorate.distribute(torch.optim.SGD(second.parameters(), lr=0.1), second, name="tells")
-            laid_out = tells.__dict__["_quorate_worker"].peers
+            laid_out = tells.__dict__["_quorate_worker"].means
             for _ in range(3):
                 second(first(torch.ones(1, 2)).detach()).sum().backward()
                 tells.step()
@@ -171,7 +171,7 @@ def test_what_is_frozen_for_another_optimizers_pass_only_stays_where_it_lies() -
                 second(first(torch.ones(1, 2))).sum().backward()
                 second.requires_grad_(True)
                 makes.step()
-            assert tells.__dict__["_quorate_worker"].peers is laid_out
+            assert tells.__dict__["_quorate_worker"].means is laid_out
             makes.finish()
             tells.finish()
         finally:

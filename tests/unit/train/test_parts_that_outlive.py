@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quorate
-from quorate.agreement import means as agreement
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
+from quorate.replica import replica
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld
@@ -30,7 +30,7 @@ SECONDS = 2.0
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One part for each layer's weight and bias, about."""
-    monkeypatch.setattr(agreement, "layout_of", partial(layout_of, part_bytes=48, first_part_bytes=48))
+    monkeypatch.setattr(replica, "layout_of", partial(layout_of, part_bytes=48, first_part_bytes=48))
     yield
     current.forget(thread_only=True)
 
@@ -109,7 +109,7 @@ class Plan:
             wire.clock.sleep(pauses.choice([0.0, 0.001, 0.03]))
             self.loss(model, draw).backward()
             worker = made[0].__dict__["_quorate_worker"]
-            told.counts.append(worker.peers.reducer.counted)
+            told.counts.append(worker.means.reducer.counted)
             told.means.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).clone())  # type: ignore[union-attr]
             for optimizer in made:
                 optimizer.step()
@@ -161,13 +161,14 @@ def test_parts_are_under_way_before_backward_ends() -> None:
             torch.optim.SGD(model.parameters()), model, "all-reduce", on_death="continue"
         )
         worker = optimizer.__dict__["_quorate_worker"]
-        called, ended = worker.wire.meter.messages_out, worker.backward_ended
+        loop = optimizer.__dict__["_quorate_loop"]
+        called, ended = worker.wire.meter.messages_out, loop.backward_ended
         listed = called["all_reduce"]
-        worker.backward_ended = lambda: (found.append(called["all_reduce"] - listed), ended())
+        loop.backward_ended = lambda: (found.append(called["all_reduce"] - listed), ended())
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
         optimizer.finish()
-        return len(worker.peers.layout.parts)
+        return len(worker.means.layout.parts)
 
     parts = VirtualWorld(2, timeout=30.0).run(live)
     assert found == [2 * (parts[0] - 1)] * 2, "each sum is two messages, and the last part carries the header"

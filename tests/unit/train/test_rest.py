@@ -120,9 +120,9 @@ def test_one_that_has_finished_does_not_hold_up_an_evaluation() -> None:
             return 0.0
         epoch(model, optimizer, loader)
         place = current.here()
-        from quorate.train.pauses import rest
+        from quorate.train.pauses import pause
 
-        rest(place)
+        pause(place)
         at = world.wire.clock.now()
         epoch(model, optimizer, loader)
         optimizer.finish()

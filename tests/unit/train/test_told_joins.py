@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.membership.survivors import Losses
+from quorate.observe.losses import Losses
 
 
 def told(rank: int, gone: frozenset[int], *joined: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -17,7 +17,7 @@ def told(rank: int, gone: frozenset[int], *joined: tuple[int, ...]) -> list[dict
     living = [one for one in (0, 1) if one not in gone]
     wire = SimpleNamespace(rank=rank, size=2, gone=gone, living=living)
     timer = SimpleNamespace(recorder=recorder, clock=SimpleNamespace(now=lambda: 7.0))
-    losses = Losses(SimpleNamespace(wire=wire, timer=timer))  # type: ignore[arg-type]
+    losses = Losses(wire, timer, lambda: 0)  # type: ignore[arg-type]
     for number, those in enumerate(joined, 5):
         losses.joined(those, number)
     return rows

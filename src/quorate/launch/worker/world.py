@@ -17,14 +17,13 @@ from quorate.agreement.equal_replicas import widened
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.data.context import data_context
-from quorate.membership.survivors import survivors
 from quorate.observe.step_times import timing
 from quorate.train.pause_models import at_the_mean, at_the_own, differ
-from quorate.train.pauses import agree_on_buffers, come_back, go_away, rest, waiting
+from quorate.train.pauses import agree_on_buffers, come_back, go_away, pause, waiting
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.survivors import Survivors
+from quorate.wire.survivors import Survivors, survivors
 
 T = TypeVar("T")
 _SOON = 0.02
@@ -143,7 +142,7 @@ class World:
         if alone:
             go_away(place)
         else:
-            rest(place)
+            pause(place)
         is_mean = at == "mean" and not alone
         if is_mean:
             agree_on_buffers(place)

@@ -73,7 +73,7 @@ class OuterSteps:
 
     def begin(self, worker: Worker, vector: Flat, weight: float, state: Outer) -> None:
         """Let the mean of the fragment that was given last be under way."""
-        mean = worker.peers.mean(vector, weight=weight)
+        mean = worker.means.of(vector, weight=weight)
         state.under_way.append(UnderWay(state.given, worker.step, mean))
 
     def take_in(self, worker: Worker, state: Outer, *, age: int = 0) -> None:
@@ -89,7 +89,7 @@ class OuterSteps:
         if not replica.numbers_of(mean)[0]:
             return  # nobody had made a step
         mine = worker.parameters
-        replica.measure_distance(mean, only=fragment)
+        worker.measure_distance(mean, only=fragment)
         replica.write(mean, moments=self.momentum == "average", only=fragment)
         if self.momentum == "reset":
             replica.forget_moments(only=fragment)

@@ -1,0 +1,86 @@
+"""Means as a strategy sees them: of all workers, and of those that are in a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quorate.core.contracts import Work
+from quorate.core.measured import Measured
+from quorate.core.vectors import Flat
+
+
+class Means(Protocol):
+    """Means of all workers. Every worker asks for them equally often; those that have ended take part with weight 0."""
+
+    def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+        """Begin the mean of everyone's `x`, weighted; the result has the layout of `x`.
+
+        Raises `ConfigurationError` while parts of this worker's gradient are on their way: a strategy that overrides
+        `backward` calls `of_gradient` first.
+        """
+        ...
+
+    def of_gradient(self) -> Work[Flat]:
+        """The mean of everyone's gradients as they stand in `.grad`, each with its `Worker.weight`.
+
+        In `Strategy.backward` the exchange has begun while the backward pass ran. It tells all workers, besides, which
+        parameters were used and who brought numbers that are not finite. The result is valid until the next backward.
+        """
+        ...
+
+    def step_alone(self, is_alone: bool) -> None:
+        """Whether backward passes, from the next one on, hand on no gradient, though the strategy may agree there."""
+        ...
+
+    def vote(self) -> None:
+        """Set this worker's flag in the next mean, and in every one after it."""
+        ...
+
+    @property
+    def has_voted(self) -> bool:
+        """Whether any worker's flag was set in the newest mean; it turns True on all workers in the same one."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean of what workers gave: of one round, or of all workers."""
+
+    mean: Flat
+    """In a round clipped, where that was agreed."""
+    mine: int = 0
+    """Of a round: how many of this worker's contributions are in it; they are taken in order."""
+    options: Any = None
+    """Of a round: the optimizer's numbers to apply it with."""
+    measured: Measured | None = None
+    """Of a round: what workers told with it, where they measure."""
+    number: int = 0
+    """Of a round."""
+    norm: float = math.nan
+    """Of a round's mean, before it was clipped."""
+
+
+class WorkerRounds(Protocol):
+    """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
+
+    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
+        """Hand in the gradient as it stands in `.grad`, unscaled, or `vector`; done when it need not be waited for.
+
+        `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
+        does wait for it before the worker goes on computing.
+        """
+        ...
+
+    def completed(self) -> Iterator[Mean]:
+        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
+        ...
+
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.
+
+        In force, on all workers, from a round on that is decided in one place, and told in `round` rows.
+        """
+        ...

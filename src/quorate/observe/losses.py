@@ -1,0 +1,74 @@
+"""Who has died and who has joined, told to the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from quorate.core.contracts import Wire
+from quorate.core.records import Kind
+from quorate.observe.step_times import StepTimer
+from quorate.wire.failure import read_gone
+
+
+class Losses:
+    """Tells the records, on the first worker that is left, who has died since it was last asked, and who has joined.
+
+    The others hold these rows, and write them where those before them die: whoever reads takes the earliest of each.
+    """
+
+    def __init__(self, wire: Wire, timer: StepTimer, version: Callable[[], int]) -> None:
+        """`version` counts the updates that this worker has applied."""
+        self._wire, self._timer, self._version = wire, timer, version
+        self._told: set[int] = set()
+        self._joined: set[int] = set()
+        self._held: list[tuple[Kind, dict[str, Any]]] = []
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker is the first that is left."""
+        wire = self._wire
+        return wire.rank == 0 or (bool(wire.gone) and wire.rank == wire.living[0])
+
+    def look(self) -> None:
+        """Called now and then, between two rounds."""
+        wire = self._wire
+        if len(wire.gone) == len(self._told):
+            return
+        for one in read_gone(wire.board):
+            if one.rank in self._told or one.rank not in wire.gone:
+                continue
+            self._told.add(one.rank)
+            row = {
+                "time": self._timer.clock.now(),
+                "rank": one.rank,
+                "host": one.host,
+                "reason": one.reason,
+                "round": self._version(),
+                "generation": len(self._told),
+                "left": len(wire.living) + len(wire.gone) - len(self._told),
+            }
+            self._held.append(("gone", row))
+        self._write()
+
+    def joined(self, ranks: Collection[int], number: int) -> None:
+        """Called with every round that this worker applies, and all that have joined by then: they step from it on."""
+        wire = self._wire
+        new = sorted(set(ranks) - self._joined)
+        if not new:
+            return
+        live = len({*range(wire.size), *ranks} - wire.gone)
+        self._held += [
+            ("joined", {"time": self._timer.clock.now(), "rank": rank, "round": number, "live": live}) for rank in new
+        ]
+        self._joined.update(new)
+        self._write()
+
+    def _write(self) -> None:
+        recorder = self._timer.recorder
+        if not self.is_first:
+            return
+        held, self._held = self._held, []
+        for kind, row in held:
+            if recorder is not None:
+                recorder.write(kind, **row)

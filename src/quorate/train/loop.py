@@ -1,0 +1,278 @@
+"""The training of one optimizer around its strategy: backward, step, pauses, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from quorate.agreement.means import MeansOfAll
+from quorate.checkpoint.saving import saving
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Strategy
+from quorate.core.vectors import Flat
+from quorate.membership.survivors import agree_on_buffers, level, outlive
+from quorate.observe.backward import listeners
+from quorate.observe.pacing import injected
+from quorate.replica.plain_step import agreed_closure
+from quorate.replica.replica import Replica
+from quorate.replica.updating import has_gradient
+from quorate.rounds.rounds import Rounds
+from quorate.train.edits import Edits
+from quorate.train.joining import admit, begin, connect, enter
+from quorate.train.leaving import Leaving
+from quorate.train.relayout import Relayout, without_new_gradients
+from quorate.train.watched import Watched
+from quorate.train.worker import StrategyWorker
+from quorate.wire.current import Place
+
+
+class Loop:
+    """Calls the strategy of one optimizer of one process (or virtual worker) with its `worker`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        plain: type[Optimizer],
+        model: Module,
+        strategy: Strategy,
+        place: Place,
+        name: str,
+        watched: Watched,
+    ) -> None:
+        self._place, self._listeners = place, listeners(place)
+        self._pacing, self._saving = injected(place).pacing, saving(place)
+        self.worker = StrategyWorker(name, partial(Replica, optimizer, plain, model), strategy, place, watched)
+        self.strategy, self.replica = strategy, self.worker.replica
+        self._edits = Edits(self.worker)
+        self.relayout = Relayout(self.worker, place, self._synchronize)
+        self.leaving = Leaving(place, lambda: loops_of(place))
+        self._has_agreed = False
+        """Whether the strategy has agreed in the newest backward pass."""
+        self.came_with: Flat | None = None
+        """What its replica was when it paused, as long as all are paused at the mean."""
+        begin(self.worker)
+        self.worker.state = strategy.start(self.worker)
+        connect(self.worker)
+        outlive(self.worker.wire, place, name, strategy)
+        enter(self.worker, is_only=not loops_of(place))
+        self._listeners.all.append(self)
+        self.worker.timer.set_out_again()
+
+    # -- backward passes (observe.backward.Listener)
+
+    def backward_begins(self) -> None:
+        """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        if self.worker.closure is None:
+            self.leaving.step_begins()
+        self.relayout.look(in_backward=True)
+        self._gradient_begins()
+        self.worker.neighbours.resume()
+
+    def _gradient_begins(self) -> None:
+        self.worker.weight = self.worker.step_weight.of_step()
+        self.worker.means.gradient_begins(self.worker.weight)
+
+    def forward_ended(self, losses: Any) -> None:
+        """What backward was called on; a worker that is to be late is late here."""
+        self.worker.timer.saw(losses)
+        if self._pacing is not None:
+            self._pacing.hold(self.worker.timer)
+
+    def backward_ended(self) -> None:
+        """The outermost backward pass of this thread has ended (see `observe.backward`)."""
+        ready = self.worker.means.ready
+        if ready.fired and not ready.paused and self.worker.agrees_in_backward:
+            self.strategy.backward(self.worker)
+            self._has_agreed = True
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
+        return self.worker.means.ready.pausing()
+
+    # -- steps
+
+    def run_step(self, closure: Callable[[], Any] | None) -> Any:
+        """One `optimizer.step()`; returns what the plain step returned."""
+        worker = self.worker
+        if worker.finished:
+            raise ConfigurationError("step() was called after optimizer.finish(), the last call of a training")
+        self._saving.boundary(is_forward_done=True)
+        self._edits.step_begins()
+        worker.step, self.came_with, of_closure = worker.step + 1, None, None
+        if closure is not None and (worker.has_rounds or worker.differs):
+            with torch.enable_grad():
+                of_closure = closure()
+        elif closure is not None:
+            worker.closure = agreed_closure(closure, worker.means.of_number)
+        came_without_backward = closure is None and has_gradient(self.replica.trained)
+        if worker.agrees_in_backward and not self._has_agreed and came_without_backward:
+            self._gradient_begins()
+            worker.means.ready.touched = [p.grad is not None for p in self.replica.trained]
+            self.strategy.backward(worker)
+        worker.loss = None
+        bad, worker.means.bad = worker.means.bad, []
+        self.relayout.look(in_backward=False)
+        worker.leaves_out = self._leaves_out_own()
+        if not self._leaves_out(bad):
+            self.strategy.step(worker)
+        if not (worker.has_rounds or worker.differs):
+            worker.digests.look(worker.updates)
+        self._has_agreed, worker.closure = False, None
+        loss, worker.loss = worker.loss if of_closure is None else of_closure, None
+        self._edits.step_ended()
+        worker.step_weight.step_ended()
+        worker.timer.ended(is_scaled=self.replica.is_scaled)
+        self._saving.stepped()
+        worker.losses.look()
+        admit(worker)
+        return loss
+
+    def _leaves_out(self, bad: list[int]) -> bool:
+        """Whether this step's update is left out, as `bad` have brought gradients that are not finite."""
+        return self.worker.finite.leaves_out(bad, self.worker.updates + 1, is_scaled=self.replica.is_scaled)
+
+    def _leaves_out_own(self) -> bool:
+        """Whether this worker's update of this step is left out, as its own gradient is not finite; the others go on.
+
+        Its neighbours get their exchange all the same. Raises `NotFinite` where that was asked for: on this worker, and
+        the others end with it. Where an exchange brings all workers together, it tells; then nothing is looked at here.
+        """
+        finite, replica = self.worker.finite, self.replica
+        gradients = [x for x in replica.gradients if x is not None]
+        if not (gradients and finite.looks and self.strategy.is_gossip):
+            return False
+        sums = [x.detach().sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
+        on_cpu = [x.detach() for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
+        if finite.sees([*on_cpu, *sums]):
+            return False
+        finite.note(replica.names, replica.gradients)
+        return self._leaves_out([self.worker.rank])
+
+    def group_came(self, group: dict[str, Any]) -> None:
+        """A parameter group was added."""
+        self.relayout.group_came(group["params"])
+
+    # -- pauses
+
+    def pause(self) -> None:
+        """Wait until no worker steps any more, and be where the one is that has come furthest."""
+        if not self.worker.finished:
+            self.relayout.look(in_backward=False)  # where this worker made no step since
+            self._quiesce()
+
+    def resume(self) -> None:
+        """All optimizers of all workers are paused: training may go on."""
+        self.worker.means.resume()
+
+    def pause_and_resume(self) -> None:
+        """All pause here with nothing in flight, and go on."""
+        self.pause()
+        self.resume()
+
+    def _quiesce(self) -> None:
+        """As `pause`, with the parameters that have been trained up to here."""
+        worker = self.worker
+        if worker.finished:
+            return
+        self._wait_for_all(worker.means.shadow_until_paused)
+        stays = worker.differs and (worker.means.has_vectors or self.strategy.replicas == "differ")
+        if not (worker.has_rounds or worker.means.some_ended or stays):
+            self._level()
+
+    def _wait_for_all(self, in_means: Callable[[Sequence[MeansOfAll]], None]) -> None:
+        """Until each worker is paused or has ended, and what was in flight is taken in."""
+        worker = self.worker
+        self.strategy.drain(worker)
+        if worker.has_rounds:
+            worker.rounds.settle(ended=worker.has_ended)
+        else:
+            everyone = [loop.worker for loop in loops_of(self._place)]
+            for one in everyone:
+                one.neighbours.go_away(ended=worker.has_ended)
+            in_means([one.means for one in everyone if not one.has_rounds])
+            worker.neighbours.quiesce()
+        self.strategy.settle(worker)
+
+    def _synchronize(self) -> None:
+        """All pause, every replica becomes the mean, and all go on."""
+        everyone = loops_of(self._place)
+        with without_new_gradients([loop.replica for loop in everyone]):
+            for loop in everyone:
+                loop._quiesce()
+        for loop in everyone:
+            loop.resume()
+        if self.strategy.replicas == "differ":
+            with self.worker.timer.elsewhere():
+                self.worker.parameters = self.mean_of_all()
+
+    def mean_of_all(self) -> Flat:
+        """The mean of what the strategy takes for each worker's parameters, with its weights."""
+        x, weight = self.strategy.consensus(self.worker)
+        return self.worker.means.of(x, weight=weight).wait()
+
+    def _level(self, *, always: bool = False) -> None:
+        """Copy parameters and optimizer state from the worker with the most updates."""
+        worker, replica = self.worker, self.replica
+        worker.updates = level(
+            replica.trained, replica.optimizer, worker.wire, worker.updates, self._place, always=always
+        )
+
+    def agree_on_buffers(self) -> None:
+        """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
+        if not self.worker.finished:
+            agree_on_buffers(list(self.replica.model.buffers()), self.strategy.buffers, self.worker.wire, self._place)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Wait until all workers have ended, and leave equal replicas, buffers as the strategy says."""
+        worker = self.worker
+        if worker.finished:
+            return
+        self._saving.boundary()
+        self.relayout.look(in_backward=False)
+        worker.has_ended = True
+        self._wait_for_all(worker.means.shadow_until_ended)
+        if self.strategy.replicas == "differ":
+            worker.parameters = self.mean_of_all()
+        self.strategy.finish(worker)
+        worker.means.close()
+        worker.neighbours.close()
+        if worker.has_rounds:
+            worker.rounds.rounds.close()
+        if not worker.has_rounds or worker.differs:
+            self._level(always=worker.differs)
+        self.agree_on_buffers()
+        worker.finished = True
+        self.leaving.finished()
+        worker.digests.look_at_end(worker.updates)
+
+    @property
+    def running_rounds(self) -> Rounds | None:
+        """This worker's rounds; None after `finish`."""
+        return self.worker.rounds.rounds if self.worker.has_rounds and not self.worker.finished else None
+
+    # -- train.leaving.Training
+
+    @property
+    def step(self) -> int:
+        return self.worker.step
+
+    @property
+    def is_finished(self) -> bool:
+        return self.worker.finished
+
+    @property
+    def settles(self) -> bool:
+        return self.worker.settles
+
+
+def loops_of(place: Place) -> list[Loop]:
+    """Of the worker of `place`, one for every optimizer that is distributed, in order."""
+    return [loop for loop in listeners(place).all if isinstance(loop, Loop)]

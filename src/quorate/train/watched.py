@@ -1,0 +1,37 @@
+"""What `distribute` is told beside the strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.core.errors import ConfigurationError
+from quorate.observe.finite import OnNonfinite, check_policy
+from quorate.train.step_weight import Weight, check_weight
+
+COMPARE_EVERY = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What `distribute` is told beside the strategy, the same on every worker."""
+
+    on_nonfinite: OnNonfinite = "warn"
+    compare_every: int = COMPARE_EVERY
+    """Rounds between two comparisons of the replicas, which are also compared at the end; 0: never."""
+    weight: Weight = "equal"
+    """What a worker counts in means of all."""
+    strategy: str = "(unnamed)"
+    """What it is called in sentences."""
+
+    def __post_init__(self) -> None:
+        check_policy(self.on_nonfinite)
+        check_weight(self.weight)
+        every: object = self.compare_every
+        if isinstance(every, bool) or not isinstance(every, int) or every < 0:
+            raise ConfigurationError(f"compare_every is {every!r}; it is a number of rounds, or 0 for never")
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """By the names that arguments have."""
+        return {"on_nonfinite": self.on_nonfinite, "compare_every": self.compare_every, "weight": self.weight}
