@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import Recorder, Step, records_of
+from quorate.core.records import Recorder, records_of
+from quorate.core.rows import Step
 from tests.support.made_rounds import Rows, put_rounds
+from tests.support.raw_rows import RawRow
 
 WALL = 1_790_000_000.0
 """The time of day when the clocks of `Run.clocks` began, in seconds since 1970."""
@@ -290,25 +292,29 @@ class _Made:
         host, clock = self._host(rank)
         recorder = Recorder(path, held=1000)
         recorder.write(
-            "start",
-            rank=rank,
-            size=run.ranks,
-            host=host,
-            pid=4000 + rank,
-            clock="virtual" if run.is_virtual else "monotonic",
-            now=clock + 0.5,
-            wall=None if run.is_virtual else WALL + 0.5,
-            device="cpu",
-            seed=run.seed,
+            RawRow(
+                "start",
+                rank=rank,
+                size=run.ranks,
+                host=host,
+                pid=4000 + rank,
+                clock="virtual" if run.is_virtual else "monotonic",
+                now=clock + 0.5,
+                wall=None if run.is_virtual else WALL + 0.5,
+                device="cpu",
+                seed=run.seed,
+            )
         )
         recorder.write(
-            "distribute",
-            optimizer="1",
-            algorithm="SGD",
-            strategy=run.strategy or "all-reduce",
-            settings={},
-            parameters=10_000,
-            learning_rates=[0.05],
+            RawRow(
+                "distribute",
+                optimizer="1",
+                algorithm="SGD",
+                strategy=run.strategy or "all-reduce",
+                settings={},
+                parameters=10_000,
+                learning_rates=[0.05],
+            )
         )
         for row in self.rows[rank]:
             if run.fails_at is not None and isinstance(row, Step) and row.step >= run.fails_at:
@@ -317,10 +323,12 @@ class _Made:
                 recorder.step(row)
             else:
                 kind, values = row
-                recorder.write(kind, **values)
+                recorder.write(RawRow(kind, **values))
         if run.fails_at is None:
             peak = None if run.is_virtual else 300_000_000 + 1_000_000 * rank
-            recorder.write("end", time=self._start(rank) + self.now[rank], steps=self.taken[rank], peak_bytes=peak)
+            recorder.write(
+                RawRow("end", time=self._start(rank) + self.now[rank], steps=self.taken[rank], peak_bytes=peak)
+            )
         recorder.close()
         if run.fails_at is not None and rank == 1:
             with open(path, "a", encoding="utf-8") as file:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quorate.core.records import Kind, Step
+from quorate.core.rows import Step
 
-Rows = list[list[Step | tuple[Kind, dict[str, Any]]]]
+Rows = list[list[Step | tuple[str, dict[str, Any]]]]
 FORMS = 0.0005
 """Seconds from the caller's arrival until the round is there."""
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.durations import Durations
-from quorate.core.records import Recorder, Step, records_of
+from quorate.core.records import Recorder, records_of
+from quorate.core.rows import Step
 from quorate.simulation.busy import Modelled
 from quorate.simulation.links import Links
 from quorate.simulation.models import Rounds, times_of
 from quorate.simulation.played import Case
 from quorate.simulation.rounds import QuorumRun
+from tests.support.raw_rows import RawRow
 
 
 class _Told(QuorumRun):
@@ -53,9 +55,11 @@ def make_simulated_run(
     sent = case.nbytes if taken else played.bytes_out / len(played.rank)
     for rank in range(workers):
         recorder = Recorder(records_of(folder, rank))
-        recorder.write("start", rank=rank, size=workers, host="here", now=0.0, wall=None, clock="monotonic", seed=0)
+        recorder.write(
+            RawRow("start", rank=rank, size=workers, host="here", now=0.0, wall=None, clock="monotonic", seed=0)
+        )
         told = {"optimizer": "1", "strategy": strategy, "settings": settings, "parameters": case.parameters}
-        recorder.write("distribute", algorithm="SGD", learning_rates=[0.1], **told)
+        recorder.write(RawRow("distribute", algorithm="SGD", learning_rates=[0.1], **told))
         applied = 0
         places = [at for at, one in enumerate(played.rank) if one == rank]
         for number, place in enumerate(places, 1):
@@ -71,7 +75,9 @@ def make_simulated_run(
                 }
                 applied += 1
                 recorder.write(
-                    "round", number=applied, time=done, weight=float(len(given)), live=workers, contributors=given
+                    RawRow(
+                        "round", number=applied, time=done, weight=float(len(given)), live=workers, contributors=given
+                    )
                 )
             recorder.step(
                 Step(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorate.core.contracts import Wire
+from quorate.core.rows import Round as RoundRow
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
@@ -90,7 +91,7 @@ class RoundRows:
         assert recorder is not None
         held, self._held = self._held, []
         for row in held:
-            recorder.write("round", **{name: value for name, value in row.items() if name != "term"})
+            recorder.write(RoundRow(**{name: value for name, value in row.items() if name != "term"}))
         if self._losses.is_first and (self._said_at is None or now - self._said_at >= _SAY_EVERY):
             self._said_at = now
             self._board.set(self._key, json.dumps(self._newest).encode())

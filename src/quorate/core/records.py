@@ -1,29 +1,8 @@
 """What a run leaves behind, row by row: `rank-N.jsonl` in its folder, one JSON object a line, only ever appended to.
 
-Everything that is said of a run afterwards (closing line, report, trace) is read from these rows and `run.json`.
-Times are seconds of the run's clock: the monotonic clock of the host, or the virtual one. Rows are told apart by
-"kind":
-
-start     rank, size (workers at the start of the run), host, pid, clock ("monotonic" or "virtual"), now (the clock when
-          the row was written), wall (the time of day then, in seconds since 1970; null in a virtual world), device,
-          seed; of a worker that joins (its rank is size or more) also seat (the rank in whose place it was started)
-distribute  optimizer (its channel), algorithm (its class), strategy (or baseline), settings, parameters (how many
-          numbers), learning_rates (by parameter group)
-step      one `optimizer.step()`; see `Step`
-round     under strategies with rounds, on rank 0: number, time (when it was applied), weight, live (workers counted),
-          contributors (by rank, pairs of staleness and number of gradients); where the settings of rounds have changed,
-          settings (what is in force from the next round on) and why (in words)
-gone      on the first rank that is left: time, rank, host, reason (of the worker that has died), round (after which the
-          others noticed), generation (how many have died by then), left (how many go on)
-joined    on the first rank that is left: time, rank (of the worker that has joined), round (it steps from that one on),
-          live (how many train from then on)
-log       step, time, values: what the script gave to `quorate.log`
-evaluate  step, begin, end: a `world.evaluate()` block
-distance  step, time, optimizer, distance (of this replica's parameters from the mean of all, Euclidean), norm (of the
-          mean): where replicas differ, at every evaluation
-end       time, steps, peak_bytes (resident memory at its greatest; null in a virtual world)
-
-A worker that is killed leaves no end row, perhaps half a line, which readers skip, and not its last half second.
+Everything that is said of a run afterwards (closing line, report, trace) is read from these rows and `run.json`. Rows
+are told apart by "kind"; what each kind says is in `core.rows`. A worker that is killed leaves no end row, perhaps half
+a line, which readers skip, and not its last half second.
 """
 
 from __future__ import annotations
@@ -31,63 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from io import SEEK_END, FileIO
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-Kind = Literal["start", "distribute", "step", "round", "gone", "joined", "log", "evaluate", "distance", "end"]
-
-
-@dataclass(slots=True)
-class Step:
-    """One training step of one worker: where its time went, and what it exchanged.
-
-    `begin` ≤ `arrive` ≤ `end` on the run's clock. From `begin` to `arrive` the worker was busy by itself: `data` +
-    `delay` + `compute`. From `arrive`, when it came to the meeting point, to `end`: `encode` + `wait` + `decode` +
-    `update` + what is left. How much of `wait` was waiting for others and how much was moving bytes is seen only by
-    holding the `arrive` of all workers side by side.
-    """
-
-    step: int
-    """Counts this worker's steps from 1."""
-    optimizer: str
-    """The name of the channel, where a script distributes several; "1" is the first."""
-    round: int
-    """How many updates this replica has applied."""
-    begin: float
-    arrive: float
-    end: float
-    data: float = 0.0
-    """Seconds until the loader had the batch."""
-    delay: float = 0.0
-    """Seconds of injected imbalance and pace."""
-    compute: float = 0.0
-    """Seconds of forward and backward, and of the script's own code between steps."""
-    encode: float = 0.0
-    """Seconds of packing after the backward pass."""
-    wait: float = 0.0
-    """Seconds blocked in the exchange."""
-    decode: float = 0.0
-    """Seconds of writing back what arrived."""
-    update: float = 0.0
-    """Seconds in the user's optimizer."""
-    loss: float | None = None
-    """This worker's own; null where it is not known (on a GPU, or scaled by a GradScaler)."""
-    examples: int | None = None
-    """In this step's batches; null without a loader of `quorate.shard`."""
-    tokens: int | None = None
-    """In this step's batches; null where they do not say."""
-    bytes_out: int = 0
-    bytes_in: int = 0
-    contributors: int = 1
-    """Workers whose gradient is in the update."""
-    staleness: int = 0
-    """Rounds between computing and applying this worker's gradient."""
-
-
-_FIELDS = tuple(field.name for field in fields(Step))
-_DIGITS = 6
+from quorate.core.rows import Row, Step
 
 
 class Copy(Protocol):
@@ -124,7 +51,7 @@ class Recorder:
     ) -> None:
         self.path, self._held, self._closes, self._copy, self._say = path, held, closes, copy, say
         self._is_lost = False
-        self._rows: list[Step | dict[str, Any]] = []
+        self._rows: list[Step | Row] = []
         self._since: float | None = None
         self._file: FileIO | None = None
 
@@ -136,9 +63,9 @@ class Recorder:
         if len(self._rows) >= self._held or (not self._closes and row.end - self._since >= HELD_SECONDS):
             self.flush()
 
-    def write(self, kind: Kind, **values: Any) -> None:
+    def write(self, row: Row) -> None:
         """Write a row of another kind; its values are plain JSON ones."""
-        self._rows.append({"kind": kind, **values})
+        self._rows.append(row)
         if not self._closes or len(self._rows) >= self._held:
             self.flush()
 
@@ -147,7 +74,7 @@ class Recorder:
         if not self._rows:
             return
         held, self._rows, self._since = self._rows, [], None
-        values = [_of_step(row) if isinstance(row, Step) else row for row in held]
+        values = [row.as_json() for row in held]
         text = "".join(json.dumps(one, separators=(",", ":"), allow_nan=True) + "\n" for one in values).encode()
         try:
             self._append(text)
@@ -194,14 +121,6 @@ class Recorder:
         except OSError as error:
             self._give_up(error)
         self._copy = self._file = None
-
-
-def _of_step(row: Step) -> dict[str, Any]:
-    values: dict[str, Any] = {"kind": "step"}
-    for name in _FIELDS:
-        value = getattr(row, name)
-        values[name] = round(value, _DIGITS) if type(value) is float else value
-    return values
 
 
 def records_of(folder: Path, rank: int) -> Path:

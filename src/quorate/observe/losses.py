@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 from quorate.core.contracts import Wire
-from quorate.core.records import Kind
+from quorate.core.rows import Gone, Joined
 from quorate.observe.step_times import StepTimer
 from quorate.wire.failure import read_gone
 
@@ -22,7 +21,7 @@ class Losses:
         self._wire, self._timer, self._version = wire, timer, version
         self._told: set[int] = set()
         self._joined: set[int] = set()
-        self._held: list[tuple[Kind, dict[str, Any]]] = []
+        self._held: list[Gone | Joined] = []
 
     @property
     def is_first(self) -> bool:
@@ -39,16 +38,17 @@ class Losses:
             if one.rank in self._told or one.rank not in wire.gone:
                 continue
             self._told.add(one.rank)
-            row = {
-                "time": self._timer.clock.now(),
-                "rank": one.rank,
-                "host": one.host,
-                "reason": one.reason,
-                "round": self._version(),
-                "generation": len(self._told),
-                "left": len(wire.living) + len(wire.gone) - len(self._told),
-            }
-            self._held.append(("gone", row))
+            self._held.append(
+                Gone(
+                    time=self._timer.clock.now(),
+                    rank=one.rank,
+                    host=one.host,
+                    reason=one.reason,
+                    round=self._version(),
+                    generation=len(self._told),
+                    left=len(wire.living) + len(wire.gone) - len(self._told),
+                )
+            )
         self._write()
 
     def joined(self, ranks: Collection[int], number: int) -> None:
@@ -58,9 +58,8 @@ class Losses:
         if not new:
             return
         live = len({*range(wire.size), *ranks} - wire.gone)
-        self._held += [
-            ("joined", {"time": self._timer.clock.now(), "rank": rank, "round": number, "live": live}) for rank in new
-        ]
+        now = self._timer.clock.now()
+        self._held += [Joined(time=now, rank=rank, round=number, live=live) for rank in new]
         self._joined.update(new)
         self._write()
 
@@ -69,6 +68,6 @@ class Losses:
         if not self.is_first:
             return
         held, self._held = self._held, []
-        for kind, row in held:
-            if recorder is not None:
-                recorder.write(kind, **row)
+        if recorder is not None:
+            for row in held:
+                recorder.write(row)

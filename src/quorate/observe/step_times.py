@@ -10,7 +10,8 @@ from typing import Any, Generic, Literal, TypeVar
 from torch import Tensor
 
 from quorate.core.contracts import Clock, Work
-from quorate.core.records import Recorder, Step
+from quorate.core.records import Recorder
+from quorate.core.rows import Step
 from quorate.data.consumption import consumed
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Step
+from quorate.core.rows import Step
 from quorate.report.figures.in_step import side_by_side
 from quorate.report.figures.throughput import batch_of
 from quorate.report.reading.folders import find_run

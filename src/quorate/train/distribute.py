@@ -15,6 +15,7 @@ from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
+from quorate.core.rows import Distribute as DistributeRow
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
@@ -237,14 +238,15 @@ def _record(
     if recorder is None:
         return
     recorder.write(
-        "distribute",
-        optimizer=channel,
-        algorithm=type(optimizer).__mro__[2].__name__,
-        strategy=label,
-        settings=_settings(chosen),
-        apart=chosen is not None and chosen.replicas != "equal",
-        parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
-        learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+        DistributeRow(
+            optimizer=channel,
+            algorithm=type(optimizer).__mro__[2].__name__,
+            strategy=label,
+            settings=_settings(chosen),
+            apart=chosen is not None and chosen.replicas != "equal",
+            parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
+            learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+        )
     )
 
 

@@ -18,11 +18,13 @@ from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, Step
+from quorate.core.records import Recorder
+from quorate.core.rows import Step
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison
+from tests.support.raw_rows import RawRow
 
 LIMIT = 30.0
 
@@ -201,7 +203,7 @@ def test_the_run_under_way_is_read_as_it_grows(tmp_path: Path) -> None:
     tail.look()
     assert tail.in_words == "step 1"
     recorder.step(_step(2, loss=0.5))
-    recorder.write("log", step=2, time=1.0, values={"top1": 0.25})
+    recorder.write(RawRow("log", step=2, time=1.0, values={"top1": 0.25}))
     recorder.close()
     whole = (tmp_path / "rank-0.jsonl").read_text()
     (tmp_path / "rank-0.jsonl").write_text(whole + '{"kind":"step","ste')
@@ -226,7 +228,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.Capture
     )
     cells = [Cell(arm=arms[0], seed=4, factor=None), Cell(arm=arms[1], seed=0, factor=2.0, is_tuning=True)]
     recorder = Recorder(tmp_path / "rank-0.jsonl")
-    recorder.write("log", step=2, time=1.0, values={"top1": 0.25})
+    recorder.write(RawRow("log", step=2, time=1.0, values={"top1": 0.25}))
     recorder.close()
     interrupt, failed = Interrupt(), Conclusion(1, "rank 0 raised\n  | once")
     with Progress(plan, interrupt, RunServer(is_forking=False)) as progress:

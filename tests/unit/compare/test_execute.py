@@ -28,7 +28,8 @@ COMMAND = ["quorate", "compare"]
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from quorate.core.records import Recorder, Step, records_of
+from quorate.core.records import Recorder, records_of
+from quorate.core.rows import Log, Step
 from quorate.launch.run.overrides import overrides_here
 
 rank, folder, told = int(os.environ["RANK"]), Path(os.environ["QUORATE_RUN"]), overrides_here()
@@ -40,7 +41,7 @@ recorder = Recorder(records_of(folder, rank))
 for step in range(1, 41):
     recorder.step(Step(step=step, optimizer="1", round=step, begin=step, arrive=step, end=step, examples=2))
 quality = 1 - abs((told.learning_rate_factor or 1) - {"good": 2, "fair": 0.5}.get(arm, 1))
-recorder.write("log", step=40, time=40.5, values={"top1": quality})
+recorder.write(Log(step=40, time=40.5, values={"top1": quality}))
 if arm == "fails" and rank == 1 or (here / f"fail-{arm}-{told.seed}").exists():
     raise ValueError("of the script")
 if arm == "stays" and not (here / "go").exists():

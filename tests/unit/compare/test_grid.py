@@ -10,10 +10,12 @@ import pytest
 
 from quorate.compare.grid import SCRIPT, best_factor, final_cells, request_of, set_aside, steps_of, tuning_cells
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
-from quorate.core.records import Recorder, Step
+from quorate.core.records import Recorder
+from quorate.core.rows import Step
 from quorate.launch.run.folder import write_outcome
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
+from tests.support.raw_rows import RawRow
 
 PLAN = Comparison(
     subject=Subject(kind="script", name="train.py", arguments=["--lr", "3"]),
@@ -86,7 +88,7 @@ def _trial(folder: Path, factor: str, quality: list[float | None], status: int =
     recorder = Recorder(place / "rank-0.jsonl")
     for step, value in enumerate(quality, 1):
         recorder.step(Step(step=step, optimizer="1", round=step, begin=0.0, arrive=0.0, end=0.0))
-        recorder.write("log", step=step, time=0.0, values={"lr": 1} if value is None else {"top1": value})
+        recorder.write(RawRow("log", step=step, time=0.0, values={"lr": 1} if value is None else {"top1": value}))
     recorder.close()
     write_outcome(place, status, 1.0)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import Recorder, Step, rows
+from quorate.core.records import Recorder, rows
+from quorate.core.rows import Step
+from tests.support.raw_rows import RawRow
 
 
 @contextmanager
@@ -32,12 +34,12 @@ def step(number: int) -> Step:
 def test_what_was_written_stays_and_the_rest_is_left_out(tmp_path: Path, closes: bool) -> None:
     said: list[str] = []
     recorder = Recorder(tmp_path / "rank-0.jsonl", held=2, closes=closes, say=said.append)
-    recorder.write("start", rank=0)
+    recorder.write(RawRow("start", rank=0))
     with room_for(2000):
         for number in range(1, 40):
             recorder.step(step(number))
     recorder.step(step(40))
-    recorder.write("end", time=1.0)
+    recorder.write(RawRow("end", time=1.0))
     recorder.close()
     text = (tmp_path / "rank-0.jsonl").read_text()
     assert text.endswith("}\n") and 1000 < len(text) <= 2000, "whole rows, as many as fitted"
@@ -50,7 +52,7 @@ def test_what_was_written_stays_and_the_rest_is_left_out(tmp_path: Path, closes:
 def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     said: list[str] = []
     recorder = Recorder(tmp_path / "nowhere" / "rank-0.jsonl", say=said.append)
-    recorder.write("start", rank=0)
+    recorder.write(RawRow("start", rank=0))
     recorder.close()
     assert len(said) == 1 and "No such file or directory" in said[0]
 
@@ -68,8 +70,8 @@ class Full:
 def test_a_copy_that_fails_ends_the_records_as_well(tmp_path: Path) -> None:
     said: list[str] = []
     recorder = Recorder(tmp_path / "rank-0.jsonl", copy=Full(), say=said.append)
-    recorder.write("start", rank=0)
-    recorder.write("end", time=1.0)
+    recorder.write(RawRow("start", rank=0))
+    recorder.write(RawRow("end", time=1.0))
     recorder.close()
     assert len(said) == 1 and "No space left on device" in said[0]
     assert [row["kind"] for row in rows(tmp_path / "rank-0.jsonl")] == ["start"]

@@ -8,16 +8,26 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import Step
+from quorate.core.rows import Gone, Step
 from quorate.report.closing import closing_line
 from quorate.report.page.page import page
-from quorate.report.reading.deaths import Death, death_of, standstill
+from quorate.report.reading.deaths import standstill
 from quorate.report.reading.events import each_once, moved
+from quorate.report.reading.rows import row_of
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
 
-ROW = {"kind": "gone", "time": 3.0, "rank": 1, "host": "h", "reason": "was killed", "round": 7, "left": 2}
-DEATH = Death(1, "h", "was killed", 3.0, 7, 2)
+ROW = {
+    "kind": "gone",
+    "time": 3.0,
+    "rank": 1,
+    "host": "h",
+    "reason": "was killed",
+    "round": 7,
+    "generation": 1,
+    "left": 2,
+}
+DEATH = Gone(time=3.0, rank=1, host="h", reason="was killed", round=7, generation=1, left=2)
 
 
 def step(number: int, end: float) -> dict[str, Any]:
@@ -55,14 +65,14 @@ def test_the_page_has_a_section_on_them(folder: Path) -> None:
 
 
 def test_a_row_that_lacks_something_is_none() -> None:
-    assert death_of(ROW) == DEATH
+    assert row_of(Gone, ROW) == DEATH
     for key in ("time", "rank", "host", "reason", "round", "left"):
-        assert death_of({name: value for name, value in ROW.items() if name != key}) is None
+        assert row_of(Gone, {name: value for name, value in ROW.items() if name != key}) is None
 
 
 def test_each_counts_once_and_the_first_word_counts() -> None:
-    late = Death(1, "h", "was killed", 4.0, 9, 2)
-    other = Death(0, "h", "was killed", 3.5, 8, 1)
+    late = Gone(time=4.0, rank=1, host="h", reason="was killed", round=9, generation=1, left=2)
+    other = Gone(time=3.5, rank=0, host="h", reason="was killed", round=8, generation=1, left=1)
     assert each_once([[late, other], [DEATH]]) == [DEATH, other]
     assert moved([DEATH], 1.0)[0].time == 4.0
 

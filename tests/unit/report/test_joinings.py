@@ -8,30 +8,29 @@ from typing import Any
 
 import pytest
 
+from quorate.core.rows import Gone, Joined
 from quorate.report.closing import closing_line
 from quorate.report.figures.lateness import skew_of
 from quorate.report.figures.quality import losses_of
 from quorate.report.figures.throughput import window_of
 from quorate.report.page.page import page
-from quorate.report.reading.deaths import Death
 from quorate.report.reading.joinings import (
-    Joining,
     comparable,
     is_newcomer,
     joined_in_words,
-    joining_of,
     replaced_by,
     seconds_to_join,
 )
 from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.rows import row_of
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
 from quorate.report.trace.trace import write_trace
 
 START = {"kind": "start", "host": "h", "pid": 1, "clock": "monotonic", "wall": 1e9, "device": "cpu", "seed": 0}
 ROW = {"kind": "joined", "time": 10.0, "rank": 2, "round": 10, "live": 2}
-JOINING = Joining(2, 10.0, 10, 2)
-DEATH = Death(1, "h", "was killed", 5.0, 5, 1)
+JOINING = Joined(time=10.0, rank=2, round=10, live=2)
+DEATH = Gone(time=5.0, rank=1, host="h", reason="was killed", round=5, generation=1, left=1)
 LAST = 20
 
 
@@ -131,20 +130,20 @@ def test_the_page_and_the_timeline_tell_of_them(folder: Path) -> None:
 
 
 def test_a_row_that_lacks_something_is_none() -> None:
-    assert joining_of(ROW) == JOINING
+    assert row_of(Joined, ROW) == JOINING
     for key in ("time", "rank", "round", "live"):
-        assert joining_of({name: value for name, value in ROW.items() if name != key}) is None
-        assert joining_of({**ROW, key: "x"}) is None
+        assert row_of(Joined, {name: value for name, value in ROW.items() if name != key}) is None
+        assert row_of(Joined, {**ROW, key: "x"}) is None
 
 
 def test_whose_place_it_has_and_since_when() -> None:
     starts = {2: {"rank": 2, "size": 2, "seat": 1, "now": 8.0}, 3: {"seat": 1}, 4: {"seat": 2}, 5: {}}
-    again = Death(2, "h", "was killed", 12.0, 12, 1)
-    later = Joining(3, 15.0, 15, 2)
+    again = Gone(time=12.0, rank=2, host="h", reason="was killed", round=12, generation=1, left=1)
+    later = Joined(time=15.0, rank=3, round=15, live=2)
     assert replaced_by(JOINING, [DEATH, again], starts, 2) == DEATH
     assert replaced_by(later, [DEATH, again], starts, 2) == again, "rank 2 had the seat of rank 1"
     for asked_for in (4, 5):
-        assert replaced_by(Joining(asked_for, 15.0, 15, 2), [DEATH, again], starts, 2) is None
+        assert replaced_by(Joined(time=15.0, rank=asked_for, round=15, live=2), [DEATH, again], starts, 2) is None
     assert seconds_to_join(JOINING, DEATH, starts[2]) == 5.0
     assert seconds_to_join(JOINING, None, starts[2]) == 2.0
     assert seconds_to_join(JOINING, None, {}) is None

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, Step, records_of, rows
+from quorate.core.records import Recorder, records_of, rows
+from quorate.core.rows import Step
 from quorate.report.trace import trace
 from quorate.report.trace.trace import activities, write_trace
 from tests.support.made_records import make_run
+from tests.support.raw_rows import RawRow
 
 Event = dict[str, Any]
 
@@ -80,12 +82,12 @@ def make_rank(folder: Path, rank: int, *rows: Step | dict[str, Any], **start: An
     """Records of one rank, which begin with a start row unless `start` has `written=False`."""
     recorder = Recorder(records_of(folder, rank))
     if start.pop("written", True):
-        recorder.write("start", **{"rank": rank, "host": "tower", "now": 0.0, "wall": 1e9, **start})
+        recorder.write(RawRow("start", **{"rank": rank, "host": "tower", "now": 0.0, "wall": 1e9, **start}))
     for row in rows:
         if isinstance(row, Step):
             recorder.step(row)
         else:
-            recorder.write(row.pop("kind"), **row)
+            recorder.write(RawRow(row.pop("kind"), **row))
     recorder.close()
 
 

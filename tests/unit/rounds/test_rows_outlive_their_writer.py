@@ -13,6 +13,7 @@ from quorate.observe.step_times import timing
 from quorate.report.reading.run import read_run
 from quorate.wire import current
 from quorate.wire.faulty import Faulty
+from tests.support.raw_rows import RawRow
 from tests.unit.rounds.test_deaths import Plan, Told, planned
 from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
 
@@ -25,7 +26,7 @@ class Recorded(Plan):
     def train(self, world: World, faulty: Faulty) -> Told:
         recorder = Recorder(records_of(self.folder, world.rank))
         timing(current.here()).recorder = recorder
-        recorder.write("start", rank=world.rank, size=world.size)
+        recorder.write(RawRow("start", rank=world.rank, size=world.size))
         told = super().train(world, faulty)
         recorder.close()
         return told

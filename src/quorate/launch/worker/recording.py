@@ -16,6 +16,7 @@ from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of
+from quorate.core.rows import End, Log, Start
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.launch.run.folder import run_folder, usual_name, write_run
@@ -46,17 +47,18 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         say=lambda sentence: _warn(f"rank {wire.rank}: {sentence}"),
     )
     recorder.write(
-        "start",
-        rank=wire.rank,
-        size=wire.size,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        clock="monotonic" if is_real else "virtual",
-        now=wire.clock.now(),
-        wall=time.time() if is_real else None,
-        device=device,
-        seed=chosen.seed,
-        **({} if (seat := data_context(place).seat) is None else {"seat": seat}),
+        Start(
+            rank=wire.rank,
+            size=wire.size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            clock="monotonic" if is_real else "virtual",
+            now=wire.clock.now(),
+            wall=time.time() if is_real else None,
+            device=device,
+            seed=chosen.seed,
+            seat=data_context(place).seat,
+        )
     )
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
@@ -101,12 +103,8 @@ def _is_ours() -> bool:
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
     timers = timing(place).timers
-    recorder.write(
-        "end",
-        time=place.wire.clock.now(),
-        steps=timers[0].steps if timers else 0,
-        peak_bytes=_peak_bytes() if is_real else None,
-    )
+    steps, peak = timers[0].steps if timers else 0, _peak_bytes() if is_real else None
+    recorder.write(End(time=place.wire.clock.now(), steps=steps, peak_bytes=peak))
     recorder.close()
 
 
@@ -135,7 +133,7 @@ def log(**values: float | int | str | bool | None) -> None:
         return
     timers = timing(place).timers
     step = timers[0].steps if timers else 0
-    recorder.write("log", step=step, time=place.wire.clock.now(), values=plain)
+    recorder.write(Log(step=step, time=place.wire.clock.now(), values=plain))
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from quorate.agreement.equal_replicas import widened
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
+from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
 from quorate.observe.step_times import timing
 from quorate.train.pause_models import at_the_mean, at_the_own, differ
@@ -165,7 +166,7 @@ class World:
         if limit is not None:
             limit.pause(now - begin)
         if recorder is not None:
-            recorder.write("evaluate", step=timers[0].steps if timers else 0, begin=begin, end=now)
+            recorder.write(Evaluate(step=timers[0].steps if timers else 0, begin=begin, end=now))
 
     @overload
     def mean(self, x: Tensor, *, weight: float = 1.0) -> Tensor: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quorate.core.records import Step
+from quorate.core.rows import Step
 from quorate.report.reading.run import RankRecords, RunRecords
 from quorate.report.reading.spans import Spans
 

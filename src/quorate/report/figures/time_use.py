@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quorate.core.records import Step
+from quorate.core.rows import Step
 from quorate.report.figures.statistics import quantile
 from quorate.report.reading.meetings import Meetings
 

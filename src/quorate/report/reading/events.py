@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from quorate.report.reading.deaths import Death
-from quorate.report.reading.joinings import Joining
+from quorate.core.rows import Gone, Joined, Log
 
-T = TypeVar("T", Death, Joining)
+T = TypeVar("T", Gone, Joined)
+R = TypeVar("R", Gone, Joined, Log)
 
 
 def each_once(found: Iterable[Sequence[T]]) -> list[T]:
@@ -21,6 +21,6 @@ def each_once(found: Iterable[Sequence[T]]) -> list[T]:
     return sorted(known.values(), key=lambda event: event.time)
 
 
-def moved(events: Sequence[T], seconds: float) -> list[T]:
+def moved(events: Sequence[R], seconds: float) -> list[R]:
     """The same on another clock."""
     return [replace(event, time=event.time + seconds) for event in events]

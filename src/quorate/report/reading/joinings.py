@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from quorate.core.records import Step
-from quorate.report.reading.deaths import Death
-from quorate.report.reading.sound import has_numbers, is_count, is_number
+from quorate.core.rows import Gone, Joined, Step
+from quorate.report.reading.sound import is_count, is_number
 from quorate.report.wording import seconds_in_words
-
-
-@dataclass(frozen=True)
-class Joining:
-    """One of them, as the first rank that was left told it."""
-
-    rank: int
-    time: float
-    """On the run's clock: from then on it steps."""
-    round: int
-    """The one that let it in."""
-    live: int
-    """Workers that trained then."""
-
-
-def joining_of(row: Mapping[str, Any]) -> Joining | None:
-    """What a `joined` row says; None where something is missing."""
-    if not has_numbers(row, "time") or not all(is_count(row.get(name)) for name in ("rank", "round", "live")):
-        return None
-    return Joining(row["rank"], row["time"], row["round"], row["live"])
 
 
 def is_newcomer(start: Mapping[str, Any]) -> bool:
@@ -38,8 +16,8 @@ def is_newcomer(start: Mapping[str, Any]) -> bool:
 
 
 def replaced_by(
-    joining: Joining, deaths: Sequence[Death], starts: Mapping[int, Mapping[str, Any]], size: int
-) -> Death | None:
+    joining: Joined, deaths: Sequence[Gone], starts: Mapping[int, Mapping[str, Any]], size: int
+) -> Gone | None:
     """Whose place it has: of those that died before and had this seat, the last; None for one that was asked for.
 
     `starts` are the `start` rows by rank; of those that joined they say the seat.
@@ -55,7 +33,7 @@ def replaced_by(
     return before[-1] if before and seat is not None else None
 
 
-def seconds_to_join(joining: Joining, replaced: Death | None, start: Mapping[str, Any]) -> float | None:
+def seconds_to_join(joining: Joined, replaced: Gone | None, start: Mapping[str, Any]) -> float | None:
     """Since the death of the one whose place it has was noticed, else since it called `quorate.join()`; None where
     neither is known."""
     now = start.get("now")
@@ -63,7 +41,7 @@ def seconds_to_join(joining: Joining, replaced: Death | None, start: Mapping[str
     return None if since is None else max(0.0, joining.time - since)
 
 
-def joined_in_words(joining: Joining, replaced: Death | None) -> str:
+def joined_in_words(joining: Joined, replaced: Gone | None) -> str:
     """`rank 4 joined with round 300, 22.8 s after rank 1 had died, and 4 went on`."""
     after = ""
     if replaced is not None:

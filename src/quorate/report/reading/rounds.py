@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from quorate.core.records import Step
+from quorate.core.rows import Round as RoundRow
+from quorate.core.rows import Step
 from quorate.report.reading.meetings import MOST
-from quorate.report.reading.sound import is_count, is_number
+from quorate.report.reading.rows import row_of
+from quorate.report.reading.sound import is_count
 
 
 @dataclass(slots=True)
@@ -73,31 +75,28 @@ class Merged:
 
 
 def round_of(row: Mapping[str, Any]) -> Round | None:
-    """A `round` row as an object; None where something is missing. Later formats may say more."""
+    """A `round` row as an object; None where something is missing."""
+    found, optimizer = row_of(RoundRow, row), row.get("optimizer")
+    if found is None or not (optimizer is None or isinstance(optimizer, str)):
+        return None
     try:
         taken = {
-            int(rank): [(int(staleness), int(count)) for staleness, count in given]
-            for rank, given in row["contributors"].items()
+            int(rank): [(staleness, count) for staleness, count in given] for rank, given in found.contributors.items()
         }
-        numbers = [row["number"], row["time"], row["weight"], row["live"]]
-        counted = [count for given in taken.values() for pair in given for count in pair]
-        optimizer = row.get("optimizer")
-        if not all(map(is_number, numbers)) or not all(map(is_count, counted)) or isinstance(optimizer, dict | list):
-            return None
-        time, weight = float(row["time"]), float(row["weight"])
-        settings = row.get("settings")
-        return Round(
-            number=int(row["number"]),
-            time=time,
-            weight=weight,
-            live=int(row["live"]),
-            taken=taken,
-            optimizer=optimizer,
-            settings=settings if isinstance(settings, dict) else None,
-            why=str(row.get("why", "")),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+    except ValueError:
         return None
+    if not all(is_count(count) for given in taken.values() for pair in given for count in pair):
+        return None
+    return Round(
+        found.number,
+        found.time,
+        found.weight,
+        found.live,
+        taken,
+        optimizer,
+        settings=found.settings,
+        why=found.why or "",
+    )
 
 
 def take_back(rounds: list[Round], new: Round) -> None:

@@ -7,33 +7,24 @@ is skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import Step, ranks_in, records_of, rows
-from quorate.report.reading.deaths import Death, death_of
+from quorate.core.records import ranks_in, records_of, rows
+from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Start, Step
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import each_once, moved
-from quorate.report.reading.joinings import Joining, is_newcomer, joining_of, replaced_by
+from quorate.report.reading.joinings import is_newcomer, replaced_by
 from quorate.report.reading.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
+from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import DISTRIBUTE, END, OUTCOME, RUN, START, has_numbers, sound
+from quorate.report.reading.sound import OUTCOME, RUN, has_numbers, sound
 from quorate.report.reading.spans import Spans
-from quorate.report.reading.step_rows import Distance, step_of
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """One `log` row."""
-
-    step: int
-    time: float
-    values: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -50,11 +41,11 @@ class RankRecords:
     """Of further optimizers."""
     rounds: list[Round] = field(default_factory=list)
     """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
-    logs: list[Logged] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
+    deaths: list[Gone] = field(default_factory=list)
     """Of other ranks, as this one told them."""
-    joinings: list[Joining] = field(default_factory=list)
+    joinings: list[Joined] = field(default_factory=list)
     """Likewise."""
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
@@ -105,12 +96,12 @@ class RunRecords:
         return any(one.start.get("clock") == "virtual" for one in self.ranks)
 
     @property
-    def deaths(self) -> list[Death]:
+    def deaths(self) -> list[Gone]:
         """Of workers that the others have outlived."""
         return each_once([one.deaths for one in self.ranks])
 
     @property
-    def joinings(self) -> list[Joining]:
+    def joinings(self) -> list[Joined]:
         """Of workers that were not there at the start."""
         return each_once([one.joinings for one in self.ranks])
 
@@ -120,7 +111,7 @@ class RunRecords:
         return {one.rank: one.start for one in self.ranks}
 
     @property
-    def replacements(self) -> list[tuple[Joining, Death | None]]:
+    def replacements(self) -> list[tuple[Joined, Gone | None]]:
         """Those that joined, each with the death of the one in whose place it was started."""
         return [(one, replaced_by(one, self.deaths, self.starts, self.size)) for one in self.joinings]
 
@@ -199,7 +190,7 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     for row in first_and_last_rows(path, most_bytes) if is_long and most_bytes is not None else rows(path):
         row, kind = sessions.row(row), row["kind"]
         if kind == "step":
-            step = step_of(row)
+            step = row_of(Step, row)
             if step is not None:
                 pause = sessions.step(step, found)
                 spans += [pause] if pause else []
@@ -213,22 +204,22 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
                 take_back(fresh, merged)
                 found.rounds.append(merged)
                 fresh.append(merged)
-        elif kind == "log" and has_numbers(row, "step", "time") and isinstance(row.get("values"), dict):
-            found.logs.append(Logged(row["step"], row["time"], row["values"]))
-        elif kind == "distance" and has_numbers(row, "time", "distance", "norm"):
-            found.distances.append(Distance(row["time"], row["distance"], row["norm"], row.get("optimizer")))
-        elif kind == "gone" and (death := death_of(row)) is not None:
+        elif kind == "log" and (log := row_of(Log, row)) is not None:
+            found.logs.append(log)
+        elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
+            found.distances.append(distance)
+        elif kind == "gone" and (death := row_of(Gone, row)) is not None:
             found.deaths.append(death)
-        elif kind == "joined" and (joining := joining_of(row)) is not None:
+        elif kind == "joined" and (joining := row_of(Joined, row)) is not None:
             found.joinings.append(joining)
-        elif kind == "evaluate" and has_numbers(row, "begin", "end"):
-            spans.append((row["begin"], row["end"]))
+        elif kind == "evaluate" and (evaluate := row_of(Evaluate, row)) is not None:
+            spans.append((evaluate.begin, evaluate.end))
         elif kind == "start" and not found.start:
-            found.start = sound(row, START)
+            found.start = sound_parts(row, Start)
         elif kind == "distribute" and not found.distributed:
-            found.distributed = sound(row, DISTRIBUTE)
+            found.distributed = sound_parts(row, Distribute)
         elif kind == "end":
-            found.end = sound(row, END)
+            found.end = sound_parts(row, End)
     found.evaluations = Spans(spans)
     return found
 
@@ -249,7 +240,7 @@ def _align(ranks: list[RankRecords]) -> None:
                 step.begin, step.arrive, step.end = step.begin + shift, step.arrive + shift, step.end + shift
             for merged in one.rounds:
                 merged.time += shift
-            one.logs = [Logged(log.step, log.time + shift, log.values) for log in one.logs]
+            one.logs = moved(one.logs, shift)
             one.evaluations = one.evaluations.moved(shift)
             one.deaths, one.joinings = moved(one.deaths, shift), moved(one.joinings, shift)
             if one.end is not None and has_numbers(one.end, "time"):

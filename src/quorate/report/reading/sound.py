@@ -82,18 +82,6 @@ OUTCOME: Mapping[str, Kind] = {
     "seconds": is_number,
     "why": is_text,
 }
-START: Mapping[str, Kind] = {
-    "size": RUN["workers"],
-    "seed": is_count,
-    "host": is_text,
-    "wall": is_number,
-    "now": is_number,
-    "rank": is_count,
-    "seat": is_count,
-}
-"""By key of a `start` row."""
-DISTRIBUTE: Mapping[str, Kind] = {"optimizer": is_text, "strategy": is_text, "settings": is_object}
-END: Mapping[str, Kind] = {"time": is_number, "steps": is_count, "peak_bytes": is_count}
 
 
 def sound(said: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import Step, records_of, rows
+from quorate.core.records import records_of, rows
+from quorate.core.rows import Start, Step
 from quorate.report.reading.rounds import Merged
+from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.run import read_run
-from quorate.report.reading.sound import START, is_number, sound
-from quorate.report.reading.step_rows import step_of
+from quorate.report.reading.sound import has_numbers
 
 Key = tuple[str, int, int]
 """Who met: the optimizer, the round, and which of a rank's steps within that round."""
@@ -45,13 +46,8 @@ class Keys:
         return step.optimizer, step.round, place
 
 
-def has_numbers(row: Mapping[str, Any], *names: str) -> bool:
-    """Whether these are there, and are numbers."""
-    return all(is_number(row.get(name)) for name in names)
-
-
 def start_of(path: Path) -> dict[str, Any]:
-    return next((sound(row, START) for row in rows(path) if row["kind"] == "start"), {})
+    return next((sound_parts(row, Start) for row in rows(path) if row["kind"] == "start"), {})
 
 
 def clocks_of(starts: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
@@ -79,7 +75,7 @@ def survey(folder: Path, clocks: Mapping[int, float]) -> Survey:
             times = [row[name] + shift for name in ("begin", "time") if has_numbers(row, name)]
             first = min([first, *times])
             has_rounds |= row["kind"] == "round"
-            step = step_of(row) if row["kind"] == "step" else None
+            step = row_of(Step, row) if row["kind"] == "step" else None
             if step is not None:
                 key, arrive = keys.of(step), step.arrive + shift
                 if key not in last or arrive > last[key][0]:

@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Step, ranks_in, records_of, rows
+from quorate.core.records import ranks_in, records_of, rows
+from quorate.core.rows import Step
 from quorate.report.reading.rounds import Merged
-from quorate.report.reading.sound import finite
-from quorate.report.reading.step_rows import step_of
-from quorate.report.trace.survey import Keys, Survey, clocks_of, has_numbers, start_of, survey
+from quorate.report.reading.rows import row_of
+from quorate.report.reading.sound import finite, has_numbers
+from quorate.report.trace.survey import Keys, Survey, clocks_of, start_of, survey
 
 LAYOUT = (
     "within a step, lengths are recorded and positions are not: data first, delay and compute up to the arrival, "
@@ -140,7 +141,7 @@ class _Lane:
             yield self._round(one)
         for row in rows(path):
             kind = row["kind"]
-            step = step_of(row) if kind == "step" else None
+            step = row_of(Step, row) if kind == "step" else None
             if step is not None:
                 yield from self._step(step)
             elif kind == "evaluate" and has_numbers(row, "begin", "end"):

@@ -1,0 +1,224 @@
+"""The rows of a run's records, by kind: what `core.records` writes, and readers check.
+
+Times are seconds of the run's clock: the monotonic clock of the host, or the virtual one. A field whose
+default is None is left out of the file where it has it (but for steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+_DIGITS = 6
+
+
+class Row:
+    """Of one kind."""
+
+    kind: ClassVar[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is in the file."""
+        of: Any = self
+        said = {field.name: getattr(self, field.name) for field in fields(of)}
+        left_out = {field.name for field in fields(of) if field.default is None and said[field.name] is None}
+        return {"kind": self.kind, **{name: value for name, value in said.items() if name not in left_out}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start(Row):
+    """The first row of every session of a worker."""
+
+    kind = "start"
+    rank: int
+    size: int
+    """Workers at the start of the run."""
+    host: str
+    pid: int
+    clock: str
+    """"monotonic" or "virtual"."""
+    now: float
+    """The clock when the row was written."""
+    wall: float | None
+    """The time of day then, in seconds since 1970; null in a virtual world."""
+    device: str
+    seed: int | None
+    seat: int | None = None
+    """Of a worker that joins (its rank is `size` or more): the rank in whose place it was started."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribute(Row):
+    """An optimizer was distributed."""
+
+    kind = "distribute"
+    optimizer: str
+    """The name of its channel."""
+    algorithm: str
+    """Its class."""
+    strategy: str | None
+    """Or baseline."""
+    settings: Mapping[str, Any]
+    """Of the strategy."""
+    apart: bool
+    """Whether replicas differ between steps."""
+    parameters: int
+    """How many numbers."""
+    learning_rates: Sequence[float]
+    """By parameter group."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step of one worker: where its time went, and what it exchanged.
+
+    `begin` ≤ `arrive` ≤ `end` on the run's clock. From `begin` to `arrive` the worker was busy by itself: `data` +
+    `delay` + `compute`. From `arrive`, when it came to the meeting point, to `end`: `encode` + `wait` + `decode` +
+    `update` + what is left. How much of `wait` was waiting for others and how much was moving bytes is seen only by
+    holding the `arrive` of all workers side by side.
+    """
+
+    step: int
+    """Counts this worker's steps from 1."""
+    optimizer: str
+    """The name of the channel, where a script distributes several; "1" is the first."""
+    round: int
+    """How many updates this replica has applied."""
+    begin: float
+    arrive: float
+    end: float
+    data: float = 0.0
+    """Seconds until the loader had the batch."""
+    delay: float = 0.0
+    """Seconds of injected imbalance and pace."""
+    compute: float = 0.0
+    """Seconds of forward and backward, and of the script's own code between steps."""
+    encode: float = 0.0
+    """Seconds of packing after the backward pass."""
+    wait: float = 0.0
+    """Seconds blocked in the exchange."""
+    decode: float = 0.0
+    """Seconds of writing back what arrived."""
+    update: float = 0.0
+    """Seconds in the user's optimizer."""
+    loss: float | None = None
+    """This worker's own; null where it is not known (on a GPU, or scaled by a GradScaler)."""
+    examples: int | None = None
+    """In this step's batches; null without a loader of `quorate.shard`."""
+    tokens: int | None = None
+    """In this step's batches; null where they do not say."""
+    bytes_out: int = 0
+    bytes_in: int = 0
+    contributors: int = 1
+    """Workers whose gradient is in the update."""
+    staleness: int = 0
+    """Rounds between computing and applying this worker's gradient."""
+
+    kind: ClassVar[str] = "step"
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is in the file: all of it, seconds to the microsecond."""
+        values: dict[str, Any] = {"kind": "step"}
+        for name in _OF_STEPS:
+            value = getattr(self, name)
+            values[name] = round(value, _DIGITS) if type(value) is float else value
+        return values
+
+
+_OF_STEPS = tuple(field.name for field in fields(Step))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round(Row):
+    """A round was applied; written by the first rank that is left, under strategies with rounds."""
+
+    kind = "round"
+    number: int
+    time: float
+    weight: float
+    live: int
+    """Workers counted."""
+    contributors: Mapping[str, Sequence[Sequence[int]]]
+    """By rank, pairs of staleness and number of gradients."""
+    settings: Mapping[str, Any] | None = None
+    """What is in force from the next round on, where it has changed."""
+    why: str | None = None
+    """It has changed, in words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gone(Row):
+    """A worker has died, and the others go on; written by the first rank that is left."""
+
+    kind = "gone"
+    time: float
+    """When the others had noticed."""
+    rank: int
+    host: str
+    reason: str
+    """As a sentence goes on after the rank: `was killed by signal 9 (SIGKILL)`."""
+    round: int
+    """The newest update then."""
+    generation: int
+    """How many have died by then."""
+    left: int
+    """Workers that go on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Joined(Row):
+    """A worker has joined; written by the first rank that is left."""
+
+    kind = "joined"
+    time: float
+    rank: int
+    round: int
+    """It steps from that one on."""
+    live: int
+    """Workers that train from then on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log(Row):
+    """What the script gave to `quorate.log`."""
+
+    kind = "log"
+    step: int
+    time: float
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluate(Row):
+    """A `world.evaluate()` block."""
+
+    kind = "evaluate"
+    step: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distance(Row):
+    """Where replicas differ, at every evaluation."""
+
+    kind = "distance"
+    step: int
+    time: float
+    optimizer: str
+    distance: float
+    """Of this replica's parameters from the mean of all, Euclidean."""
+    norm: float
+    """Of the mean."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End(Row):
+    """The worker leaves."""
+
+    kind = "end"
+    time: float
+    steps: int
+    peak_bytes: int | None
+    """Resident memory at its greatest; null in a virtual world."""

@@ -1,0 +1,71 @@
+"""Rows of records as objects of their kind: a row in which something is missing, or of another type, is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_type_hints
+
+from quorate.report.reading.sound import MOST
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+
+T = TypeVar("T")
+_MODELS: dict[type, type[BaseModel]] = {}
+_CHECKERS: dict[type, dict[str, TypeAdapter[Any]]] = {}
+
+
+def row_of(kind: type[T], row: Mapping[str, Any]) -> T | None:
+    """`row` as an object of its kind; None where something is missing, or is none. Later formats may say more."""
+    if kind not in _MODELS:
+        _MODELS[kind] = _model(kind)
+    try:
+        return kind(**_MODELS[kind].model_validate(row).__dict__)
+    except ValueError:
+        return None
+
+
+def sound_parts(said: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """`said` without what is not of its type in the dataclass `kind`; keys that it does not have stay."""
+    if kind not in _CHECKERS:
+        _CHECKERS[kind] = _checkers(kind)
+    known = _CHECKERS[kind]
+    return {key: x for key, x in said.items() if key not in known or x is None or _fits(known[key], x)}
+
+
+def _fits(checker: TypeAdapter[Any], value: object) -> bool:
+    try:
+        checker.validate_python(value, strict=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _model(kind: Any) -> type[BaseModel]:
+    """Of whole rows: types are taken strictly, whole numbers are numbers too."""
+    from pydantic import ConfigDict, create_model  # 0.1 s, which a closing line without rows does not take
+
+    hints = _believed(kind)
+    wanted: Any = {one.name: (hints[one.name], ... if one.default is MISSING else one.default) for one in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(strict=True), **wanted)
+
+
+def _checkers(kind: Any) -> dict[str, TypeAdapter[Any]]:
+    from pydantic import TypeAdapter
+
+    return {name: TypeAdapter(hint) for name, hint in _believed(kind).items()}
+
+
+def _believed(kind: Any) -> dict[str, Any]:
+    """By field, its type with what is believed of numbers: whole ones are counts, ranks and seeds; a loss is any."""
+    from pydantic import Field
+
+    believed: dict[object, Any] = {
+        float: Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)],
+        int: Annotated[int, Field(ge=0, le=int(MOST))],
+    }
+    believed |= {one | None: Union[as_believed, None] for one, as_believed in believed.items()}  # type: ignore[operator]  # noqa: UP007
+    hints = get_type_hints(kind)
+    names = (one.name for one in fields(kind))
+    return {name: hints[name] if name == "loss" else believed.get(hints[name], hints[name]) for name in names}
