@@ -33,12 +33,16 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_len
 
 @with_config(STRICT)
 class FileAbout(TypedDict):
+    """One file, as the manifest has it."""
+
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     bytes: Count
 
 
 @with_config(STRICT)
 class OptimizerAbout(TypedDict):
+    """One optimizer, as the manifest has it."""
+
     algorithm: str
     strategy: str | None
     settings: dict[str, Any]
@@ -69,6 +73,8 @@ class PlainState(TypedDict):
 
 @with_config(STRICT)
 class Replica(TypedDict):
+    """One worker's own replica."""
+
     parameters: list[Tensor]
     optimizer: PlainState
 
@@ -79,6 +85,8 @@ assert FLAT == "\x00flat"
 
 @with_config(STRICT)
 class EntryKept(TypedDict):
+    """One contribution that is pending."""
+
     version: Annotated[int, Field(ge=-1, le=2**53)]
     weight: Finite
     count: Count
@@ -87,6 +95,8 @@ class EntryKept(TypedDict):
 
 @with_config(STRICT)
 class LedgerKept(TypedDict):
+    """What became of a worker's contributions."""
+
     produced: Finite
     taken: Finite
     dropped: Finite
@@ -104,6 +114,8 @@ class RoundsSettings(TypedDict):
 
 @with_config(STRICT)
 class RoundsKept(TypedDict):
+    """A worker's rounds."""
+
     number: Count
     best_step: Count
     best_options: list[dict[str, Any]] | None

@@ -76,6 +76,7 @@ class Written:
 
     @property
     def as_json(self) -> dict[str, Any]:
+        """As the manifest has it."""
         return {"sha256": self.sha256, "bytes": self.bytes}
 
 

@@ -87,6 +87,7 @@ def rate_at(share: float) -> float:
 
 
 def main() -> None:
+    """Train the workload that the command line names."""
     parser = argparse.ArgumentParser(description="Train one workload.")
     parser.add_argument("workload")
     parser.add_argument("--settings", type=json.loads, default={}, metavar="JSON", help="of the workload")

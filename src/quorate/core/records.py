@@ -20,7 +20,9 @@ from quorate.core.rows import Row, Step
 class Copy(Protocol):
     """Another place that is told of every row."""
 
-    def row(self, values: Mapping[str, Any]) -> None: ...
+    def row(self, values: Mapping[str, Any]) -> None:
+        """Take one row, as it is written."""
+        ...
 
     def close(self) -> None: ...
 

@@ -23,6 +23,7 @@ class Segment:
 
     @cached_property
     def numel(self) -> int:
+        """Its number of elements."""
         return torch.Size(self.shape).numel()
 
 
@@ -80,6 +81,7 @@ class Flat:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
+        """The tensors that hold the numbers."""
         return self._parts
 
     @classmethod
@@ -127,6 +129,7 @@ class Flat:
         return Flat([function(*column) for column in columns], self.layout)
 
     def clone(self) -> Flat:
+        """A copy, in memory of its own."""
         return self.map(Tensor.clone)
 
     def bare(self) -> Flat:
@@ -165,6 +168,7 @@ class Flat:
         return into
 
     def mul_(self, factor: float) -> Flat:
+        """Multiply in place; returns itself."""
         for mine in self.parts:
             mine.mul_(factor)
         return self

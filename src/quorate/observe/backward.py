@@ -23,12 +23,16 @@ _lock = threading.Lock()
 class Listener(Protocol):
     """Whoever wants to know that a backward pass begins, and that it has ended."""
 
-    def backward_begins(self) -> None: ...
+    def backward_begins(self) -> None:
+        """The outermost backward pass begins."""
+        ...
 
     def forward_ended(self, losses: Any) -> None:
         """Between the two: what backward was called on, before anything is computed (or exchanged) by it."""
 
-    def backward_ended(self) -> None: ...
+    def backward_ended(self) -> None:
+        """All gradients are there."""
+        ...
 
 
 class Spending:

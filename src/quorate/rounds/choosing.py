@@ -41,6 +41,7 @@ class Window:
 
     @property
     def gradients(self) -> int:
+        """In all rounds of the window together."""
         return sum(one.gradients for one in self.rounds)
 
     @property
@@ -77,10 +78,12 @@ class Window:
 
     @property
     def losses(self) -> list[float]:
+        """Those that were told."""
         return [told.loss for one in self.rounds for _, told in one.told if told.loss is not None]
 
     @property
     def squares(self) -> list[float]:
+        """Squared norms of gradients that were told."""
         return [told.square for one in self.rounds for _, told in one.told]
 
 

@@ -57,6 +57,7 @@ class Calibration:
 
     @property
     def folder(self) -> Path:
+        """Where the run is."""
         return self.run.folder
 
 

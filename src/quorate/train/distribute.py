@@ -89,6 +89,7 @@ class Alone:
     """A distributed optimizer in a world of one: nobody has to agree, so the plain class does everything."""
 
     def accumulate(self) -> AbstractContextManager[None]:
+        """Nothing has to wait for the end of an accumulation."""
         return nullcontext()
 
     def finish(self) -> None:

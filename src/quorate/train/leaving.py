@@ -28,10 +28,14 @@ class Training(Protocol):
     """One optimizer's training, as far as it can be left."""
 
     @property
-    def step(self) -> int: ...
+    def step(self) -> int:
+        """Steps so far."""
+        ...
 
     @property
-    def is_finished(self) -> bool: ...
+    def is_finished(self) -> bool:
+        """Whether it has ended."""
+        ...
 
     @property
     def settles(self) -> bool:

@@ -266,6 +266,7 @@ class Loop:
 
     @property
     def is_finished(self) -> bool:
+        """Whether it has ended."""
         return self.worker.finished
 
     @property

@@ -216,6 +216,7 @@ class StrategyWorker:
 
     @property
     def updates(self) -> int:
+        """Updates that the replica has applied."""
         return self.timer.rounds
 
     @updates.setter

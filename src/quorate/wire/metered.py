@@ -34,6 +34,7 @@ class Meter:
         self.messages_out[operation] += messages
 
     def received(self, operation: str, nbytes: int, messages: int) -> None:
+        """Count what has come."""
         self.bytes_in[operation] += nbytes
         self.messages_in[operation] += messages
 

@@ -167,6 +167,7 @@ class BoardStore(Store):
         return all(self._board.get(self._at(key)) is not None for key in keys)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        """As of a store of torch."""
         old, new = _bytes(expected), _bytes(desired)
         while True:
             before = self._board.get(self._at(key))
@@ -176,6 +177,7 @@ class BoardStore(Store):
                 return new
 
     def delete_key(self, key: str) -> bool:
+        """As of a store of torch."""
         there = self._board.get(self._at(key)) is not None
         self._board.delete(self._at(key))
         return there

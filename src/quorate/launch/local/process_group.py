@@ -38,7 +38,9 @@ class Child(Protocol):
     """A process that was started; the leader of a process group of its own."""
 
     @property
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """Of the process."""
+        ...
 
     def poll(self) -> int | None:
         """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""

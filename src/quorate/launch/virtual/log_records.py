@@ -20,6 +20,7 @@ class OwnRecords(logging.Filter):
         self._rank = rank
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is one of this worker's."""
         rank = getattr(record, "rank", None)
         return rank is None or self._rank == (rank if rank in self._adders else self._adders[0])
 

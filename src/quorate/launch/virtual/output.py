@@ -58,25 +58,31 @@ class RoutedStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        """As of a stream."""
         if not self._real.closed:
             self._real.flush()
 
     def isatty(self) -> bool:
+        """As of a stream."""
         strand = here()
         return (strand is None or strand.rank == 0) and self._on_output is None and self._real.isatty()
 
     def fileno(self) -> int:
+        """As of a stream."""
         return self._real.fileno()
 
     def writable(self) -> bool:
+        """As of a stream."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
+        """As of a stream."""
         return self._real.encoding or "utf-8"
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
+        """As of a stream."""
         return self._real.errors
 
     @property

@@ -29,6 +29,7 @@ def svg(width: float, height: float, *content: str, label: str) -> Markup:
 
 
 def group(*content: str, class_: str | None = None) -> Markup:
+    """A `g` element around these."""
     return element("g", *content, class_=class_)
 
 
@@ -38,6 +39,7 @@ def text(x: float, y: float, words: str, *, class_: str | None = None, anchor: s
 
 
 def line(x1: float, y1: float, x2: float, y2: float, *, class_: str, dashes: str = "") -> Markup:
+    """A `line` element."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_, stroke_dasharray=dashes or None)
 
 

@@ -25,6 +25,7 @@ class Spending:
 
     @property
     def total(self) -> float:
+        """Of all parts."""
         return sum(self.seconds.values())
 
 

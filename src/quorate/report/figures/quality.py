@@ -48,6 +48,7 @@ class Amounts:
         return None if self.examples is None else self.examples[bisect_right(self.times, time)]
 
     def bytes_at(self, time: float) -> int:
+        """Bytes that all workers had sent by then."""
         return self.bytes[bisect_right(self.byte_times, time)]
 
 

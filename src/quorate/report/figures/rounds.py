@@ -46,14 +46,17 @@ class RoundFigures:
 
     @property
     def gradients(self) -> int:
+        """In all rounds together."""
         return self.staleness.total()
 
     @property
     def contributors_mean(self) -> float:
+        """Workers in a round, in the mean over rounds."""
         return sum(number * count for number, count in self.contributors.items()) / self.rounds
 
     @property
     def fresh_share(self) -> float:
+        """The share of gradients that were not late."""
         return self.staleness[0] / self.gradients
 
     @property

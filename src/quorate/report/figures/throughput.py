@@ -33,6 +33,7 @@ class Window:
 
     @property
     def seconds(self) -> float:
+        """Its length."""
         return self.end - self.begin
 
     def holds(self, time: float) -> bool:
@@ -41,6 +42,7 @@ class Window:
 
     @property
     def examples_per_second(self) -> float | None:
+        """None where examples are not known."""
         return None if self.examples is None else self.examples / self.seconds
 
     @property

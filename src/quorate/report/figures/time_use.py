@@ -38,6 +38,7 @@ class Spent:
 
     @property
     def seconds(self) -> float:
+        """All of it."""
         return self.step.end - self.step.begin
 
 

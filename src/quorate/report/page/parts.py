@@ -26,6 +26,7 @@ class View:
 
     @property
     def is_virtual(self) -> bool:
+        """Whether the runs were made in a virtual world."""
         return self.summary.world == "virtual"
 
     @property

@@ -57,10 +57,12 @@ class Planned:
 
     @property
     def baseline(self) -> PlannedArm | None:
+        """The arm that the others are held against; None where there is none."""
         return next((arm for arm in self.arms if arm.is_baseline), None)
 
     @property
     def machine(self) -> dict[str, object]:
+        """What is known of it."""
         return {key: self.about[key] for key in _MACHINE if key in self.about}
 
     @property

@@ -47,6 +47,7 @@ class Round:
 
     @property
     def gradients(self) -> int:
+        """How many it took in."""
         return sum(count for given in self.taken.values() for _, count in given)
 
 

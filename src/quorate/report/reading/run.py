@@ -89,10 +89,12 @@ class RunRecords:
 
     @property
     def has_steps(self) -> bool:
+        """Whether any rank took one."""
         return any(one.steps for one in self.ranks)
 
     @property
     def is_virtual(self) -> bool:
+        """Whether it was made in a virtual world."""
         return any(one.start.get("clock") == "virtual" for one in self.ranks)
 
     @property

@@ -26,18 +26,22 @@ def has_numbers(row: Mapping[str, Any], *names: str) -> bool:
 
 
 def is_count(value: object) -> bool:
+    """A whole number from 0 on."""
     return type(value) is int and 0 <= value <= MOST
 
 
 def is_text(value: object) -> bool:
+    """A text."""
     return isinstance(value, str)
 
 
 def is_object(value: object) -> bool:
+    """A JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> bool:
+    """A JSON list."""
     return isinstance(value, list)
 
 

@@ -47,6 +47,7 @@ class Keys:
 
 
 def start_of(path: Path) -> dict[str, Any]:
+    """The first `start` row of a file, as far as it is sound."""
     return next((sound_parts(row, Start) for row in rows(path) if row["kind"] == "start"), {})
 
 

@@ -80,6 +80,7 @@ class Lobby:
         self._inside: dict[Arriving, None] = {}
 
     def enter(self, arriving: Arriving) -> None:
+        """Take in a connection that was accepted."""
         self._inside[arriving] = None
 
     def leave(self, arriving: Arriving) -> None:

@@ -17,6 +17,7 @@ class Waiting:
         self.result: tuple[int, Message] | None = None
 
     def fill(self, source: int, message: Message) -> None:
+        """Give what was waited for."""
         self.result = (source, message)
         self.filled.set()
 

@@ -35,6 +35,7 @@ class Outgoing:
         self.lost = False
 
     def end(self, *, lost: bool = False) -> None:
+        """Send no more of the message; `lost`: it has not gone out whole."""
         self.lost = lost
         self.pieces.clear()
         self.sent.set()

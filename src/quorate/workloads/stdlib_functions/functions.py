@@ -65,6 +65,7 @@ def stable_hash(text: str) -> int:
 
 
 def top_level(path: str) -> str:
+    """Those that are not inside others."""
     return path.partition("/")[0].removesuffix(".py")
 
 

@@ -56,10 +56,12 @@ def encode(words: Iterable[str], numbers: Mapping[str, int]) -> list[int]:
 
 
 def inverse(vocabulary: Sequence[str]) -> dict[str, int]:
+    """The token of each number."""
     return {word: number for number, word in enumerate(vocabulary)}
 
 
 def counted(sequences: Iterable[Iterable[str]]) -> Counter[str]:
+    """Tokens by how often they occur."""
     counts: Counter[str] = Counter()
     for sequence in sequences:
         counts.update(sequence)

@@ -1,0 +1,63 @@
+"""Every public class and function says what it is; a method that a contract describes may leave it to that."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from tests.architecture.tree import dotted, modules
+
+
+def test_what_is_public_is_documented() -> None:
+    assert list(undocumented([(module.place, module.tree) for module in modules()])) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f():\n    pass\n", ["x f"]),
+        ("class A:\n    def f(self):\n        pass\n", ["x A", "x A.f"]),
+        ('class P(Protocol):\n    """P."""\n    def f(self):\n        """Does."""\n', []),
+        (
+            'class P(Protocol):\n    """P."""\n    def f(self):\n        """Does."""\nclass _A:\n    def f(self): ...\n',
+            [],
+        ),
+        ('class A:\n    """A."""\n    @overload\n    def f(self): ...\n    @f.setter\n    def f(self, x): ...\n', []),
+    ],
+)
+def test_it_is_seen(source: str, found: list[str]) -> None:
+    assert list(undocumented([("x", ast.parse(source))])) == found
+
+
+def undocumented(sources: Iterable[tuple[str, ast.Module]]) -> Iterator[str]:
+    """`place name` of what says nothing, and is described in no protocol or abstract class."""
+    known = list(sources)
+    described = {
+        method.name
+        for _, tree in known
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & {"Protocol", "ABC"}
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
+    }
+    for place, tree in known:
+        yield from _in(tree, place, "", described)
+
+
+def _in(node: ast.Module | ast.ClassDef, place: str, owner: str, described: set[str]) -> Iterator[str]:
+    for one in node.body:
+        if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or one.name.startswith("_"):
+            continue
+        is_class = isinstance(one, ast.ClassDef)
+        says = {_name(decorator) for decorator in one.decorator_list}
+        is_told = (owner and not is_class and one.name in described) or says & {"setter", "overload"}
+        if not is_told and not ast.get_docstring(one):
+            yield f"{place} {owner}{one.name}"
+        if isinstance(one, ast.ClassDef):
+            yield from _in(one, place, f"{owner}{one.name}.", described)
+
+
+def _name(node: ast.expr) -> str:
+    return dotted(node.value if isinstance(node, ast.Subscript) else node).rpartition(".")[2]
