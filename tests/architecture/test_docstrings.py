@@ -20,10 +20,6 @@ def test_what_is_public_is_documented() -> None:
         ("def f():\n    pass\n", ["x f"]),
         ("class A:\n    def f(self):\n        pass\n", ["x A", "x A.f"]),
         ('class P(Protocol):\n    """P."""\n    def f(self):\n        """Does."""\n', []),
-        (
-            'class P(Protocol):\n    """P."""\n    def f(self):\n        """Does."""\nclass _A:\n    def f(self): ...\n',
-            [],
-        ),
         ('class A:\n    """A."""\n    @overload\n    def f(self): ...\n    @f.setter\n    def f(self, x): ...\n', []),
     ],
 )

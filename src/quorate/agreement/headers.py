@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from quorate.agreement.admission import Admission
+from quorate.agreement.save_flags import SaveFlags
+from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout
+from quorate.observe.finite import Finite, is_finite
+from quorate.observe.stopping import Stop
+from quorate.replica.replica import Replica
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
 """Places. From `COUNTS` on, for each parameter how many had something for it; then, for each part, how many changed it
@@ -43,3 +50,79 @@ def bad_in(sums: Flat, size: int) -> list[int]:
 def used_in(sums: Flat, count: int) -> list[bool]:
     """Which of `count` parameters any worker had something for."""
     return [n > 0 for n in sums.header[COUNTS : COUNTS + count].tolist()]
+
+
+@dataclass(frozen=True)
+class Announced:
+    """What workers tell each other in headers besides: who stops, who saves, who brought what is not finite."""
+
+    stop: Stop
+    flags: SaveFlags
+    finite: Finite
+
+
+class Headers:
+    """Writes this worker's headers for the means of one optimizer, and learns from the sums of everyone's.
+
+    `before` are those of the same worker when other parameters were trained: what all have learnt stays.
+    """
+
+    def __init__(self, replica: Replica, wire: Wire, told: Announced, before: Headers | None = None) -> None:
+        self._replica, self._told, self._rank = replica, told, wire.rank
+        self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.most
+        self.changed = slice(COUNTS + self._count, self._bad_from)
+        """For each part, how many changed it after it had left."""
+        self.admission = Admission(wire, self._bad_from)
+        self.bad: list[int] = []
+        """Who brought a gradient that is not finite to the newest mean."""
+        self.has_vectors = self.votes = self.has_voted = False
+        self._are_finite, self._sums = True, list[Tensor]()
+        if before is not None:
+            self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
+            self.admission.members = before.admission.members
+
+    def look(self, *parts: Tensor) -> None:
+        """Before they travel: whether this worker's numbers are finite. A GPU is asked once, at the end."""
+        finite = self._told.finite
+        if finite.looks:
+            on_cpu = [part for part in parts if part.device.type == "cpu"]
+            self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
+            self._are_finite = self._are_finite and finite.sees(on_cpu)
+
+    def of_gradient(self, weight: float, touched: Sequence[bool]) -> list[float]:
+        """Of this worker's gradient, all parts of which were looked at; `touched` are the parameters that have one."""
+        mine = [0.0] * self._replica.layout.header
+        if self._sums:
+            self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
+            self._sums.clear()
+        self._put(mine, weight)
+        if not self._are_finite:
+            self._told.finite.note(self._replica.names, self._replica.gradients)
+            mine[self._bad_from + self._rank], self._are_finite = 1.0, True
+        mine[COUNTS : COUNTS + self._count] = map(float, touched)
+        return mine
+
+    def write_of_vector(self, header: Tensor, weight: float) -> None:
+        """Of a vector that is no gradient."""
+        header.zero_()
+        header[VECTORS] = float(weight > 0)
+        self._put(header, weight)
+
+    def _put(self, header: Tensor | list[float], weight: float) -> None:
+        header[WEIGHT], header[STOPPING] = weight, self._told.stop.mark
+        header[SAVING], header[VOTES] = self._told.flags.mine(), float(self.votes)
+        self.admission.put(header)
+
+    def learn(self, header: Sequence[float], size: int, *, is_away: bool, all_away: bool) -> None:
+        """What everyone has learnt in a mean of `size` workers; where some part of it is to be repeated, still the
+        same. `is_away` is this worker where it takes part without stepping, `all_away` are all."""
+        self._told.stop.learn(header[STOPPING])
+        self.admission.learn(header, is_calm=not (header[ENDED] or header[PAUSED]))
+        self._told.flags.learn(header[SAVING], size, is_away=is_away, all_away=all_away)
+        self.has_vectors = self.has_vectors or header[VECTORS] > 0
+        self.has_voted = self.has_voted or header[VOTES] > 0
+
+    def learn_gradients(self, header: Sequence[float]) -> None:
+        """The same of a mean of gradients: which parameters were used, and who brought what is not finite."""
+        self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
+        self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]

@@ -8,12 +8,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from quorate.agreement.save_flags import SaveFlags
+from quorate.agreement.headers import Announced
 from quorate.core.means import Mean
 from quorate.core.vectors import Flat
 from quorate.observe.backward import Spending
-from quorate.observe.finite import Finite
-from quorate.observe.stopping import Stop
 from quorate.reducers.outliving import Outliving
 
 
@@ -31,11 +29,9 @@ class Shadow:
 
 @dataclass(frozen=True)
 class Watches:
-    """What the headers of means tell: who stops, saves, or brings numbers that are not finite."""
+    """What watches over the means of an optimizer."""
 
-    stop: Stop
-    finite: Finite
-    flags: SaveFlags
+    told: Announced
     spending: Spending
     beside: list[Outliving] | None
     """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from quorate.agreement.admission import Admission
-from quorate.agreement.headers import COUNTS, ENDED, PAUSED, SAVING, STOPPING, VECTORS, VOTES, WEIGHT
+from quorate.agreement.headers import ENDED, PAUSED, VECTORS, WEIGHT, Headers
 from quorate.agreement.hooks import Shadow, Watches
 from quorate.agreement.resend import again, packed_again
 from quorate.buckets.ready import ReadyGradients
@@ -17,7 +16,6 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
-from quorate.observe.finite import is_finite
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.reducers.dense import Dense
 from quorate.reducers.outliving import Outliving
@@ -49,38 +47,25 @@ class MeansOfAll:
     ) -> None:
         self.wire, self.rank, self.size, self._replica = wire, wire.rank, wire.size, replica
         self.layout, self._parameters = replica.layout, replica.trained
-        self._bad_from = self.layout.header - wire.most
-        self._changed = slice(COUNTS + len(self._parameters), self._bad_from)
-        """In a header: for each part, how many changed it after it had left."""
+        self.headers: Headers = Headers(replica, wire, watches.told, None if before is None else before.headers)
         self.reducer: Dense | Outliving = Dense(self.layout, wire)
         if watches.beside is not None:
-            self.reducer = Outliving(self.layout, wire, watches.beside, self._changed)
-        self.admission = Admission(wire, self._bad_from)
+            self.reducer = Outliving(self.layout, wire, watches.beside, self.headers.changed)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         flat = self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
         self._timer, self._shadow, self._spending = timer, shadow, watches.spending
-        self._stop, self._finite, self._flags = watches.stop, watches.finite, watches.flags
-        self._are_finite, self._sums = True, list[Tensor]()
-        self.bad: list[int] = []
-        """Who brought a gradient that is not finite to the newest mean."""
         self.ready = ReadyGradients(self._parameters, flat, self._launch if overlaps else None, self._blank)
         self.ended = self.all_ended = self.paused = self.all_away = False
-        self.some_ended = self.has_vectors = self.votes = self.has_voted = False
+        self.some_ended = False
         self._company: Work[Flat] | None = None
         self._weight = 1.0
         if before is not None:
-            self._go_on_from(before)
+            self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
+            if isinstance(self.reducer, Outliving) and isinstance(before.reducer, Outliving):
+                self.reducer.follows(before.reducer)
         self.ready.scale = self._weight / self.size
-
-    def _go_on_from(self, before: MeansOfAll) -> None:
-        """What all have learnt stays, and whether this worker steps alone."""
-        self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
-        self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
-        self.admission.members = before.admission.members
-        if isinstance(self.reducer, Outliving) and isinstance(before.reducer, Outliving):
-            self.reducer.follows(before.reducer)
 
     def gradient_begins(self, weight: float) -> None:
         """A backward pass begins whose gradient counts `weight`."""
@@ -90,16 +75,8 @@ class MeansOfAll:
     def _launch(self, part: int, x: Tensor) -> None:
         self._spending.backward_has_done(self._done_by[part])
         if part < len(self.layout.parts) - 1:
-            self._check(x)
+            self.headers.look(x)
         self.reducer.part_ready(part, x)
-
-    def _check(self, *parts: Tensor) -> None:
-        """Before they travel: whether this worker's numbers are finite. A GPU is asked once, at the end."""
-        if not self._finite.looks:
-            return
-        on_cpu = [part for part in parts if part.device.type == "cpu"]
-        self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
-        self._are_finite = self._are_finite and self._finite.sees(on_cpu)
 
     # -- core.strategy.Means
 
@@ -107,7 +84,11 @@ class MeansOfAll:
         self.ready.is_alone = is_alone
 
     def vote(self) -> None:
-        self.votes = True
+        self.headers.votes = True
+
+    @property
+    def has_voted(self) -> bool:
+        return self.headers.has_voted
 
     def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
         if self.ready.is_under_way:
@@ -140,24 +121,15 @@ class MeansOfAll:
         return self.wire.all_reduce(value / self.size).wait()
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
-        mine = [0.0] * self.layout.header
+        headers, mine = self.headers, list[float]()
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
             last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
-            self._check(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
-            if self._sums:
-                self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
-                self._sums.clear()
-            mine[WEIGHT], mine[STOPPING], mine[SAVING] = weight, self._stop.mark, self._flags.mine()
-            mine[VOTES] = float(self.votes)
-            if not self._are_finite:
-                self._finite.note(self._replica.names, self._replica.gradients)
-                mine[self._bad_from + self.rank], self._are_finite = 1.0, True
-            mine[COUNTS : COUNTS + len(touched)] = map(float, touched)
-            self.admission.put(mine)
+            headers.look(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
+            mine[:] = headers.of_gradient(weight, touched)
             header.copy_(torch.tensor(mine, dtype=header.dtype))
             for part in dirty:
-                header[COUNTS + len(touched) + part] = 1.0
+                header[headers.changed.start + part] = 1.0
 
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
@@ -166,11 +138,9 @@ class MeansOfAll:
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
-            count = len(self._parameters)
-            self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + count]]
             self._learn(header)
-            self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
-            for part, changed in enumerate(header[self._changed]):
+            headers.learn_gradients(header)
+            for part, changed in enumerate(header[headers.changed]):
                 if changed:
                     self._repeat(part, sums[0])
             return self._weighted(sums[0], header[WEIGHT])
@@ -195,20 +165,12 @@ class MeansOfAll:
         """What travels of a vector that is no gradient; without weight, zeros."""
         into = Flat.empty(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
         mine = x.times(weight / self.size, into) if weight > 0 else Flat.zeros(x.layout)
-        header = mine.header.zero_()
-        header[WEIGHT], header[VECTORS] = weight, float(weight > 0)
-        header[STOPPING], header[SAVING], header[VOTES] = self._stop.mark, self._flags.mine(), float(self.votes)
-        self.admission.put(header)
+        self.headers.write_of_vector(mine.header, weight)
         return mine
 
     def _learn(self, header: Sequence[float]) -> None:
-        """What everyone has learnt in an exchange; where some part of it is to be repeated, still the same."""
-        self._stop.learn(header[STOPPING])
-        self.admission.learn(header, is_calm=not (header[ENDED] or header[PAUSED]))
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
-        self._flags.learn(header[SAVING], self.reducer.counted, is_away=is_away, all_away=all_away)
-        self.has_vectors = self.has_vectors or header[VECTORS] > 0
-        self.has_voted = self.has_voted or header[VOTES] > 0
+        self.headers.learn(header, self.reducer.counted, is_away=is_away, all_away=all_away)
 
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         contributors = weight
@@ -277,7 +239,7 @@ class MeansOfAll:
         self._learn(header)
         if self.all_away or self.all_ended:
             self._shadow.synchronized()
-        for part, changed in enumerate(header[self._changed]):
+        for part, changed in enumerate(header[self.headers.changed]):
             if changed:
                 zeros = torch.zeros_like(sums.parts[part])
                 self.reducer.again(part, zeros).wait()

@@ -101,7 +101,7 @@ def level(
 def synchronize(means: MeansOfAll, place: Place) -> None:
     """All have paused or ended: what workers call together, those that have joined call as well from here on."""
     left, reducer = survivors(place), means.reducer
-    if left is not None and isinstance(reducer, Outliving) and left.members != means.admission.members:
-        left.among(means.admission.members, reducer.calls)
+    if left is not None and isinstance(reducer, Outliving) and left.members != means.headers.admission.members:
+        left.among(means.headers.admission.members, reducer.calls)
     if means.all_ended:
         say_over(means.wire)

@@ -85,17 +85,17 @@ def _enter_sums(worker: StrategyWorker, reducer: Outliving) -> None:
             break
         receive = wire.receive(None, _TAG)
     worker.copies.adopt(says["replica"], list(message.tensors))
-    worker.means.admission.members = set(says["members"])
+    worker.means.headers.admission.members = set(says["members"])
     worker.strategy.restored(worker, None)
     worker.neighbours.joins(says["stands"])
     reducer.take_in(says["members"], says["calls"])
-    worker.means.has_vectors, worker.means.has_voted = says["flags"]
+    worker.means.headers.has_vectors, worker.means.headers.has_voted = says["flags"]
     wire.come()
 
 
 def admit(worker: StrategyWorker) -> None:
     """A step has ended: those that its sums have let in are members from the next sum on."""
-    means, wire, admission = worker.means, worker.wire, worker.means.admission
+    means, wire, admission = worker.means, worker.wire, worker.means.headers.admission
     if not admission.entering or not isinstance(means.reducer, Outliving):
         return
     source = min(admission.members - wire.gone)
@@ -110,7 +110,7 @@ def admit(worker: StrategyWorker) -> None:
             "members": sorted(admission.members),
             "calls": calls,
             "stands": worker.neighbours.position,
-            "flags": [means.has_vectors, means.has_voted],
+            "flags": [means.headers.has_vectors, means.headers.has_voted],
         }
     worker.losses.joined([rank for rank in admission.members if rank >= wire.size], worker.updates + 1)
     for rank in new:

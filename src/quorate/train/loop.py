@@ -116,7 +116,7 @@ class Loop:
             worker.means.ready.touched = [p.grad is not None for p in self.replica.trained]
             self.strategy.backward(worker)
         worker.loss = None
-        bad, worker.means.bad = worker.means.bad, []
+        bad, worker.means.headers.bad = worker.means.headers.bad, []
         self.relayout.look(in_backward=False)
         worker.leaves_out = self._leaves_out_own()
         if not self._leaves_out(bad):
@@ -181,7 +181,7 @@ class Loop:
         if worker.finished:
             return
         self._wait_for_all(worker.means.shadow_until_paused)
-        stays = worker.differs and (worker.means.has_vectors or self.strategy.replicas == "differ")
+        stays = worker.differs and (worker.means.headers.has_vectors or self.strategy.replicas == "differ")
         if not (worker.has_rounds or worker.means.some_ended or stays):
             self._level()
 

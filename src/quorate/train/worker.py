@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.agreement.headers import header_length
+from quorate.agreement.headers import Announced, header_length
 from quorate.agreement.hooks import AmongNeighbours, InRounds, Shadow, Watches
 from quorate.agreement.means import MeansOfAll
 from quorate.agreement.neighbours import NeighbourExchange
@@ -91,7 +91,7 @@ class StrategyWorker:
 
     def _new_neighbours(self) -> NeighbourExchange:
         worker = AmongNeighbours(
-            members=lambda: self.means.admission.members,
+            members=lambda: self.means.headers.admission.members,
             mass=lambda: self.strategy.consensus(self)[1],
             weighs=lambda: isinstance(self.state, PushSum),
             drain=partial(self.strategy.drain, self),
@@ -104,9 +104,7 @@ class StrategyWorker:
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         place = self._place
         watches = Watches(
-            stop=stop_of(place),
-            finite=self.finite,
-            flags=SaveFlags(saving(place), self),
+            told=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
             spending=listeners(place).spending,
             beside=place.context(_Sums).all if self.outlives else None,
         )
