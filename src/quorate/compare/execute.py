@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,7 @@ from quorate.compare.plan import WARM_UP_STEPS, Comparison
 from quorate.launch.local.process_group import GRACE, LAST_CALL
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.folder import write_outcome, write_run
+from quorate.launch.run.requests import ASKS
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import Run, RunServer
 
@@ -48,6 +50,17 @@ class Interrupt:
         if not self.asked:
             self.signum = signum
         self.asked += 1
+
+
+@contextlib.contextmanager
+def asking(interrupt: Interrupt) -> Iterator[None]:
+    """While in force, what asks this process to end asks the run under way to."""
+    with contextlib.ExitStack() as stack:
+        for signum in ASKS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as after nohup
+                before = signal.signal(signum, lambda number, frame: interrupt.ask(number))
+                stack.callback(signal.signal, signum, before)
+        yield
 
 
 class Watcher(Protocol):
