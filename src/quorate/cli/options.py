@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, field, fields
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import MISSING, Field, field, fields
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
@@ -60,34 +61,39 @@ def _field(default: Any, **metadata: Any) -> Any:
 def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
     """`verb(context, options)` as Typer takes it: with a parameter for each field of the dataclass of `options`."""
     kind = get_type_hints(verb)["options"]
-    types = get_type_hints(kind)
     readers = {one.name: one.metadata["reads"] for one in fields(kind) if one.metadata.get("reads")}
 
     def called(context: typer.Context, **written: Any) -> T:
         said = {name: value for name, value in written.items() if value is not None}
         return verb(context, kind(**{name: readers[name](v) if name in readers else v for name, v in said.items()}))
 
-    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    types, by_name = types_written(kind), inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", by_name, annotation=typer.Context)]
     for one in fields(kind):
-        annotation = str if one.name in readers else types[one.name]
-        parameters.append(
-            inspect.Parameter(
-                one.name, inspect.Parameter.KEYWORD_ONLY, default=one.metadata["shown"], annotation=annotation
-            )
-        )
-    called.__dict__["__signature__"] = inspect.Signature(parameters)
+        shown = one.metadata["shown"]
+        parameters.append(inspect.Parameter(one.name, by_name, default=shown, annotation=types[one.name]))
+    vars(called).update(__signature__=inspect.Signature(parameters), options=kind)
     called.__doc__ = verb.__doc__
     return called
+
+
+def types_written(kind: type) -> dict[str, Any]:
+    """By field of a dataclass of options, the type of what is written for it: text where a reader makes its value."""
+    declared = get_type_hints(kind)
+    bare = {name: get_args(of)[0] if isinstance(of, UnionType) else of for name, of in declared.items()}
+    return {one.name: str if one.metadata.get("reads") else bare[one.name] for one in fields(kind)}
+
+
+def flags_of(one: Field[Any]) -> tuple[str, ...]:
+    """How an option is spelt; none for what stands after the options."""
+    shown = one.metadata["shown"]
+    if isinstance(shown, ArgumentInfo):
+        return ()
+    return tuple(shown.param_decls or ()) or (f"--{one.name.replace('_', '-')}",)
 
 
 def given(options: Any, *names: str) -> list[str]:
     """How those of the options `names` are spelt that were given."""
     found = [one for one in fields(options) if one.name in names]
-    return [_spelt(one) for one in found if getattr(options, one.name) not in ([], one.default)]
-
-
-def _spelt(option: Any) -> str:
-    shown = option.metadata["shown"]
-    if isinstance(shown, ArgumentInfo):
-        return str(shown.metavar)
-    return min(shown.param_decls, key=len, default=f"--{option.name.replace('_', '-')}")
+    said = [one for one in found if getattr(options, one.name) not in ([], one.default)]
+    return [min(flags_of(one), key=len, default=one.metadata["shown"].metavar) for one in said]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from quorate.compare.plan import Arm, Comparison, Metric
 from quorate.core.records import records_of, rows
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 
 SCRIPT = Path(__file__).with_name("train_workload.py")
@@ -88,14 +87,10 @@ def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
     return RunRequest(
         script=str(SCRIPT) if plan.subject.kind == "workload" else plan.subject.name,
         arguments=list(_arguments(plan)),
-        overrides=Overrides(
+        overrides=plan.overrides(
             strategy=cell.arm.strategy,
             settings=dict(cell.arm.settings),
             seed=cell.seed,
-            imbalance=plan.imbalance,
-            pace=plan.pace,
-            share=plan.share,
-            seconds=plan.seconds if plan.equal == "seconds" else None,
             learning_rate_factor=cell.factor,
         ),
         size=plan.workers,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import write_run
-from quorate.launch.run.overrides import MOST_SEED
+from quorate.launch.run.overrides import MOST_SEED, Overrides
 
 FORMAT = 1
 """Rises when a key of `compare.json` changes its meaning or goes away."""
@@ -143,6 +143,11 @@ class Comparison:
     def tuning_seed(self) -> int:
         """The seed of the search for learning rates: the first number that is no seed of the comparison."""
         return next(seed for seed in range(len(self.seeds) + 1) if seed not in self.seeds)
+
+    def overrides(self, **of_cell: Any) -> Overrides:
+        """What is said to a run in place of its script, and beside it: `of_cell`, and what is the same for all."""
+        seconds = self.seconds if self.equal == "seconds" else None
+        return Overrides(imbalance=self.imbalance, pace=self.pace, share=self.share, seconds=seconds, **of_cell)
 
     def as_json(self) -> dict[str, Any]:
         """What `compare.json` holds, but for the command and the machine."""

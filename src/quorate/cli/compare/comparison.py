@@ -13,7 +13,6 @@ from quorate.cli.scripts import check_script, is_file
 from quorate.cli.values import settings_from, strategy_from
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.run.overrides import Overrides
 from quorate.report.wording import counted, listed
 
 USUAL = "all-reduce"
@@ -123,8 +122,7 @@ def check_plan(plan: Comparison) -> None:
             raise unknown("workload", plan.subject.name, registry("workloads"))
     else:
         check_script(plan.subject.name)
-    chosen = Overrides(imbalance=plan.imbalance, pace=plan.pace, share=plan.share, seconds=plan.seconds)
-    check_overrides(chosen, plan.workers, is_virtual=is_virtual)
+    check_overrides(plan.overrides(), plan.workers, is_virtual=is_virtual)
     if plan.compute is not None:
         from quorate.wire.virtual import parse_compute
 

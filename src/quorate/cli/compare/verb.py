@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
 from quorate.launch.run.folder import run_folder, usual_name
+from quorate.launch.run.lock import held
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
 
@@ -201,7 +200,7 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
 
     tell(f"quorate: comparing {in_words(plan)}; records in {folder}\n")
     interrupt = Interrupt()
-    with _alone_in(folder):
+    with held(folder, "the comparison in {} is under way in another process"):
         try:
             with asking(interrupt), RunServer() as server, Progress(plan, interrupt, server) as progress:
                 done = execute(plan, folder, command, server, progress, interrupt)
@@ -220,17 +219,3 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
         return status_after(interrupt.signum)
     show(folder, page, as_json=as_json)
     return 0 if all(status == 0 for status in done.statuses) else 1
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Raises `ConfigurationError` while another process is in it."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(f"the comparison in {folder} is under way in another process") from None
-        yield
-    finally:
-        os.close(number)
