@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from quorate.cli.config import read_config
@@ -12,7 +11,8 @@ from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY
 from quorate.cli.resume import read_resumed
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.launch.local.newcomers import Room
-from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest
+from quorate.report.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,52 +54,29 @@ class RunOptions:
 class Plan:
     """What is to be started; all of it has been checked."""
 
-    options: RunOptions
-    overrides: Overrides
-    folder: Path
+    request: RunRequest
     room: Room
     """For workers that come later."""
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
 
     @property
-    def is_virtual(self) -> bool:
-        return self.options.virtual is not None
-
-    @property
-    def workers(self) -> int:
-        return self.options.virtual or self.options.workers or 1
-
-    @property
     def in_words(self) -> str:
         """The line that says what was chosen."""
-        kind = "virtual worker" if self.is_virtual else "worker"
-        chosen = self.overrides
+        request, chosen = self.request, self.request.overrides
+        kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         strategy = chosen.strategy or "the script's own"
         beside = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share, "seed": chosen.seed}
         told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.room.all:
             told += f", room for {self.room.all} more"
-        threads = "" if self.is_virtual else f", OMP_NUM_THREADS={self.omp_threads}"
+        threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
         return (
-            f"{self.workers} {kind}{'s' if self.workers > 1 else ''} of {self.options.script}, strategy: {strategy}"
-            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {self.folder}"
+            f"{counted(request.size, kind)} of {request.script}, strategy: {strategy}"
+            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
         )
 
     @property
     def as_json(self) -> dict[str, Any]:
         """What `run.json` keeps of it."""
-        options = self.options
-        virtual = {"compute": options.compute, "latency": options.latency, "bandwidth": options.bandwidth}
-        return {
-            "script": options.script,
-            "arguments": options.arguments,
-            "is_module": options.is_module,
-            "workers": self.workers,
-            "world": "virtual" if self.is_virtual else "real",
-            **self.overrides.as_json(),
-            "records": str(self.folder),
-            "restart": self.room.restarts,
-            "room": self.room.more,
-            **(virtual if self.is_virtual else {"omp_threads": self.omp_threads}),
-        }
+        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}

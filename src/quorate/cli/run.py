@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.choices import check_overrides, check_workers
+from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text
 from quorate.cli.options import command, given
 from quorate.cli.plan import Plan, RunOptions
@@ -23,12 +19,12 @@ from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.newcomers import Room
+from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.lock import held
 from quorate.launch.run.overrides import Overrides
-
-if TYPE_CHECKING:
-    from quorate.launch.local.processes import Conclusion
+from quorate.launch.run.requests import asked_in_one_process, status_after
+from quorate.launch.warm.request import RunRequest, VirtualRun
 
 
 @command
@@ -44,7 +40,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
     if options.dry_run:
         typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else f"would start {plan.in_words}")
         return 0
-    return _start(plan)
+    return _start(plan, is_resumed=options.resume is not None)
 
 
 def _planned(options: RunOptions) -> Plan:
@@ -75,86 +71,62 @@ def _planned(options: RunOptions) -> Plan:
         share=options.share,
         seconds=options.seconds,
     )
-    check_overrides(overrides, options.virtual or options.workers or 1, is_virtual=is_virtual)
+    size = options.virtual or options.workers or 1
+    check_overrides(overrides, size, is_virtual=is_virtual)
     if is_virtual and (options.restart or options.room):
         raise ConfigurationError("--restart and --room start processes; virtual workers are as many as at the start")
-    resumed = None if options.resume is None else Path(options.resume)
-    return Plan(
-        options=options,
-        overrides=overrides,
-        folder=resumed or run_folder(options.name or usual_name(options.script)),
-        room=Room(options.restart, options.room),
+    virtual = VirtualRun(
+        seed=options.seed or 0, compute=options.compute, latency=options.latency, bandwidth=options.bandwidth
     )
+    check_virtual(virtual)
+    resumed = None if options.resume is None else Path(options.resume)
+    request = RunRequest(
+        script=options.script,
+        arguments=options.arguments,
+        is_module=options.is_module,
+        overrides=overrides,
+        size=size,
+        folder=resumed or run_folder(options.name or usual_name(options.script)),
+        virtual=virtual if is_virtual else None,
+    )
+    return Plan(request=request, room=Room(options.restart, options.room))
 
 
-def _start(plan: Plan) -> int:
-    is_resumed = plan.options.resume is not None
-    script = None if plan.options.is_module else Path(plan.options.script)
-    go = _virtual(plan) if plan.is_virtual else _processes(plan)
+def _start(plan: Plan, *, is_resumed: bool) -> int:
+    request = plan.request
     if not is_resumed:
-        write_run(plan.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
-    with held(plan.folder):
+        script = None if request.is_module else Path(request.script)
+        write_run(request.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
+    with held(request.folder):
         if is_resumed:
-            note_resumption(plan.folder, plan.as_json)
-        return _go(plan, go)
+            note_resumption(request.folder, plan.as_json)
+        return _go(plan)
 
 
-def _go(plan: Plan, go: Callable[[], Conclusion]) -> int:
+def _go(plan: Plan) -> int:
+    from quorate.launch.local.processes import run_shown
     from quorate.report.closing import closing_line
 
+    request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    ended = go()
+    if request.virtual is None:
+        ended = run_shown(request.command, request.size, request.folder, room=plan.room)
+    else:
+        ended = _run_virtual(request, request.virtual)
     why = None if ended.why is None else ended.why.partition("\n")[0]
-    write_outcome(plan.folder, ended.status, time.monotonic() - begin, why)
-    line = closing_line(plan.folder)
+    write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
+    line = closing_line(request.folder)
     if line is not None:
         tell(f"quorate: {line}\n")
     return ended.status
 
 
-def _processes(plan: Plan) -> Callable[[], Conclusion]:
-    from quorate.launch.local.processes import Command, run_shown
+def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
+    from quorate.launch.virtual.run import run_request
 
-    options = plan.options
-    started = Command(
-        script=options.script, arguments=options.arguments, is_module=options.is_module, overrides=plan.overrides
-    )
-    return partial(run_shown, started, plan.workers, plan.folder, room=plan.room)
-
-
-def _virtual(plan: Plan) -> Callable[[], Conclusion]:
-    from quorate.launch.local.processes import Conclusion
-    from quorate.launch.run.requests import asked_in_one_process, status_after
-    from quorate.launch.virtual.run import run_script
-    from quorate.wire.virtual import Network, parse_compute
-
-    options, seed = plan.options, plan.overrides.seed or 0
-    usual = Network()
-    network = Network(
-        latency=usual.latency if options.latency is None else options.latency,
-        bandwidth=usual.bandwidth if options.bandwidth is None else options.bandwidth,
-    )
-    compute = None if options.compute is None else parse_compute(options.compute, seed=seed)
-    # All virtual workers are in this process, and its environment is theirs: of what it says only the command line's.
-    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
-        del os.environ[name]
-    os.environ["QUORATE_RUN"] = str(plan.folder.resolve())
-    os.environ.update(plan.overrides.environment())
-
-    def go() -> Conclusion:
-        with asked_in_one_process() as asked:
-            status = run_script(
-                options.script,
-                options.arguments,
-                plan.workers,
-                seed=seed,
-                compute=compute,
-                network=network,
-                run_dir=plan.folder,
-            )
-        if asked and status:
-            return Conclusion(status_after(asked[0]), f"ended by {asked[0].name}; every worker has ended")
-        return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)
-
-    return go
+    with asked_in_one_process() as asked:
+        status = run_request(request, virtual)
+    if asked and status:
+        return Conclusion(status_after(asked[0]), f"ended by {asked[0].name}; every worker has ended")
+    return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)

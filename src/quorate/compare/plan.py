@@ -13,6 +13,7 @@ from typing import Any, Literal
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import write_run
 from quorate.launch.run.overrides import MOST_SEED, Overrides
+from quorate.launch.warm.request import VirtualRun
 
 FORMAT = 1
 """Rises when a key of `compare.json` changes its meaning or goes away."""
@@ -148,6 +149,12 @@ class Comparison:
         """What is said to a run in place of its script, and beside it: `of_cell`, and what is the same for all."""
         seconds = self.seconds if self.equal == "seconds" else None
         return Overrides(imbalance=self.imbalance, pace=self.pace, share=self.share, seconds=seconds, **of_cell)
+
+    def virtual(self, seed: int) -> VirtualRun | None:
+        """The virtual world of a run with this seed; None where workers are processes."""
+        if self.world == "real":
+            return None
+        return VirtualRun(seed=seed, compute=self.compute, latency=self.latency, bandwidth=self.bandwidth)
 
     def as_json(self) -> dict[str, Any]:
         """What `compare.json` holds, but for the command and the machine."""

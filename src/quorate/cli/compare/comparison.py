@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from quorate.cli.choices import check_overrides, check_strategy
+from quorate.cli.choices import check_overrides, check_strategy, check_virtual
 from quorate.cli.listing import registry
 from quorate.cli.scripts import check_script, is_file
 from quorate.cli.values import settings_from, strategy_from
@@ -123,10 +123,7 @@ def check_plan(plan: Comparison) -> None:
     else:
         check_script(plan.subject.name)
     check_overrides(plan.overrides(), plan.workers, is_virtual=is_virtual)
-    if plan.compute is not None:
-        from quorate.wire.virtual import parse_compute
-
-        parse_compute(plan.compute)
+    check_virtual(plan.virtual(seed=0))
     for arm in plan.arms:
         check_strategy(arm.strategy, arm.settings, is_virtual=is_virtual)
     if plan.subject.settings:
