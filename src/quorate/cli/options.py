@@ -71,6 +71,7 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
     parameters = [inspect.Parameter("context", by_name, annotation=typer.Context)]
     for one in fields(kind):
         shown = one.metadata["shown"]
+        shown.param_decls = flags_of(one)  # Typer alone would give a flag its opposite, --no-dry-run
         parameters.append(inspect.Parameter(one.name, by_name, default=shown, annotation=types[one.name]))
     vars(called).update(__signature__=inspect.Signature(parameters), options=kind)
     called.__doc__ = verb.__doc__

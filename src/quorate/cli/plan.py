@@ -43,10 +43,8 @@ class RunOptions:
     bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
     """Bytes per second."""
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    print_config: bool = option(
-        "Show the options as TOML for --config, and start nothing.", "--print-config", default=False
-    )
-    dry_run: bool = option("Say what would start, and start nothing.", "--dry-run", default=False)
+    print_config: bool = option("Show the options as TOML for --config, and start nothing.", default=False)
+    dry_run: bool = option("Say what would start, and start nothing.", default=False)
     as_json: bool = option("With --dry-run: as one JSON object.", "--json", default=False)
 
 

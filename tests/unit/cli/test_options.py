@@ -20,7 +20,7 @@ class Options:
     settings: list[str] = option("Pairs.", "--set", default=[])
     room: int = option("More.", default=0)
     higher: bool | None = option("Which way.", "--higher/--lower")
-    dry_run: bool = option("Only say.", "--dry-run", default=False)
+    dry_run: bool = option("Only say.", default=False)
 
 
 def parsed(*words: str) -> Options:
@@ -74,6 +74,12 @@ def test_the_type_of_what_is_written() -> None:
         "script": str, "words": list[str], "workers": int, "wait_at_most": str, "settings": list[str], "room": int,
         "higher": bool, "dry_run": bool,
     }  # fmt: skip
+
+
+def test_a_flag_has_no_opposite_unless_it_says_so() -> None:
+    assert not parsed("--higher", "train.py").dry_run and parsed("--higher", "train.py").higher
+    with pytest.raises(Exception, match="(?i)no such option: --no-dry-run"):
+        parsed("--no-dry-run", "train.py")
 
 
 def test_a_script_has_to_be_given() -> None:

@@ -76,10 +76,8 @@ class CompareOptions:
     latency: float | None = option(LATENCY, reads=seconds_from)
     bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    print_config: bool = option(
-        "Show the options as TOML for --config, and run nothing.", "--print-config", default=False
-    )
-    dry_run: bool = option("Say what would run, and run nothing.", "--dry-run", default=False)
+    print_config: bool = option("Show the options as TOML for --config, and run nothing.", default=False)
+    dry_run: bool = option("Say what would run, and run nothing.", default=False)
     as_json: bool = option("Show summary.json (with --dry-run the plan).", "--json", default=False)
 
 

@@ -31,7 +31,7 @@ class SimulateOptions:
     like: list[str] = option(
         "Take times from a run's records; further runs tell what exchanges cost.", metavar="RUN", default=[]
     )
-    check: bool = option("With --like: status 1 unless the run itself is told within 10%.", "--check", default=False)
+    check: bool = option("With --like: status 1 unless the run itself is told within 10%.", default=False)
     real: str | None = option("With real gradients of this workload, in the virtual world.", metavar="WORKLOAD")
     epochs: float | None = option("With --real: over all workers.")
     workload_settings: list[str] = option(
@@ -40,8 +40,6 @@ class SimulateOptions:
     name: str | None = option("Keep figures and picture in runs/NAME.")
     picture: str | None = option("Write the picture there as well.", metavar="FILE.svg")
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    print_config: bool = option(
-        "Show the options as TOML for --config, and simulate nothing.", "--print-config", default=False
-    )
-    dry_run: bool = option("Say what would be simulated, and do nothing.", "--dry-run", default=False)
+    print_config: bool = option("Show the options as TOML for --config, and simulate nothing.", default=False)
+    dry_run: bool = option("Say what would be simulated, and do nothing.", default=False)
     as_json: bool = option("Show simulate.json (with --dry-run the plan).", "--json", default=False)
