@@ -25,6 +25,7 @@ from quorate.launch.run.lock import held
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.launch.warm.virtual import run_request
 
 
 @command
@@ -123,8 +124,6 @@ def _go(plan: Plan) -> int:
 
 
 def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
-    from quorate.launch.virtual.run import run_request
-
     with asked_in_one_process() as asked:
         status = run_request(request, virtual)
     if asked and status:

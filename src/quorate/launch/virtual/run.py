@@ -25,7 +25,6 @@ from quorate.launch.virtual.log_records import put_ranks_in_logs
 from quorate.launch.virtual.output import Logs, OnOutput, put_routed_streams
 from quorate.launch.virtual.patched_torch import put_torch
 from quorate.launch.virtual.patching import StandIns
-from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.worker.recording import flush_records
 from quorate.launch.worker.script_line import script_line
 from quorate.wire import current
@@ -88,23 +87,6 @@ def run_script(
             tell("quorate: interrupted\n", console)
             return INTERRUPTED
         return report.conclude(outcomes)
-
-
-def run_request(request: RunRequest, virtual: VirtualRun) -> int:
-    """As `run_script`, what is asked for, in an environment that says only that."""
-    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
-        del os.environ[name]
-    os.environ["QUORATE_RUN"] = str(request.folder.resolve())
-    os.environ.update(request.overrides.environment())
-    return run_script(
-        request.script,
-        request.arguments,
-        request.size,
-        seed=virtual.seed,
-        compute=virtual.compute_model(),
-        network=virtual.network(),
-        run_dir=request.folder,
-    )
 
 
 def _live(source: bytes, path: str, report: Report, wire: Wire) -> None:

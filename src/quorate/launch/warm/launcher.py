@@ -22,6 +22,7 @@ from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.ranks import KEPT, ForkedRanks, stand_alone
 from quorate.launch.warm.request import RunRequest, VirtualRun, conclusion_line
 from quorate.launch.warm.script import flush_files
+from quorate.launch.warm.virtual import run_request
 
 CONSOLE = "console.log"
 """What a virtual run shows, in its folder."""
@@ -81,7 +82,7 @@ def _run_started(request: RunRequest) -> Conclusion:
 
 
 def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
-    from quorate.launch.virtual.run import INTERRUPTED, run_request
+    from quorate.launch.virtual.run import INTERRUPTED
 
     with asked_in_one_process() as asked:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
