@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quorate.cli.listing import FAMILIES, registry
-from quorate.core.errors import unknown
+from quorate.cli.scripts import check_script, is_file
+from quorate.core.errors import ConfigurationError, QuorateError, unknown
 from quorate.core.source import Setting, Source
 
 SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper")
@@ -59,12 +60,30 @@ class Card:
 
 
 def cards_of(name: str) -> list[Card]:
-    """The card of `name`, from each family that knows it. Raises `ConfigurationError`, with all names, if none does."""
+    """The card of `name`, from each family that knows it; of a strategy's file, which is run, that of the strategy.
+
+    Raises `ConfigurationError`, with all names, if no family knows it, and for a file that registers no strategy.
+    """
+    if name.endswith(".py"):
+        return [_card_of_file(name)]
     families = {family: registry(family) for family in FAMILIES}
     found = [names for names in families.values() if name in names]
     if not found:
         raise unknown("name", name, {each for names in families.values() for each in names})
     return [_card(name, names.kind, names.source(name), names.summary(name)) for names in found]
+
+
+def _card_of_file(path: str) -> Card:
+    if is_file(path):
+        check_script(path)
+    strategies = registry("strategies")
+    try:
+        name = strategies.registered(path)
+    except QuorateError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f'the file "{path}" cannot be run: {type(error).__name__}: {error}') from error
+    return _card(name, strategies.kind, strategies.source(path), strategies.summary(path))
 
 
 def sections_in(documentation: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from quorate.cli.listing import registry
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
+from quorate.launch.warm.request import VirtualRun
 
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000
@@ -38,6 +39,13 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         from quorate.inject.pace import parse_pace
 
         parse_pace(chosen.pace, seed=0, size=size)
+
+
+def check_virtual(chosen: VirtualRun | None) -> None:
+    """Raises `ConfigurationError` for times of work and for a network that cannot be."""
+    if chosen is not None:
+        chosen.compute_model()
+        chosen.network()
 
 
 def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtual: bool) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from quorate.cli.options import flags_of, types_written
 from quorate.cli.values import is_plain, settings_from
 from quorate.core.errors import ConfigurationError, unknown
 
@@ -24,8 +25,7 @@ _NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_js
 _LONGEST_FILE = 2**20
 """Bytes."""
 _TABLES = frozenset(("settings", "workload_settings"))
-_WHOLE = frozenset(("workers", "virtual", "seed", "batch", "evaluations", "steps"))
-_NUMBERS = frozenset(("seconds", "epochs", "target", "timeout"))
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _INSTEAD = {
     "workers": ("virtual", "compute", "latency", "bandwidth"),
     "virtual": ("workers",),
@@ -34,18 +34,6 @@ _INSTEAD = {
     "stops": ("seconds",),
 }
 """What a file says is left out where one of these is typed: they exclude each other."""
-
-
-@dataclass(frozen=True)
-class _Key:
-    """One key of the file, and the parameter it stands for."""
-
-    name: str
-    parameter: Any
-
-    @property
-    def is_list(self) -> bool:
-        return bool(getattr(self.parameter, "multiple", False)) or self.parameter.nargs == -1
 
 
 class ConfiguredCommand(TyperCommand):
@@ -77,13 +65,14 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
     if path is None:
         return None
     keys = _keys(context)
+    types = types_written(_options(context))
     said = {}
     for written, value in _read(Path(path)).items():
-        name = written.replace("_", "-")
-        if name not in keys:
+        key = written.replace("_", "-")
+        if key not in keys:
             raise unknown(f"key in {path}", written, keys)
-        key = keys[name]
-        said[key.parameter.name] = _checked(key, value, path)
+        name = keys[key]
+        said[name] = _table(key, value, path) if name in _TABLES else _checked(key, types[name], value, path)
     context.default_map = {**(context.default_map or {}), **said}
     return path
 
@@ -91,26 +80,30 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
 def config_text(context: typer.Context) -> str:
     """What was chosen, as TOML for `--config`."""
     lines, tables = [], []
-    for key in _keys(context).values():
-        value = context.params.get(key.parameter.name)
-        if value is None or (value is False and key.name != "higher") or value in ([], ()):
+    for key, name in _keys(context).items():
+        value = context.params.get(name)
+        if value is None or (value is False and key != "higher") or value in ([], ()):
             continue
-        if key.parameter.name in _TABLES:
+        if name in _TABLES:
             pairs = settings_from(value)
-            tables += ["", f"[{key.name}]", *(f"{_toml_key(name)} = {_toml(one)}" for name, one in pairs.items())]
+            tables += ["", f"[{key}]", *(f"{_toml_key(name)} = {_toml(one)}" for name, one in pairs.items())]
         else:
-            lines.append(f"{key.name} = {_toml(list(value) if isinstance(value, tuple) else value)}")
+            lines.append(f"{key} = {_toml(list(value) if isinstance(value, tuple) else value)}")
     return "\n".join([*lines, *tables])
 
 
-def _keys(context: typer.Context) -> dict[str, _Key]:
+def _options(context: typer.Context) -> Any:
+    """The dataclass of the command's options."""
+    return vars(context.command.callback)["options"]
+
+
+def _keys(context: typer.Context) -> dict[str, str]:
+    """By key, the field of the option that it stands for: the long flag without dashes, or the field's own name."""
     found = {}
-    for parameter in context.command.params:
-        if parameter.name in _NOT_IN_FILES:
-            continue
-        longest = max(parameter.opts, key=len)
-        name = longest.removeprefix("--") if longest.startswith("--") else str(parameter.name)
-        found[name] = _Key(name, parameter)
+    for one in fields(_options(context)):
+        if one.name not in _NOT_IN_FILES:
+            longest = max(flags_of(one), key=len, default="").partition("/")[0]
+            found[longest.removeprefix("--") if longest.startswith("--") else one.name] = one.name
     return found
 
 
@@ -129,39 +122,30 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f'--config "{path}" is no TOML: {str(error) or "nested too deeply"}') from None
 
 
-def _checked(key: _Key, value: object, path: str) -> object:
-    """`value` as the option's own default would be given. Raises `ConfigurationError` for another type."""
-    if key.parameter.name in _TABLES:
-        if isinstance(value, dict) and all(is_plain(one) for one in value.values()):
-            return [f"{name}={_toml(one)}" for name, one in value.items()]
-        raise _wrong(key, value, path, "a table of plain values, such as wait_for = 1")
-    if key.is_list:
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            return value
-        raise _wrong(key, value, path, "a list of texts")
-    if getattr(key.parameter, "is_flag", False):
-        return _of_type(key, value, path, bool, "true or false")
-    if key.parameter.name in _WHOLE:
-        return _of_type(key, value, path, int, "a whole number")
-    if key.parameter.name in _NUMBERS:
-        return _of_type(key, value, path, (int, float), "a number")
-    if isinstance(value, str):
-        return value
-    # A list of numbers is typed as a text, such as 1,2,5; `[7]` is `7,`, one seed and not seven.
+def _table(key: str, value: object, path: str) -> list[str]:
+    """A table as it would be typed."""
+    if isinstance(value, dict) and all(is_plain(one) for one in value.values()):
+        return [f"{name}={_toml(one)}" for name, one in value.items()]
+    raise _wrong(key, value, path, "a table of plain values, such as wait_for = 1")
+
+
+def _checked(key: str, kind: Any, value: object, path: str) -> object:
+    """`value` as what would be typed. Raises `ConfigurationError` for another type than `kind`."""
+    from pydantic import TypeAdapter, ValidationError
+
     numbers = value if isinstance(value, list) else [value]
-    if numbers and all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+    if kind is str and numbers and all(type(one) in (int, float) for one in numbers):
+        # A list of numbers is typed as a text, such as 1,2,5; `[7]` is `7,`, one seed and not seven.
         return ",".join(map(str, numbers)) + "," * (isinstance(value, list) and len(numbers) == 1)
-    raise _wrong(key, value, path, "a text")
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError:
+        raise _wrong(key, value, path, _WANTED.get(kind, "a list of texts")) from None
+    return value
 
 
-def _of_type(key: _Key, value: object, path: str, kind: type | tuple[type, ...], wanted: str) -> object:
-    if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
-        return value
-    raise _wrong(key, value, path, wanted)
-
-
-def _wrong(key: _Key, value: object, path: str, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{key.name} in {path} is {value!r}; it should be {wanted}")
+def _wrong(key: str, value: object, path: str, wanted: str) -> ConfigurationError:
+    return ConfigurationError(f"{key} in {path} is {value!r}; it should be {wanted}")
 
 
 def _toml_key(name: str) -> str:

@@ -1,6 +1,6 @@
 """`quorate explain`: the card of a strategy, a baseline, a workload, a trace or a topology. Imports none of them.
 
-A topology is drawn and measured as well, which loads numpy.
+Only the file of a strategy is run. A topology is drawn and measured as well, which loads numpy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _WIDEST = 100
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="A name that `quorate list` shows.", metavar="NAME")],
+    name: Annotated[
+        str, typer.Argument(help="A name that `quorate list` shows, or a strategy's file.", metavar="NAME")
+    ],
     workers: Annotated[
         int | None, typer.Option("-n", "--workers", help="Draw a topology among so many workers.", metavar="N")
     ] = None,

@@ -1,66 +1,80 @@
-"""What a command line asks for, checked, and how it is told to people and to `run.json`."""
+"""What `quorate run` is asked for, as options and checked, and how it is told to people and to `run.json`."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from quorate.cli.config import read_config
+from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY, PACE, argument, option
+from quorate.cli.resume import read_resumed
+from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.launch.local.newcomers import Room
-from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest
+from quorate.report.wording import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What `quorate run` can be told."""
+
+    script: str = argument("The training script.", "SCRIPT")
+    arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Worker processes (1 unless told).", "-n")
+    virtual: int | None = option("Virtual workers in this one process, instead of -n.")
+    strategy: str | None = option("Overrides the script's own strategy; NAME, or NAME:key=value,…")
+    settings: list[str] = option("A setting of the strategy, key=value; may be repeated.", "--set", default=[])
+    name: str | None = option("Keep the records in runs/NAME.")
+    resume: str | None = option(
+        "Go on in the folder of a run, with its script and options unless told.", metavar="RUN", eager=read_resumed
+    )
+    is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
+    seed: int | None = option("Of everything drawn: data order, generators, imbalance.")
+    imbalance: str | None = option(IMBALANCE)
+    pace: str | None = option(PACE)
+    share: str | None = option("How data is cut, instead of the script's: static, dynamic.")
+    seconds: float | None = option("End the training after so many seconds.")
+    restart: int = option("Start another worker in place of one that died, at most so many times.", default=0)
+    room: int = option("How many more workers may come by `quorate join`.", default=0)
+    compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
+    latency: float | None = option(LATENCY, reads=seconds_from)
+    """Seconds."""
+    bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
+    """Bytes per second."""
+    config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
+    print_config: bool = option("Show the options as TOML for --config, and start nothing.", default=False)
+    dry_run: bool = option("Say what would start, and start nothing.", default=False)
+    as_json: bool = option("With --dry-run: as one JSON object.", "--json", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What is to be started; all of it has been checked."""
 
-    script: str
-    arguments: list[str]
-    is_module: bool
-    workers: int
-    is_virtual: bool
-    overrides: Overrides
-    folder: Path
-    room: Room = field(default_factory=Room)
+    request: RunRequest
+    room: Room
     """For workers that come later."""
-    compute: str | None = None
-    latency: float | None = None
-    """Seconds."""
-    bandwidth: float | None = None
-    """Bytes per second."""
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
 
     @property
     def in_words(self) -> str:
         """The line that says what was chosen."""
-        kind = "virtual worker" if self.is_virtual else "worker"
-        chosen = self.overrides
+        request, chosen = self.request, self.request.overrides
+        kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         strategy = chosen.strategy or "the script's own"
         beside = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share, "seed": chosen.seed}
         told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.room.all:
             told += f", room for {self.room.all} more"
-        threads = "" if self.is_virtual else f", OMP_NUM_THREADS={self.omp_threads}"
+        threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
         return (
-            f"{self.workers} {kind}{'s' if self.workers > 1 else ''} of {self.script}, strategy: {strategy}"
-            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {self.folder}"
+            f"{counted(request.size, kind)} of {request.script}, strategy: {strategy}"
+            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
         )
 
     @property
     def as_json(self) -> dict[str, Any]:
         """What `run.json` keeps of it."""
-        virtual = {"compute": self.compute, "latency": self.latency, "bandwidth": self.bandwidth}
-        return {
-            "script": self.script,
-            "arguments": self.arguments,
-            "is_module": self.is_module,
-            "workers": self.workers,
-            "world": "virtual" if self.is_virtual else "real",
-            **self.overrides.as_json(),
-            "records": str(self.folder),
-            "restart": self.room.restarts,
-            "room": self.room.more,
-            **(virtual if self.is_virtual else {"omp_threads": self.omp_threads}),
-        }
+        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +25,7 @@ from quorate.compare.plan import WARM_UP_STEPS, Comparison
 from quorate.launch.local.process_group import GRACE, LAST_CALL
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.folder import write_outcome, write_run
-from quorate.launch.warm.request import RunRequest
+from quorate.launch.run.requests import ASKS
 from quorate.launch.warm.run_server import Run, RunServer
 
 TIMED_OUT = 124
@@ -48,6 +49,17 @@ class Interrupt:
         if not self.asked:
             self.signum = signum
         self.asked += 1
+
+
+@contextlib.contextmanager
+def asking(interrupt: Interrupt) -> Iterator[None]:
+    """While in force, what asks this process to end asks the run under way to."""
+    with contextlib.ExitStack() as stack:
+        for signum in ASKS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as after nohup
+                before = signal.signal(signum, lambda number, frame: interrupt.ask(number))
+                stack.callback(signal.signal, signum, before)
+        yield
 
 
 class Watcher(Protocol):
@@ -123,7 +135,7 @@ class _Runner:
         place = self.folder / cell.folder
         set_aside(place)
         request = request_of(plan, cell, place)
-        write_run(place, Path(request.script), {"command": list(self.command), **_about(plan, request)})
+        write_run(place, Path(request.script), {"command": list(self.command), **request.as_json(plan.omp_threads)})
         self.watcher.begins(cell, place)
         run = self.server.start(request)
         began = time.monotonic()
@@ -175,18 +187,3 @@ def _with_warm_up(plan: Comparison, folders: Sequence[Path]) -> Comparison:
     """A warm-up that is at most a tenth of the shortest run that ended well; the same for all."""
     shortest = min((steps_of(folder) for folder in folders if outcome_of(folder) == 0), default=0)
     return replace(plan, warm_up_steps=min(WARM_UP_STEPS, int(_WARM_UP_SHARE * shortest)))
-
-
-def _about(plan: Comparison, request: RunRequest) -> dict[str, object]:
-    """What stands in the `run.json` of one run, as after `quorate run`."""
-    virtual = {"compute": plan.compute, "latency": plan.latency, "bandwidth": plan.bandwidth}
-    return {
-        "script": request.script,
-        "arguments": list(request.arguments),
-        "is_module": False,
-        "workers": plan.workers,
-        "world": plan.world,
-        **request.overrides.as_json(),
-        "records": str(request.folder),
-        **(virtual if plan.world == "virtual" else {"omp_threads": plan.omp_threads}),
-    }

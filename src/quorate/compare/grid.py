@@ -10,8 +10,7 @@ from pathlib import Path
 
 from quorate.compare.plan import Arm, Comparison, Metric
 from quorate.core.records import records_of, rows
-from quorate.launch.run.overrides import Overrides
-from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.launch.warm.request import RunRequest
 
 SCRIPT = Path(__file__).with_name("train_workload.py")
 """In which every workload is trained."""
@@ -84,23 +83,18 @@ def set_aside(folder: Path) -> Path | None:
 
 def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
     """What is to run for `cell`, whose folder is `folder`."""
-    virtual = VirtualRun(seed=cell.seed, compute=plan.compute, latency=plan.latency, bandwidth=plan.bandwidth)
     return RunRequest(
         script=str(SCRIPT) if plan.subject.kind == "workload" else plan.subject.name,
         arguments=list(_arguments(plan)),
-        overrides=Overrides(
+        overrides=plan.overrides(
             strategy=cell.arm.strategy,
             settings=dict(cell.arm.settings),
             seed=cell.seed,
-            imbalance=plan.imbalance,
-            pace=plan.pace,
-            share=plan.share,
-            seconds=plan.seconds if plan.equal == "seconds" else None,
             learning_rate_factor=cell.factor,
         ),
         size=plan.workers,
         folder=folder,
-        virtual=virtual if plan.world == "virtual" else None,
+        virtual=plan.virtual(cell.seed),
     )
 
 

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.folder import write_run
-from quorate.launch.run.overrides import MOST_SEED
+from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT, write_run
+from quorate.launch.run.overrides import MOST_SEED, Overrides
+from quorate.launch.warm.request import VirtualRun
 
-FORMAT = 1
-"""Rises when a key of `compare.json` changes its meaning or goes away."""
-FILE = "compare.json"
 TIMEOUT = 3600.0
 """Seconds that a run may take, unless told."""
 WARM_UP_STEPS = 10
@@ -144,35 +142,48 @@ class Comparison:
         """The seed of the search for learning rates: the first number that is no seed of the comparison."""
         return next(seed for seed in range(len(self.seeds) + 1) if seed not in self.seeds)
 
+    def overrides(self, **of_cell: Any) -> Overrides:
+        """What is said to a run in place of its script, and beside it: `of_cell`, and what is the same for all."""
+        seconds = self.seconds if self.equal == "seconds" else None
+        return Overrides(imbalance=self.imbalance, pace=self.pace, share=self.share, seconds=seconds, **of_cell)
+
+    def virtual(self, seed: int) -> VirtualRun | None:
+        """The virtual world of a run with this seed; None where workers are processes."""
+        if self.world == "real":
+            return None
+        return VirtualRun(seed=seed, compute=self.compute, latency=self.latency, bandwidth=self.bandwidth)
+
     def as_json(self) -> dict[str, Any]:
         """What `compare.json` holds, but for the command and the machine."""
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": COMPARISON_FORMAT, **asdict(self)}
 
     def write(self, folder: Path, command: Sequence[str]) -> None:
         """Begin the comparison's folder, with its `compare.json`."""
         script = Path(self.subject.name) if self.subject.kind == "script" else None
         write_run(folder, script, {"command": list(command), **self.as_json()})
-        (folder / "run.json").replace(folder / FILE)
+        (folder / "run.json").replace(folder / COMPARISON)
 
     def rewrite(self, folder: Path) -> None:
         """Put what has changed into `compare.json`."""
-        about = {**json.loads((folder / FILE).read_text(encoding="utf-8")), **self.as_json()}
-        new = folder / f"{FILE}.new"
+        about = {**json.loads((folder / COMPARISON).read_text(encoding="utf-8")), **self.as_json()}
+        new = folder / f"{COMPARISON}.new"
         new.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        new.replace(folder / FILE)
+        new.replace(folder / COMPARISON)
 
 
 def read_plan(folder: Path) -> Comparison:
     """The comparison in `folder`. Raises `ConfigurationError` where there is none, or none that can be understood."""
-    path = folder / FILE
+    path = folder / COMPARISON
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigurationError(f"there is no comparison in {folder}: it has no {FILE}") from None
+        raise ConfigurationError(f"there is no comparison in {folder}: it has no {COMPARISON}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise ConfigurationError(f"{path} is not of the format {FORMAT}, which this version of quorate reads")
+    if not isinstance(about, dict) or about.get("format") != COMPARISON_FORMAT:
+        raise ConfigurationError(
+            f"{path} is not of the format {COMPARISON_FORMAT}, which this version of quorate reads"
+        )
     from pydantic import TypeAdapter, ValidationError
 
     told = {one.name: about[one.name] for one in fields(Comparison) if one.name in about}

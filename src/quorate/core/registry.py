@@ -104,13 +104,15 @@ class Registry(Generic[T]):
         return _first_line((self.get(name).__doc__ or "") if source is None else source.documentation)
 
     def source(self, name: str) -> Source | None:
-        """What the source text says of `name`: documentation and settings. Imports nothing.
+        """What the source text says of `name`: documentation and settings. Imports nothing, but runs a file.
 
-        None where there is no source to read. Raises `ConfigurationError` for a name nobody knows.
+        None where there is no source to read. Raises `ConfigurationError` for a name nobody knows, and as `registered`.
         """
+        name = self.registered(name)
         if name not in self._places:
             raise unknown(self.kind, name, self._places)
-        return read_source(self._places[name]) if name in self._readable else None
+        has_source = name in self._readable or name in self._files.values()
+        return read_source(self._places[name]) if has_source else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

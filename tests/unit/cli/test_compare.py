@@ -72,6 +72,7 @@ def _status(*arguments: str) -> int:
         (["-n", "2", "--compute", "constant:1ms", "digits"], "--compute can be chosen for a virtual world (--virtual"),
         (["--virtual", "2", "--compute", "soon", "digits"], '"soon" is no model of compute times'),
         (["--virtual", "2", "--latency", "soon", "digits"], '"soon" is not a duration'),
+        (["--virtual", "2", "--bandwidth", "0B", "digits"], "the bandwidth of a link is in bytes per second, above 0"),
         (["-n", "2", "--imbalance", "some", "digits"], '"some"'),
         (["-n", "2", "--pace", "some", "digits"], '"some"'),
         (["-n", "2", "--share", "fair", "digits"], 'unknown share "fair"'),

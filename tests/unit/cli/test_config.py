@@ -124,6 +124,8 @@ def test_what_is_shown_does_the_same_again(
         ("dry-run = true", 'unknown key in x.toml "dry-run"'),
         ('workers = "3"', "workers in x.toml is '3'; it should be a whole number"),
         ("workers = true", "workers in x.toml is True; it should be a whole number"),
+        ('restart = "1"', "restart in x.toml is '1'; it should be a whole number"),
+        ("room = 1.5", "room in x.toml is 1.5; it should be a whole number"),
         ("module = 1", "module in x.toml is 1; it should be true or false"),
         ('seconds = "2"', "seconds in x.toml is '2'; it should be a number"),
         ("arguments = [1]", "arguments in x.toml is [1]; it should be a list of texts"),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
 from quorate.core.registry import Registry
+from quorate.strategies import strategies
 
 NAMES = [(family, name) for family in FAMILIES for name in registry(family) if registry(family).source(name)]
 STRATEGIES = [name for family, name in NAMES if family == "strategies"]
@@ -115,6 +117,82 @@ def test_unknown_names_are_refused_with_all() -> None:
         ConfigurationError, match=rf'unknown name "all-reduse"; did you mean "all-reduce".*{everything}'
     ):
         cards_of("all-reduse")
+
+
+STRATEGY = '''"""Doing nothing.
+
+Idea: Nobody moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate import strategies
+from quorate.core.strategy import Strategy, Worker
+
+
+@strategies.register("{name}")
+@dataclass(frozen=True, kw_only=True)
+class Idle(Strategy):
+    """Workers do nothing for `{setting}` steps."""
+
+    {setting}: int = 3
+    """How long."""
+
+    def start(self, worker: Worker) -> None:
+        return None
+'''
+
+
+@pytest.fixture
+def only_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the strategies that other tests have registered, and afterwards those of these tests."""
+    places = {name: place for name, place in strategies._places.items() if name in strategies._readable}
+    monkeypatch.setattr(strategies, "_places", places)
+    monkeypatch.setattr(strategies, "_loaded", {})
+    monkeypatch.setattr(strategies, "_files", {})
+
+
+@pytest.mark.usefixtures("only_the_packages")
+def test_the_file_of_a_strategy_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "idle.py"
+    path.write_text(STRATEGY.format(name="idle", setting="patience"))
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "--json", str(path)])
+    assert ended.value.code == 0
+    (card,) = json.loads(capsys.readouterr().out)
+    assert (card["name"], card["kind"]) == ("idle", "strategy")
+    assert card["summary"] == "Workers do nothing for `patience` steps."
+    assert card["sections"] == {"Idea": "Nobody moves."}
+    patience = {"name": "patience", "type": "int", "default": 3, "meaning": "How long.", "is_required": False}
+    assert patience in card["settings"]
+    assert {"on_death", "buffers"} < {setting["name"] for setting in card["settings"]}, "those of every strategy"
+
+
+@pytest.mark.usefixtures("only_the_packages")
+@pytest.mark.parametrize("name", ["easgd", "choco_sgd"])
+def test_strategies_among_the_examples_have_cards(name: str) -> None:
+    (card,) = cards_of(str(Path(__file__).parents[3] / "examples" / "strategies" / f"{name}.py"))
+    assert {"Idea", "Cost", "Paper"} <= card.sections.keys() and card.honesty and card.settings
+
+
+@pytest.mark.usefixtures("only_the_packages")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "there is no file .*; name a strategy, or a file that registers one"),
+        ("def", "is no Python script: "),
+        ("x = 1", 'registers nothing; the file of a strategy registers one with @register\\("name"\\)'),
+        ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_files_that_are_no_strategy_are_refused(tmp_path: Path, text: str | None, sentence: str) -> None:
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationError, match=sentence):
+        cards_of(str(path))
 
 
 @pytest.fixture

@@ -54,6 +54,10 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--share", "fair", "train.py"], 'unknown share "fair". Known: dynamic, static'),
         (["run", "--seconds", "0", "train.py"], "--seconds 0: a training lasts a number of seconds above 0"),
         (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
+        (
+            ["run", "--dry-run", "--virtual", "2", "--compute", "soon", "train.py"],
+            '"soon" is no model of compute times',
+        ),
         (["run", "--virtual", "2", "-m", "train"], "virtual workers run a script"),
         (["run", "--name", "../x", "train.py"], '"../x" is no name for a run'),
         (["run", "--json", "train.py"], "--json goes with --dry-run"),

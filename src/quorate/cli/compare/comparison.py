@@ -7,13 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from quorate.cli.choices import check_overrides, check_strategy
+from quorate.cli.choices import check_overrides, check_strategy, check_virtual
 from quorate.cli.listing import registry
 from quorate.cli.scripts import check_script, is_file
 from quorate.cli.values import settings_from, strategy_from
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.run.overrides import Overrides
 from quorate.report.wording import counted, listed
 
 USUAL = "all-reduce"
@@ -123,12 +122,8 @@ def check_plan(plan: Comparison) -> None:
             raise unknown("workload", plan.subject.name, registry("workloads"))
     else:
         check_script(plan.subject.name)
-    chosen = Overrides(imbalance=plan.imbalance, pace=plan.pace, share=plan.share, seconds=plan.seconds)
-    check_overrides(chosen, plan.workers, is_virtual=is_virtual)
-    if plan.compute is not None:
-        from quorate.wire.virtual import parse_compute
-
-        parse_compute(plan.compute)
+    check_overrides(plan.overrides(), plan.workers, is_virtual=is_virtual)
+    check_virtual(plan.virtual(seed=0))
     for arm in plan.arms:
         check_strategy(arm.strategy, arm.settings, is_virtual=is_virtual)
     if plan.subject.settings:

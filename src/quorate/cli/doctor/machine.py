@@ -11,8 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
 from quorate.core.cache_folder import cache_folder
@@ -23,20 +23,8 @@ A_WORKER = 400 * 2**20
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoreFacts:
-    """What there is to compute with, and how many threads torch was told to take."""
-
-    usable: int
-    """Cores this process may run on."""
-    quota: float | None
-    """Cores' worth of time that a container grants; None: no limit."""
-    omp_num_threads: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderFacts:
-    """A folder that is written to."""
+class Folder(NamedTuple):
+    """One that is written to."""
 
     what: str
     path: str
@@ -46,32 +34,19 @@ class FolderFacts:
     """Bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClockFacts:
-    """The clock that times are taken with."""
-
-    resolution: float
-    """Seconds between two readings that differ, as seen."""
-    backwards: int
-    """How often, of many, a reading was less than the one before."""
-    offset: float
-    """Seconds by which another process's clock is at least off; 0 where none can be seen."""
+def probe_cores() -> tuple[int, float | None, str | None]:
+    """Cores this process may run on, cores' worth of time that a container grants (None: no limit), OMP_NUM_THREADS."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
+    quota = int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
+    return usable, quota, os.environ.get("OMP_NUM_THREADS")
 
 
-def probe_cores() -> CoreFacts:
-    """Affinity, quota, environment."""
-    try:
-        usable = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has none
-        usable = os.cpu_count() or 1
-    return CoreFacts(usable=usable, quota=_quota(), omp_num_threads=os.environ.get("OMP_NUM_THREADS"))
-
-
-def judge_cores(facts: CoreFacts) -> Finding:
+def judge_cores(facts: tuple[int, float | None, str | None]) -> Finding:
     """One core makes workers take turns; a number of threads beyond the cores makes them fight."""
-    cores = facts.usable if facts.quota is None else min(float(facts.usable), facts.quota)
-    found = f"{facts.usable} usable" + ("" if facts.quota is None else f", a quota of {facts.quota:g}")
-    threads = facts.omp_num_threads
+    usable, quota, threads = facts
+    cores = usable if quota is None else min(float(usable), quota)
+    found = f"{usable} usable" + ("" if quota is None else f", a quota of {quota:g}")
     told = "not set: quorate run gives each worker 1 thread" if threads is None else threads
     found = f"{found}; OMP_NUM_THREADS {told}"
     if threads is not None and not (threads.isdigit() and int(threads) > 0):
@@ -92,9 +67,9 @@ def probe_memory() -> tuple[int, int]:
         return total, total
     sizes = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
     total, free = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
-    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
-    if limit is not None and used is not None and limit < total:
-        total, free = limit, min(free, max(0, limit - used))
+    limit, used = _read(_CGROUP / "memory.max") or "", _read(_CGROUP / "memory.current") or ""
+    if limit.isdigit() and used.isdigit() and int(limit) < total:
+        total, free = int(limit), min(free, max(0, int(limit) - int(used)))
     return free, total
 
 
@@ -112,9 +87,7 @@ def judge_memory(memory: tuple[int, int]) -> Finding:
 
 def probe_shared_memory() -> int | None:
     """Free bytes of /dev/shm; None where there is none (macOS needs none)."""
-    if not sys.platform.startswith("linux"):
-        return None
-    return shutil.disk_usage("/dev/shm").free
+    return shutil.disk_usage("/dev/shm").free if sys.platform.startswith("linux") else None
 
 
 def judge_shared_memory(free: int | None) -> Finding:
@@ -140,14 +113,14 @@ def judge_open_files(limit: int) -> Finding:
     return ok("open files", f"at most {limit}")
 
 
-def probe_folders() -> list[FolderFacts]:
+def probe_folders() -> list[Folder]:
     """Where records, sockets and caches go; something is written in each, and taken away again."""
     cache = cache_folder()
     places = [("records", Path("runs")), ("temporary files", Path(tempfile.gettempdir()))]
     return [_tried(what, path) for what, path in [*places, *([("caches", cache)] if cache else [])]]
 
 
-def judge_folders(folders: Sequence[FolderFacts]) -> Finding:
+def judge_folders(folders: Sequence[Folder]) -> Finding:
     """Records and sockets have to go somewhere; caches are a convenience."""
     found = "; ".join(f"{one.what} in {one.path}: {one.error or f'{_in_words(one.free)} free'}" for one in folders)
     shut = [one for one in folders if one.error]
@@ -163,8 +136,11 @@ def judge_folders(folders: Sequence[FolderFacts]) -> Finding:
     return ok("folders", found)
 
 
-def probe_clocks() -> ClockFacts:
-    """Thousands of readings here, and one of another process, which must lie between two of ours."""
+def probe_clocks() -> tuple[float, int, float]:
+    """Of thousands of readings: the least step, and how often they went back; how far another process's clock is off.
+
+    Seconds; the other's reading must lie between two of ours, so that 0 says only that nothing can be seen.
+    """
     readings = [time.monotonic() for _ in range(10_000)]
     steps = [late - early for early, late in itertools.pairwise(readings)]
     before = time.monotonic()
@@ -173,27 +149,25 @@ def probe_clocks() -> ClockFacts:
     )
     after = time.monotonic()
     other = float(told.stdout or "nan")
-    return ClockFacts(
-        resolution=min((step for step in steps if step > 0), default=float("inf")),
-        backwards=sum(step < 0 for step in steps),
-        offset=max(before - other, other - after, 0.0),
-    )
+    resolution = min((step for step in steps if step > 0), default=float("inf"))
+    return resolution, sum(step < 0 for step in steps), max(before - other, other - after, 0.0)
 
 
-def judge_clocks(facts: ClockFacts) -> Finding:
+def judge_clocks(facts: tuple[float, int, float]) -> Finding:
     """Times of processes on one host are held side by side: they must come from one clock, and a fine one."""
-    found = f"steps of {facts.resolution * 1e6:.2g} us"
-    if facts.backwards:
-        return fail("clocks", f"{found}, and went back {facts.backwards} times", "records cannot be trusted here")
-    if not facts.offset <= 1e-3:
-        told = f"{found}; another process's clock is {facts.offset:.3g} s off"
+    resolution, backwards, offset = facts
+    found = f"steps of {resolution * 1e6:.2g} us"
+    if backwards:
+        return fail("clocks", f"{found}, and went back {backwards} times", "records cannot be trusted here")
+    if not offset <= 1e-3:
+        told = f"{found}; another process's clock is {offset:.3g} s off"
         return warn("clocks", told, "do not read arrival skew off this machine's records")
-    if facts.resolution > 1e-3:
+    if resolution > 1e-3:
         return warn("clocks", found, "times below a millisecond mean nothing in records of this machine")
     return ok("clocks", f"{found}; one clock for all processes")
 
 
-def _tried(what: str, path: Path) -> FolderFacts:
+def _tried(what: str, path: Path) -> Folder:
     there = path.absolute()
     while not there.is_dir() and there.parent != there:
         there = there.parent  # a folder that is not there yet is made in the nearest one that is
@@ -204,20 +178,12 @@ def _tried(what: str, path: Path) -> FolderFacts:
         error = None if there == path.absolute() or not path.exists() else f"{path} is no folder"
     except OSError as failed:
         error = f"not writable ({failed.strerror})"
-    return FolderFacts(what=what, path=str(path), error=error, free=shutil.disk_usage(there).free)
+    return Folder(what, str(path), error, shutil.disk_usage(there).free)
 
 
-def _quota() -> float | None:
+def _read(path: Path) -> str | None:
     try:
-        allowed, period = (_CGROUP / "cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return None
-    return None if allowed == "max" else int(allowed) / int(period)
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
+        return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
 

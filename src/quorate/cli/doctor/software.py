@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import platform
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
 
@@ -30,27 +29,14 @@ EXTRAS_FOR = {
     "tensorboard": "event files beside the records",
     "docs": "building this documentation",
 }
-_CLAUSE = re.compile(r"(<=|>=|==|!=|~=|<|>)\s*([\w.]+)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Package:
-    """A package that Quorate needs: the version that is here (None: none), and what is admitted, such as `>=2`."""
+class Package(NamedTuple):
+    """A package that Quorate needs: the version that is here (None: none), and what is admitted, such as `>=2,<3`."""
 
     name: str
     version: str | None
     admitted: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuFacts:
-    """GPUs as torch sees them, and as the driver does."""
-
-    names: Sequence[str]
-    build: str | None
-    """The version of CUDA or ROCm that torch was built for; None: a CPU build."""
-    has_driver: bool
-    """Whether there is an `nvidia-smi`."""
 
 
 def probe_python() -> tuple[int, int, int]:
@@ -93,27 +79,15 @@ def _judged(name: str, packages: Sequence[Package]) -> Finding:
 
 
 def admits(admitted: str, version: str) -> bool:
-    """Whether `version` is within the clauses `admitted`, such as `<2.14,>=2.10`; release numbers are what counts."""
-    return all(_holds(sign, _numbers(version), _numbers(bound)) for sign, bound in _CLAUSE.findall(admitted))
-
-
-def _holds(sign: str, version: tuple[int, ...], bound: tuple[int, ...]) -> bool:
-    wide = max(len(version), len(bound))
-    mine, theirs = (numbers + (0,) * (wide - len(numbers)) for numbers in (version, bound))
-    return {
-        "<": mine < theirs,
-        "<=": mine <= theirs,
-        ">": mine > theirs,
-        ">=": mine >= theirs,
-        "==": mine == theirs,
-        "!=": mine != theirs,
-        "~=": mine >= theirs and mine[: len(bound) - 1] == theirs[: len(bound) - 1],
-    }[sign]
+    """Whether `version` is within the clauses `admitted`, such as `>=2.10,<2.14`; release numbers are what counts."""
+    bounds = {sign: _numbers(bound) for sign, bound in re.findall(r"(>=|<)([\d.]+)", admitted)}
+    return bounds.get(">=", ()) <= _numbers(version) and ("<" not in bounds or _numbers(version) < bounds["<"])
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """Without zeros at the end: 2.0 is 2."""
     release = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return tuple(map(int, release.group().split("."))) if release else ()
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", release.group()).split("."))) if release else ()
 
 
 def probe_extras() -> dict[str, bool]:
@@ -131,17 +105,15 @@ def judge_extras(there: Mapping[str, bool]) -> Finding:
     return ok("extras", f"installed: {installed}; not installed: {', '.join(missing)}", fix)
 
 
-def has_driver() -> bool:
-    """Whether NVIDIA's driver is installed."""
-    return shutil.which("nvidia-smi") is not None
+def judge_gpu(names: Sequence[str], build: str | None, *, has_driver: bool) -> Finding:
+    """A GPU that torch cannot use is worth a warning; none at all is not.
 
-
-def judge_gpu(facts: GpuFacts) -> Finding:
-    """A GPU that torch cannot use is worth a warning; none at all is not."""
-    if facts.names:
-        return ok("gpu", f"{len(facts.names)}: {', '.join(sorted(set(facts.names)))} (torch built for {facts.build})")
-    if facts.has_driver:
-        why = "torch was built for the CPU" if facts.build is None else f"torch, built for {facts.build}, sees none"
+    `names` are the GPUs that torch sees, `build` is the version of CUDA or ROCm it was built for, None for a CPU build.
+    """
+    if names:
+        return ok("gpu", f"{len(names)}: {', '.join(sorted(set(names)))} (torch built for {build})")
+    if has_driver:
+        why = "torch was built for the CPU" if build is None else f"torch, built for {build}, sees none"
         return warn("gpu", f"a driver is installed, but {why}", "install torch for your driver's version of CUDA")
     return ok("gpu", "none; workers compute on the CPU")
 

@@ -59,18 +59,7 @@ def probe_half() -> Trial:
 def probe_run() -> Trial:
     """Two workers of `quorate run` take one step."""
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
-        words = [
-            sys.executable,
-            "-m",
-            "quorate.cli.main",
-            "run",
-            "-n",
-            "2",
-            "-m",
-            "quorate.launch.worker.trial",
-            "train",
-        ]
-        ended = tried([words], folder)
+        ended = tried([[sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", *PROGRAM[1:], "train"]], folder)
     return Trial(answers=ended.answers, why=ended.why, processes=2)
 
 

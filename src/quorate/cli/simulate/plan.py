@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from quorate.cli.choices import MOST_VIRTUAL
 from quorate.cli.compare.comparison import arms_from
 from quorate.cli.listing import registry
-from quorate.cli.simulate.asked import Asked
+from quorate.cli.options import given
+from quorate.cli.simulate.options import SimulateOptions
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED
 from quorate.report.wording import counted, listed
@@ -38,7 +39,7 @@ _UNITS = {"": 1, "k": 1000, "M": 10**6, "B": 10**9}
 class Plan:
     """What is to be simulated; all of it has been checked."""
 
-    asked: Asked
+    asked: SimulateOptions
     grid: Grid
     comparisons: Sequence[Comparison] = ()
     """With real gradients: one for each number of workers, imbalance and network."""
@@ -88,7 +89,7 @@ class Plan:
         }
 
 
-def planned(asked: Asked) -> Plan:
+def planned(asked: SimulateOptions) -> Plan:
     """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
     _check(asked)
     recorded = _like(asked) if asked.like else ()
@@ -130,26 +131,24 @@ def planned(asked: Asked) -> Plan:
     return plan
 
 
-def _check(asked: Asked) -> None:
-    if asked.is_checked and not asked.like:
+def _check(asked: SimulateOptions) -> None:
+    if asked.check and not asked.like:
         raise ConfigurationError("--check holds a recorded run against its simulation; say which one after --like")
     if asked.like and asked.compute is not None:
         raise ConfigurationError("--like and --compute exclude each other: times of work are the run's, or a model's")
     if asked.like and asked.real is not None:
         raise ConfigurationError("--like and --real exclude each other: recorded times have no gradients")
-    of_real = {"--epochs": asked.epochs, "--workload-set": asked.workload_settings or None}
-    given = [option for option, value in of_real.items() if value is not None]
-    if given and asked.real is None:
-        raise ConfigurationError(f"{listed(given)} can be chosen for real gradients; give --real WORKLOAD as well")
-    of_times = {"--steps": asked.steps, "--parameters": asked.parameters}
-    given = [option for option, value in of_times.items() if value is not None]
-    if given and asked.real is not None:
-        raise ConfigurationError(f"with --real the workload says how much there is to do; leave out {listed(given)}")
+    of_real = given(asked, "epochs", "workload_settings")
+    if of_real and asked.real is None:
+        raise ConfigurationError(f"{listed(of_real)} can be chosen for real gradients; give --real WORKLOAD as well")
+    of_times = given(asked, "steps", "parameters")
+    if of_times and asked.real is not None:
+        raise ConfigurationError(f"with --real the workload says how much there is to do; leave out {listed(of_times)}")
     if asked.real is not None and asked.real not in registry("workloads"):
         raise unknown("workload", asked.real, registry("workloads"))
 
 
-def _like(asked: Asked) -> tuple[Calibration, ...]:
+def _like(asked: SimulateOptions) -> tuple[Calibration, ...]:
     from quorate.simulation.calibrated import calibrated
 
     found = tuple(calibrated(name, asked.seed) for name in asked.like)
@@ -160,16 +159,16 @@ def _like(asked: Asked) -> tuple[Calibration, ...]:
     return found
 
 
-def _strategies(asked: Asked, like: Calibration | None) -> Sequence[str]:
+def _strategies(asked: SimulateOptions, like: Calibration | None) -> Sequence[str]:
     return asked.strategies or ([like.times.name] if like is not None else _USUAL)
 
 
-def _workers(asked: Asked, like: Calibration | None) -> tuple[int, ...]:
-    if asked.workers is None:
+def _workers(asked: SimulateOptions, like: Calibration | None) -> tuple[int, ...]:
+    if asked.sizes is None:
         return (8 if like is None else like.workers,)
-    written = [part.strip() for part in asked.workers.split(",") if part.strip()]
+    written = [part.strip() for part in asked.sizes.split(",") if part.strip()]
     if not written or not all(re.fullmatch("[0-9]{1,9}", part) for part in written):
-        raise ConfigurationError(f'--workers "{asked.workers}": give a number, or several such as 8,64,512')
+        raise ConfigurationError(f'--workers "{asked.sizes}": give a number, or several such as 8,64,512')
     most = MOST_VIRTUAL if asked.real is None else MOST_REAL
     wrong = next((part for part in written if not 1 <= int(part) <= most), None)
     if wrong is not None:
@@ -184,7 +183,7 @@ def _within(option: str, value: int | None, least: int, most: int) -> int | None
     return value
 
 
-def _parameters(asked: Asked, like: Calibration | None) -> int:
+def _parameters(asked: SimulateOptions, like: Calibration | None) -> int:
     if asked.parameters is None:
         return 10**6 if like is None else like.parameters
     found = _COUNT.fullmatch(asked.parameters.strip())

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorate.cli.compare.comparison import check_plan, metric_from, subject_from
-from quorate.cli.simulate.asked import Asked
+from quorate.cli.simulate.options import SimulateOptions
 from quorate.compare.plan import Arm, Comparison
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.requests import ASKS, status_after
+from quorate.launch.run.requests import status_after
 from quorate.simulation.grid import Grid, Row
 
 if TYPE_CHECKING:
-    from quorate.compare.execute import Interrupt
     from quorate.report.reading.run import RunRecords
 
 _LAST = 0.1
 """The share of the steps whose loss is told."""
 
 
-def comparisons_of(asked: Asked, grid: Grid) -> tuple[Comparison, ...]:
+def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]:
     """One for each number of workers, imbalance and network, checked. Raises `ConfigurationError`."""
     assert asked.real is not None
     subject = subject_from(asked.real, (), asked.workload_settings)
@@ -65,13 +62,13 @@ def comparisons_of(asked: Asked, grid: Grid) -> tuple[Comparison, ...]:
 def rows_of(plans: Sequence[Comparison], grid: Grid, folder: Path) -> list[Row] | int:
     """Run them, and tell each run in the figures of a simulation; an exit status where it was interrupted."""
     from quorate.cli.compare.progress import Progress
-    from quorate.compare.execute import Interrupt, execute
+    from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
 
     interrupt, rows = Interrupt(), []
     texts = [links.text for links in grid.networks for _ in grid.imbalances for _ in grid.workers]
     command = ["quorate", *sys.argv[1:]]
-    with _asking(interrupt), RunServer() as server:
+    with asking(interrupt), RunServer() as server:
         for number, (plan, network) in enumerate(zip(plans, texts, strict=True)):
             place = folder / f"real-{number + 1}-workers-{plan.workers}"
             plan.write(place, command)
@@ -116,14 +113,3 @@ def _last_loss(run: RunRecords) -> float | None:
         if step.loss is not None
     ]
     return statistics.fmean(found) if found else None
-
-
-@contextlib.contextmanager
-def _asking(interrupt: Interrupt) -> Iterator[None]:
-    """While in force, what asks this process to end asks the run under way to."""
-    with contextlib.ExitStack() as stack:
-        for signum in ASKS:
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                before = signal.signal(signum, lambda number, frame: interrupt.ask(number))
-                stack.callback(signal.signal, signum, before)
-        yield

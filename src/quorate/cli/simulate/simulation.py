@@ -62,7 +62,7 @@ def tell(plan: Plan, folder: Path, also: Path | None, *, as_json: bool) -> int:
         for line in (*check_lines(held), *(f"caution: {one}" for one in cautions)):
             typer.echo(line)
         typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")
-    return int(plan.asked.is_checked and not all(one.holds for one in held))
+    return int(plan.asked.check and not all(one.holds for one in held))
 
 
 def _recorded(plan: Plan) -> tuple[Sequence[Held], list[Row]]:

@@ -12,8 +12,10 @@ from quorate.core.errors import ConfigurationError
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Inside, no other launcher goes to work in `folder`. Raises `ConfigurationError` where one is at work.
+def held(
+    folder: Path, why_not: str = "the run in {} is still going on; wait for it, or end it first"
+) -> Iterator[None]:
+    """Inside, no other launcher goes to work in `folder`. Raises `ConfigurationError`, `why_not`, where one is at work.
 
     A file system that knows no locks holds nobody off.
     """
@@ -22,7 +24,7 @@ def held(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigurationError(f"the run in {folder} is still going on; wait for it, or end it first") from None
+            raise ConfigurationError(why_not.format(folder)) from None
         except OSError:
             pass
         yield

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from quorate.core.errors import ConfigurationError, unknown
 
@@ -39,77 +40,50 @@ class Overrides:
 
     def as_json(self) -> dict[str, object]:
         """What `run.json` keeps of them."""
-        return {
-            "strategy": self.strategy,
-            "settings": dict(self.settings),
-            "seed": self.seed,
-            "imbalance": self.imbalance,
-            "pace": self.pace,
-            "share": self.share,
-            "seconds_limit": self.seconds,
-            "learning_rate_factor": self.learning_rate_factor,
-        }
+        return {"seconds_limit" if name == "seconds" else name: value for name, value in asdict(self).items()}
 
     def environment(self) -> dict[str, str]:
         """The variables that say so; none where nothing is overridden."""
-        told = {
-            "QUORATE_STRATEGY": self.strategy,
-            "QUORATE_SETTINGS": json.dumps(dict(self.settings)) if self.settings else None,
-            "QUORATE_SEED": self.seed,
-            "QUORATE_IMBALANCE": self.imbalance,
-            "QUORATE_PACE": self.pace,
-            "QUORATE_SHARE": self.share,
-            "QUORATE_SECONDS": self.seconds,
-            "QUORATE_LEARNING_RATE_FACTOR": self.learning_rate_factor,
-        }
-        return {name: str(value) for name, value in told.items() if value is not None}
+        told = {**asdict(self), "settings": json.dumps(dict(self.settings)) if self.settings else None}
+        return {_variable(name): str(value) for name, value in told.items() if value is not None}
 
 
 def overrides_here() -> Overrides:
     """What the environment of this process says. Raises `ConfigurationError` for what is no number or no JSON."""
-    return Overrides(
-        strategy=os.environ.get("QUORATE_STRATEGY") or None,
-        settings=_settings(),
-        seed=_whole("QUORATE_SEED"),
-        imbalance=os.environ.get("QUORATE_IMBALANCE") or None,
-        pace=os.environ.get("QUORATE_PACE") or None,
-        share=_share(),
-        seconds=_positive("QUORATE_SECONDS"),
-        learning_rate_factor=_positive("QUORATE_LEARNING_RATE_FACTOR"),
-    )
+    said = {one.name: os.environ.get(_variable(one.name)) for one in fields(Overrides)}
+    read: dict[str, Any] = {name: text for name, text in said.items() if text}
+    for name in _READERS.keys() & read.keys():
+        read[name] = _READERS[name](_variable(name), read[name])
+    return Overrides(**read)
 
 
-def _share() -> str | None:
-    text = os.environ.get("QUORATE_SHARE") or None
-    if text is not None and text not in SHARES:
+def _variable(name: str) -> str:
+    return f"QUORATE_{name.upper()}"
+
+
+def _share(name: str, text: str) -> str:
+    if text not in SHARES:
         raise unknown("share", text, SHARES)
     return text
 
 
-def _settings() -> dict[str, object]:
-    text = os.environ.get("QUORATE_SETTINGS") or "{}"
+def _settings(name: str, text: str) -> dict[str, object]:
     try:
         settings = json.loads(text)
     except (ValueError, RecursionError):
         settings = None
     if not isinstance(settings, dict):
-        raise ConfigurationError(f"QUORATE_SETTINGS is {text!r}; it should be a JSON object of settings")
+        raise ConfigurationError(f"{name} is {text!r}; it should be a JSON object of settings")
     return settings
 
 
-def _whole(name: str) -> int | None:
-    text = os.environ.get(name)
-    if not text:
-        return None
+def _whole(name: str, text: str) -> int:
     if not (text.isdecimal() and len(text) < 20 and int(text) <= MOST_SEED):
         raise ConfigurationError(f"{name} is {text!r}; it should be a whole number from 0 on, at most {MOST_SEED}")
     return int(text)
 
 
-def _positive(name: str) -> float | None:
-    text = os.environ.get(name)
-    if not text:
-        return None
+def _positive(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -117,3 +91,13 @@ def _positive(name: str) -> float | None:
     if not 0 < value < float("inf"):
         raise ConfigurationError(f"{name} is {text!r}; it should be a number above 0")
     return value
+
+
+_READERS: Mapping[str, Callable[[str, str], object]] = {
+    "settings": _settings,
+    "seed": _whole,
+    "share": _share,
+    "seconds": _positive,
+    "learning_rate_factor": _positive,
+}
+"""By field, what reads the text of the variable of a name; the others are texts."""

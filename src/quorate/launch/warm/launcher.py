@@ -22,6 +22,7 @@ from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.ranks import KEPT, ForkedRanks, stand_alone
 from quorate.launch.warm.request import RunRequest, VirtualRun, conclusion_line
 from quorate.launch.warm.script import flush_files
+from quorate.launch.warm.virtual import run_request
 
 CONSOLE = "console.log"
 """What a virtual run shows, in its folder."""
@@ -81,29 +82,12 @@ def _run_started(request: RunRequest) -> Conclusion:
 
 
 def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
-    from quorate.launch.virtual.run import INTERRUPTED, run_script
-    from quorate.wire.virtual import Network, parse_compute
+    from quorate.launch.virtual.run import INTERRUPTED
 
-    usual = Network()
-    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
-        del os.environ[name]
-    os.environ["QUORATE_RUN"] = str(request.folder.resolve())
-    os.environ.update(request.overrides.environment())
     with asked_in_one_process() as asked:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         try:
-            status = run_script(
-                request.script,
-                request.arguments,
-                request.size,
-                seed=virtual.seed,
-                compute=None if virtual.compute is None else parse_compute(virtual.compute, seed=virtual.seed),
-                network=Network(
-                    latency=usual.latency if virtual.latency is None else virtual.latency,
-                    bandwidth=usual.bandwidth if virtual.bandwidth is None else virtual.bandwidth,
-                ),
-                run_dir=request.folder,
-            )
+            status = run_request(request, virtual)
         except KeyboardInterrupt:
             status = INTERRUPTED
     if asked and status:

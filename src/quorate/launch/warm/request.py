@@ -6,10 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from quorate.launch.local.process_group import GRACE
 from quorate.launch.local.processes import Command, Conclusion
 from quorate.launch.run.overrides import Overrides
+
+if TYPE_CHECKING:
+    from quorate.wire.virtual import ComputeModel, Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,22 @@ class VirtualRun:
     """Seconds."""
     bandwidth: float | None = None
     """Bytes per second."""
+
+    def network(self) -> Network:
+        """The usual one but for what is given. Raises `ConfigurationError` for one that cannot be."""
+        from quorate.wire.virtual import Network
+
+        usual = Network()
+        return Network(
+            latency=usual.latency if self.latency is None else self.latency,
+            bandwidth=usual.bandwidth if self.bandwidth is None else self.bandwidth,
+        )
+
+    def compute_model(self) -> ComputeModel | None:
+        """Raises `ConfigurationError` for what is none."""
+        from quorate.wire.virtual import parse_compute
+
+        return None if self.compute is None else parse_compute(self.compute, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +63,22 @@ class RunRequest:
     def command(self) -> Command:
         """What each worker executes."""
         return Command(script=self.script, arguments=self.arguments, is_module=self.is_module, overrides=self.overrides)
+
+    def as_json(self, omp_threads: str) -> dict[str, Any]:
+        """What `run.json` keeps of it, whose processes have so many threads each."""
+        world: dict[str, Any] = {"omp_threads": omp_threads}
+        if self.virtual is not None:
+            world = {key: value for key, value in asdict(self.virtual).items() if key != "seed"}
+        return {
+            "script": self.script,
+            "arguments": list(self.arguments),
+            "is_module": self.is_module,
+            "workers": self.size,
+            "world": "real" if self.virtual is None else "virtual",
+            **self.overrides.as_json(),
+            "records": str(self.folder),
+            **world,
+        }
 
     def line(self) -> bytes:
         """This as one line."""

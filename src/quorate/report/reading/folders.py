@@ -8,10 +8,8 @@ from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
-from quorate.launch.run.folder import RUNS
+from quorate.launch.run.folder import COMPARISON, RUNS
 
-COMPARISON = "compare.json"
-"""The file that makes a folder one of a comparison."""
 _SHOWN = 10
 
 

@@ -9,13 +9,11 @@ from typing import Any, Literal, cast
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
-from quorate.report.reading.folders import COMPARISON
+from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
 from quorate.report.reading.run import RunRecords, read_json, read_run
 from quorate.report.reading.sound import RUN, is_count, is_list, is_number, is_object, is_text, sound
 from quorate.report.schema import Metric
 
-FORMAT = 1
-"""Of `compare.json`."""
 OWN = "the script's own"
 """What an arm is called whose strategy nobody named."""
 _MACHINE = ("host", "cores", "system", "python", "interpreter", "folder")
@@ -83,9 +81,9 @@ def planned_in(folder: Path) -> Planned:
         about = read_json(path)
         if about is None or not about.get("arms"):
             raise ConfigurationError(f"{path} cannot be read as the plan of a comparison; it should be a JSON object")
-        if about.get("format") != FORMAT:
+        if about.get("format") != COMPARISON_FORMAT:
             raise ConfigurationError(
-                f"{path} has format {about.get('format')}, and this version of Quorate reads format {FORMAT}"
+                f"{path} has format {about.get('format')}, and this version of Quorate reads format {COMPARISON_FORMAT}"
             )
         return _comparison(folder, _checked(path, about))
     if (folder / "run.json").is_file() or ranks_in(folder):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli.doctor import machine
 from quorate.cli.doctor.findings import Level
 from quorate.cli.doctor.machine import (
     GIB,
-    ClockFacts,
-    CoreFacts,
-    FolderFacts,
+    Folder,
     judge_clocks,
     judge_cores,
     judge_folders,
@@ -43,9 +42,30 @@ from quorate.cli.doctor.machine import (
     ],
 )
 def test_cores_and_threads(usable: int, quota: float | None, threads: str | None, level: Level, word: str) -> None:
-    finding = judge_cores(CoreFacts(usable=usable, quota=quota, omp_num_threads=threads))
+    finding = judge_cores((usable, quota, threads))
     assert finding.level is level
     assert word in finding.found + finding.fix
+
+
+@pytest.mark.parametrize(
+    ("written", "quota"), [("max 100000", None), ("150000 100000\n", 1.5), ("", None), (None, None)]
+)
+def test_a_containers_quota_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str | None, quota: float | None
+) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    if written is not None:
+        (tmp_path / "cpu.max").write_text(written)
+    assert probe_cores()[1] == quota
+
+
+def test_a_containers_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("100\n")
+    assert probe_memory()[1] > 4000
+    (tmp_path / "memory.max").write_text("4000\n")
+    assert probe_memory() == (3900, 4000)
 
 
 def test_memory_runs_short() -> None:
@@ -68,9 +88,9 @@ def test_few_descriptors_are_a_warning() -> None:
 
 def folders(
     records: str | None = None, temporary: str | None = None, caches: str | None = None, free: int = 9 * GIB
-) -> list[FolderFacts]:
+) -> list[Folder]:
     named = {"records": records, "temporary files": temporary, "caches": caches}
-    return [FolderFacts(what=what, path="/p", error=error, free=free) for what, error in named.items()]
+    return [Folder(what, "/p", error, free) for what, error in named.items()]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +104,7 @@ def folders(
         (folders(free=1), Level.FAIL, "free some disk space"),
     ],
 )
-def test_folders_that_cannot_be_written_to(facts: list[FolderFacts], level: Level, fix: str) -> None:
+def test_folders_that_cannot_be_written_to(facts: list[Folder], level: Level, fix: str) -> None:
     finding = judge_folders(facts)
     assert (finding.level, finding.fix) == (level, fix)
 
@@ -107,26 +127,27 @@ def test_a_folder_without_permission_is_found(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("facts", "level"),
+    ("facts", "level"),  # the least step, steps back, another process's offset
     [
-        (ClockFacts(resolution=1e-8, backwards=0, offset=0.0), Level.OK),
-        (ClockFacts(resolution=1e-8, backwards=2, offset=0.0), Level.FAIL),
-        (ClockFacts(resolution=0.016, backwards=0, offset=0.0), Level.WARN),
-        (ClockFacts(resolution=1e-8, backwards=0, offset=0.5), Level.WARN),
-        (ClockFacts(resolution=1e-8, backwards=0, offset=float("nan")), Level.WARN),
+        ((1e-8, 0, 0.0), Level.OK),
+        ((1e-8, 2, 0.0), Level.FAIL),
+        ((0.016, 0, 0.0), Level.WARN),
+        ((1e-8, 0, 0.5), Level.WARN),
+        ((1e-8, 0, float("nan")), Level.WARN),
     ],
 )
-def test_clocks_that_cannot_be_trusted(facts: ClockFacts, level: Level) -> None:
+def test_clocks_that_cannot_be_trusted(facts: tuple[float, int, float], level: Level) -> None:
     assert judge_clocks(facts).level is level
 
 
 def test_the_probes_know_this_machine() -> None:
-    cores, (free, total) = probe_cores(), probe_memory()
-    assert 1 <= cores.usable <= (os.cpu_count() or 1)
+    (usable, quota, _), (free, total) = probe_cores(), probe_memory()
+    assert quota is None or quota > 0
+    assert 1 <= usable <= (os.cpu_count() or 1)
     assert 0 < free <= total
     assert probe_open_files() != 0
     shared = probe_shared_memory()
     assert shared is None or shared >= 0
-    clocks = probe_clocks()
-    assert (clocks.backwards, clocks.offset) == (0, 0.0)
-    assert clocks.resolution > 0
+    resolution, backwards, offset = probe_clocks()
+    assert (backwards, offset) == (0, 0.0)
+    assert resolution > 0

@@ -11,9 +11,6 @@ import pytest
 from quorate.cli.doctor import network
 from quorate.cli.doctor.findings import Level
 from quorate.cli.doctor.network import (
-    NameFacts,
-    SocketFacts,
-    TorchrunFacts,
     judge_loopback,
     judge_name,
     judge_sockets,
@@ -35,8 +32,8 @@ def test_no_loopback_no_training() -> None:
 
 
 def test_long_paths_are_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judge_sockets(SocketFacts(wanted="/tmp", folder="/tmp", error=None)).level is Level.OK
-    assert judge_sockets(SocketFacts(wanted="/tmp", folder="/tmp", error="not permitted")).level is Level.FAIL
+    assert judge_sockets(("/tmp", "/tmp", None)).level is Level.OK
+    assert judge_sockets(("/tmp", "/tmp", "not permitted")).level is Level.FAIL
     deep = tmp_path / ("deep" * 20)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -57,7 +54,7 @@ def test_long_paths_are_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_a_name_that_leads_nowhere(address: str | None, is_ours: bool, interface: str | None, level: Level) -> None:
-    finding = judge_name(NameFacts(name="node", address=address, is_ours=is_ours, interface=interface))
+    finding = judge_name(("node", address, is_ours, interface))
     assert finding.level is level
     assert ("/etc/hosts" in finding.fix) == (level is Level.WARN)
 
@@ -65,20 +62,20 @@ def test_a_name_that_leads_nowhere(address: str | None, is_ours: bool, interface
 def test_names_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
-    assert probe_name() == NameFacts(name="localhost", address=probe_name().address, is_ours=True, interface=None)
+    assert probe_name() == ("localhost", probe_name()[1], True, None)
     monkeypatch.setattr(socket, "gethostname", lambda: "no such name")
-    assert probe_name().address is None
+    assert probe_name()[1] is None
 
 
 def test_restarts_by_torchrun_need_a_store_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = judge_torchrun(TorchrunFacts(is_there=True, port_is_free=True, shared_store=None))
+    told = judge_torchrun((True, True, None))
     assert (told.level, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in told.fix) == (Level.WARN, True)
-    assert judge_torchrun(TorchrunFacts(is_there=True, port_is_free=True, shared_store="1")).level is Level.OK
-    assert judge_torchrun(TorchrunFacts(is_there=True, port_is_free=False, shared_store="1")).level is Level.WARN
-    assert judge_torchrun(TorchrunFacts(is_there=False, port_is_free=False, shared_store=None)).level is Level.OK
+    assert judge_torchrun((True, True, "1")).level is Level.OK
+    assert judge_torchrun((True, False, "1")).level is Level.WARN
+    assert judge_torchrun((False, False, None)).level is Level.OK
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(network, "TORCHRUN_PORT", taken.getsockname()[1])
-        assert not probe_torchrun().port_is_free
+        assert not probe_torchrun()[1]
 
 
 def test_a_token_that_would_be_refused_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

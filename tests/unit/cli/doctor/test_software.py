@@ -13,7 +13,6 @@ from quorate.cli.doctor.software import (
     EXTRAS,
     NEEDED,
     OLDEST_PYTHON,
-    GpuFacts,
     Package,
     admits,
     judge_extras,
@@ -38,6 +37,7 @@ def test_an_old_python_fails() -> None:
 def test_what_is_needed_is_what_the_project_declares() -> None:
     declared = dict(re.fullmatch(r"(\w+)(.*)", line).groups() for line in PROJECT["dependencies"])  # type: ignore[union-attr]
     assert declared == NEEDED
+    assert all(re.fullmatch(r">=[\d.]+(,<[\d.]+)?", admitted) for admitted in NEEDED.values()), "what `admits` reads"
     assert PROJECT["requires-python"] == f">={'.'.join(map(str, OLDEST_PYTHON))}"
     assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - {"dev"}
 
@@ -53,18 +53,18 @@ def test_what_is_needed_is_what_the_project_declares() -> None:
     ],
 )
 def test_torch_has_a_supported_range(version: str | None, level: Level, found: str) -> None:
-    others = Package(name="numpy", version=None, admitted=">=2")
-    finding = judge_torch([Package(name="torch", version=version, admitted=">=2.10,<2.14"), others])
+    others = Package("numpy", None, ">=2")
+    finding = judge_torch([Package("torch", version, ">=2.10,<2.14"), others])
     assert (finding.level, finding.found) == (level, found)
     assert finding.fix == ("" if level is Level.OK else "pip install 'torch>=2.10,<2.14'")
 
 
 def test_every_other_package_that_is_wrong_is_named() -> None:
     packages = [
-        Package(name="torch", version=None, admitted=">=2"),
-        Package(name="numpy", version="1.26.4", admitted=">=2"),
-        Package(name="rich", version="15.0.0", admitted=">=14.2"),
-        Package(name="typer", version=None, admitted=">=0.15"),
+        Package("torch", None, ">=2"),
+        Package("numpy", "1.26.4", ">=2"),
+        Package("rich", "15.0.0", ">=14.2"),
+        Package("typer", None, ">=0.15"),
     ]
     finding = judge_packages(packages)
     assert finding.level is Level.FAIL
@@ -80,12 +80,8 @@ def test_every_other_package_that_is_wrong_is_named() -> None:
         (">=2", "1.9", False),
         (">=2.10,<3", "2.9", False),
         (">=2.10,<3", "3.0rc1", False),
-        ("==1.2", "1.2.0", True),
-        ("!=1.2", "1.2.0", False),
-        ("~=1.4.2", "1.4.9", True),
-        ("~=1.4.2", "1.5", False),
-        ("<=1", "1.0.1", False),
-        (">1", "1.0", False),
+        (">=2.0", "2", True),
+        (">=2.10,<3", "3.0", False),
         ("", "anything", True),
     ],
 )
@@ -103,9 +99,9 @@ def test_a_missing_extra_is_no_fault_but_told_how_to_get() -> None:
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_warning() -> None:
-    assert judge_gpu(GpuFacts(names=[], build=None, has_driver=False)).level is Level.OK
-    assert judge_gpu(GpuFacts(names=["H100", "H100"], build="CUDA 13.0", has_driver=True)).found.startswith("2: H100 (")
-    cpu_build = judge_gpu(GpuFacts(names=[], build=None, has_driver=True))
+    assert judge_gpu([], None, has_driver=False).level is Level.OK
+    assert judge_gpu(["H100", "H100"], "CUDA 13.0", has_driver=True).found.startswith("2: H100 (")
+    cpu_build = judge_gpu([], None, has_driver=True)
     assert (cpu_build.level, "built for the CPU" in cpu_build.found) == (Level.WARN, True)
-    old_driver = judge_gpu(GpuFacts(names=[], build="CUDA 13.0", has_driver=True))
+    old_driver = judge_gpu([], "CUDA 13.0", has_driver=True)
     assert (old_driver.level, "sees none" in old_driver.found) == (Level.WARN, True)

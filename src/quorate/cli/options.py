@@ -1,0 +1,100 @@
+"""The options of a verb, each declared once: a field of a dataclass that says its help, its flags and how it is read.
+
+Typer takes functions with one parameter per option; `command` makes one of a function that takes the dataclass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, field, fields
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo
+
+T = TypeVar("T")
+
+# What several verbs say of an option.
+ARGUMENTS = "What the script is given, untouched."
+IMBALANCE = "Who is late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE."
+PACE = "How long a step lasts at least: 280ms, 50us/token."
+LATENCY, BANDWIDTH = "Of the virtual network, such as 50us.", "Of the virtual network, such as 10Gbit."
+CONFIG = "Options from a TOML file; what is typed goes first."
+
+
+def option(
+    help: str,
+    *flags: str,
+    default: Any = None,
+    reads: Callable[[str], Any] | None = None,
+    eager: Callable[[typer.Context, Any], Any] | None = None,
+    metavar: str | None = None,
+) -> Any:
+    """A field that is an option: `--` and the field's name, unless `flags` say otherwise.
+
+    `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
+    """
+    shown = typer.Option(
+        False if default is False else None,
+        *flags,
+        help=help,
+        metavar=metavar,
+        callback=eager,
+        is_eager=eager is not None,
+    )
+    return _field(default, shown=shown, reads=reads)
+
+
+def argument(help: str, metavar: str, default: Any = MISSING) -> Any:
+    """A field that is a word after the options; without a `default` it has to be given."""
+    return _field(default, shown=typer.Argument(... if default is MISSING else None, help=help, metavar=metavar))
+
+
+def _field(default: Any, **metadata: Any) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
+    """`verb(context, options)` as Typer takes it: with a parameter for each field of the dataclass of `options`."""
+    kind = get_type_hints(verb)["options"]
+    readers = {one.name: one.metadata["reads"] for one in fields(kind) if one.metadata.get("reads")}
+
+    def called(context: typer.Context, **written: Any) -> T:
+        said = {name: value for name, value in written.items() if value is not None}
+        return verb(context, kind(**{name: readers[name](v) if name in readers else v for name, v in said.items()}))
+
+    types, by_name = types_written(kind), inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", by_name, annotation=typer.Context)]
+    for one in fields(kind):
+        shown = one.metadata["shown"]
+        shown.param_decls = flags_of(one)  # Typer alone would give a flag its opposite, --no-dry-run
+        parameters.append(inspect.Parameter(one.name, by_name, default=shown, annotation=types[one.name]))
+    vars(called).update(__signature__=inspect.Signature(parameters), options=kind)
+    called.__doc__ = verb.__doc__
+    return called
+
+
+def types_written(kind: type) -> dict[str, Any]:
+    """By field of a dataclass of options, the type of what is written for it: text where a reader makes its value."""
+    declared = get_type_hints(kind)
+    bare = {name: get_args(of)[0] if isinstance(of, UnionType) else of for name, of in declared.items()}
+    return {one.name: str if one.metadata.get("reads") else bare[one.name] for one in fields(kind)}
+
+
+def flags_of(one: Field[Any]) -> tuple[str, ...]:
+    """How an option is spelt; none for what stands after the options."""
+    shown = one.metadata["shown"]
+    if isinstance(shown, ArgumentInfo):
+        return ()
+    return tuple(shown.param_decls or ()) or (f"--{one.name.replace('_', '-')}",)
+
+
+def given(options: Any, *names: str) -> list[str]:
+    """How those of the options `names` are spelt that were given."""
+    found = [one for one in fields(options) if one.name in names]
+    said = [one for one in found if getattr(options, one.name) not in ([], one.default)]
+    return [min(flags_of(one), key=len, default=one.metadata["shown"].metavar) for one in said]

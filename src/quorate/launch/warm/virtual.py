@@ -1,0 +1,26 @@
+"""A request for a run in a virtual world, carried out in this process."""
+
+from __future__ import annotations
+
+import os
+
+from quorate.launch.warm.request import RunRequest, VirtualRun
+
+
+def run_request(request: RunRequest, virtual: VirtualRun) -> int:
+    """The exit status, as of `run_script`. The environment, which the workers share, says only what is asked for."""
+    from quorate.launch.virtual.run import run_script
+
+    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
+        del os.environ[name]
+    os.environ["QUORATE_RUN"] = str(request.folder.resolve())
+    os.environ.update(request.overrides.environment())
+    return run_script(
+        request.script,
+        request.arguments,
+        request.size,
+        seed=virtual.seed,
+        compute=virtual.compute_model(),
+        network=virtual.network(),
+        run_dir=request.folder,
+    )
