@@ -23,10 +23,10 @@ from quorate.replica.plain_step import agreed_closure
 from quorate.replica.replica import Replica
 from quorate.replica.updating import has_gradient
 from quorate.rounds.rounds import Rounds
-from quorate.train.edits import Edits
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.relayout import Relayout, without_new_gradients
+from quorate.train.step_watches import StepWatches
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -49,7 +49,7 @@ class Loop:
         self._pacing, self._saving = injected(place).pacing, saving(place)
         self.worker = StrategyWorker(name, partial(Replica, optimizer, plain, model), strategy, place, watched)
         self.strategy, self.replica = strategy, self.worker.replica
-        self._edits = Edits(self.worker)
+        self._watches = StepWatches(self.worker, place)
         self.relayout = Relayout(self.worker, place, self._synchronize)
         self.leaving = Leaving(place, lambda: loops_of(place))
         self._has_agreed = False
@@ -102,8 +102,7 @@ class Loop:
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), the last call of a training")
-        self._saving.boundary(is_forward_done=True)
-        self._edits.step_begins()
+        self._watches.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None
         if closure is not None and (worker.has_rounds or worker.differs):
             with torch.enable_grad():
@@ -121,15 +120,9 @@ class Loop:
         worker.leaves_out = self._leaves_out_own()
         if not self._leaves_out(bad):
             self.strategy.step(worker)
-        if not (worker.has_rounds or worker.differs):
-            worker.digests.look(worker.updates)
         self._has_agreed, worker.closure = False, None
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
-        self._edits.step_ended()
-        worker.step_weight.step_ended()
-        worker.timer.ended(is_scaled=self.replica.is_scaled)
-        self._saving.stepped()
-        worker.losses.look()
+        self._watches.step_ended()
         admit(worker)
         return loss
 
