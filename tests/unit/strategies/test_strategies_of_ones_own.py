@@ -100,6 +100,25 @@ def test_choco_sgd_is_the_algorithm_of_the_paper(size: int, ratio: float, evalua
         torch.testing.assert_close(found[rank][-1], sum(x, zero) / size, rtol=0, atol=1e-13)
 
 
+def test_a_centre_that_the_script_writes_is_the_centre_from_then_on() -> None:
+    def task(wire: Wire) -> list[Tensor]:
+        current.enter(wire, thread_only=True)
+        world = join()
+        model = Point()
+        optimizer = distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "easgd", sync_every=3)
+        for _ in range(5):
+            optimizer.zero_grad()
+            (0.5 * (model.x - target(world.rank)).square().sum()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        with world.evaluate(), torch.no_grad():
+            model.x.fill_(3.0)
+        with world.evaluate():
+            return [model.x.detach().clone()]
+
+    for (found,) in VirtualWorld(3).run(task):
+        assert torch.equal(found, torch.full_like(found, 3.0))
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_is_one_short_file_under_a_card(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ def test_each_worker_has_one_of_each_kind() -> None:
     def task(wire: Wire) -> tuple[list[str], list[str], bool]:
         place = current.enter(wire, thread_only=True)
         place.context(Notes).lines.append(f"of rank {wire.rank}")
-        return place.context(Notes).lines, place.context(OtherNotes).lines, place.context(Notes) is place.context(Notes)
+        others = place.context(OtherNotes).lines
+        return place.context(Notes).lines, others, place.context(Notes) is place.context(Notes)
 
     assert VirtualWorld(2).run(task) == [([f"of rank {rank}"], [], True) for rank in range(2)]
