@@ -34,7 +34,7 @@ from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.common_point import CommonPoint
-from quorate.strategies.parts.local_steps import every
+from quorate.strategies.parts.periods import period_from
 
 
 @register("eager-averaging")
@@ -62,7 +62,7 @@ class EagerAveraging(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        every(self.sync_every)
+        period_from(self.sync_every)
 
     def start(self, worker: Worker) -> CommonPoint:
         bounds: dict[str, Any] = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
@@ -70,10 +70,10 @@ class EagerAveraging(Strategy):
         return CommonPoint(common=worker.parameters, begun=worker.parameters, pending=[])
 
     def step(self, worker: Worker) -> None:
-        point, period = worker.state, every(self.sync_every)
+        point, period = worker.state, period_from(self.sync_every)
         worker.update(worker.gradient)
-        point.count(worker.replica, period, worker.weight)
-        if point.is_due(worker.replica, period):
+        point.count(worker, period)
+        if point.is_due(worker, period):
             way, weight = point.hand_in(worker.parameters)
             worker.rounds.contribute(way, weight=weight).wait()
             for one in worker.rounds.completed():
