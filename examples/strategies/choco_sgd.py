@@ -36,7 +36,7 @@ from quorate import strategies
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, Layout
-from quorate.strategies.parts.gossip import Gossip, OnGraph
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, undirected_graph
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class State(OnGraph):
 
 @strategies.register("choco-sgd")
 @dataclass(frozen=True, kw_only=True)
-class ChocoSGD(Gossip):
+class ChocoSGD(GossipSettings):
     """Neighbours are told the largest changes only, and parameters go towards copies of the neighbours'."""
 
     ratio: float = 0.1  # of the entries
@@ -57,7 +57,7 @@ class ChocoSGD(Gossip):
 
     def start(self, worker: Worker) -> State:
         worker.neighbours.codec = self
-        return State(graph=self.undirected_graph(worker.size))
+        return State(graph=undirected_graph(self.topology, worker.size))
 
     def encode(self, x: Flat) -> Sequence[Tensor]:
         largest = [part.abs().topk(int(-(-self.ratio * part.numel() // 1))).indices for part in x.parts]  # rounded up
@@ -72,7 +72,7 @@ class ChocoSGD(Gossip):
     def step(self, worker: Worker) -> None:
         worker.update(worker.gradient)  # x^(t+1/2)
         s, x = worker.state, worker.parameters.bare()
-        under_way = self.begin(worker, s.graph, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # q_i
+        under_way = begin_exchange(worker, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # q_i
         for peer, q in under_way.sent.items():
             s.told[peer].add_(q)  # x^_i
         for peer, given in under_way.wait().items():
@@ -83,4 +83,8 @@ class ChocoSGD(Gossip):
     def settle(self, worker: Worker) -> None:
         for given in worker.neighbours.late():
             worker.state.heard.setdefault(given.source, given.x * 0.0).add_(given.x)
-        super().settle(worker)
+        worker.state.round = worker.neighbours.round
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is None:
+            worker.neighbours.round = worker.state.round

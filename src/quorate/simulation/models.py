@@ -73,7 +73,7 @@ class LocalSteps(Times):
     def _period(self) -> tuple[float, str]:
         if isinstance(self.sync_every, int) and self.sync_every > 0:
             return self.sync_every, "steps"
-        from quorate.strategies.parts.periods import period_from  # imports torch
+        from quorate.strategies.parts.local_steps import period_from  # imports torch
 
         found = period_from(self.sync_every)
         return found.count, found.unit

@@ -34,8 +34,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Mean, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.periods import Period
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, Period, mean_of_all, take_mean
 
 
 @dataclass(kw_only=True)

@@ -34,7 +34,7 @@ from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.common_point import CommonPoint
-from quorate.strategies.parts.periods import period_from
+from quorate.strategies.parts.local_steps import period_from
 
 
 @register("eager-averaging")

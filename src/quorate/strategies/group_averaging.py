@@ -41,6 +41,7 @@ from quorate.core.strategy import Mean, Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.gossip import own_copy
 from quorate.strategies.parts.group_models import GroupModels, mean_of
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
 from quorate.topology.butterfly import Butterfly, group_size_near_root
@@ -70,7 +71,7 @@ class GroupAveraging(LocalStepSettings):
 
     def start(self, worker: Worker) -> State:
         size = group_size_near_root(worker.size) if self.group_size == "root" else self.group_size
-        state = State(groups=Butterfly(group_size=size), newest=_copy(worker))
+        state = State(groups=Butterfly(group_size=size), newest=own_copy(worker))
         worker.neighbours.serve("model", lambda request: self._answer(worker, state, request))
         return state
 
@@ -93,7 +94,7 @@ class GroupAveraging(LocalStepSettings):
 
     def _mean_of_group(self, worker: Worker) -> Flat:
         state, near, turn = worker.state, worker.neighbours, int(worker.state.steps)
-        mine = _copy(worker)
+        mine = own_copy(worker)
         edges = state.groups.out_edges(worker.rank, near.ranks[-1] + 1, state.means + turn)[1:]
         others = [edge.peer for edge in edges if edge.peer in near.ranks]
         with near.lock:
@@ -110,14 +111,10 @@ class GroupAveraging(LocalStepSettings):
         take_mean(worker, one.mean, self.momentum)
         worker.state.restart()
         with worker.neighbours.lock:
-            requests = worker.state.begin_anew(_copy(worker))
+            requests = worker.state.begin_anew(own_copy(worker))
         for request in requests:
             self._answer(worker, worker.state, request)
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         with worker.neighbours.lock:
-            worker.state.newest = _copy(worker)
-
-
-def _copy(worker: Worker) -> Flat:
-    return worker.neighbours.blank().copy_(worker.parameters)
+            worker.state.newest = own_copy(worker)

@@ -39,8 +39,8 @@ from quorate.core.strategy import Mean, Worker
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.periods import Period
+from quorate.strategies.parts.gossip import own_copy
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, Period, mean_of_all, take_mean
 
 
 @dataclass(kw_only=True)
@@ -98,8 +98,9 @@ class HierarchicalLocalSGD(LocalStepSettings):
     def _mean_of_group(self, worker: Worker) -> Flat:
         state: State = worker.state
         edges = [Edge(peer, 1.0) for peer in state.group if peer in worker.neighbours.ranks]
-        mine = worker.neighbours.blank().copy_(worker.parameters)
-        under_way = worker.neighbours.exchange(mine, edges, edges, scalars=(state.weight(self.period_of_all),))
+        under_way = worker.neighbours.exchange(
+            own_copy(worker), edges, edges, scalars=(state.weight(self.period_of_all),)
+        )
         found = [given for _, given in sorted(under_way.wait().items())]
         total = sum(given.scalars[0] for given in found)
         mean = found[0].x * (found[0].scalars[0] / total)

@@ -15,7 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
-from quorate.strategies.parts.periods import period_from
+from quorate.strategies.parts.local_steps import period_from
 from quorate.train.outer import updater
 from quorate.train.step_times import timing
 from quorate.wire import current

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, Layout, Part
-from quorate.strategies.parts.periods import period_from
+from quorate.strategies.parts.local_steps import period_from
 
 Fragment = tuple[int, ...]
 """The numbers of the segments in it."""

@@ -1,4 +1,4 @@
-"""Local steps: their settings, when the next mean of all is due, and how a replica goes on from it.
+"""Local steps: their settings, the period from one mean of all to the next, and how a replica goes on from a mean.
 
 Workers do not tell each other that a mean is due. Each counts since the last mean, which ended for all at the same
 moment: its own steps, its own examples, or the seconds that have passed for it. With seconds nobody waits at a mean for
@@ -7,14 +7,53 @@ longer than one step of the slowest worker, however unequal the workers are, and
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import seconds_from
 from quorate.core.resize import kept
 from quorate.core.strategy import Mean, Strategy, Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.periods import Period, period_from
+
+_EXAMPLES = re.compile(r"\s*([0-9]+)\s*examples?\s*")
+
+
+@dataclass(frozen=True)
+class Period:
+    """A number of steps, of examples, or of seconds."""
+
+    count: float
+    unit: Literal["steps", "examples", "seconds"]
+
+    def __mul__(self, factor: float) -> Period:
+        return Period(self.count * factor, self.unit)
+
+    def __truediv__(self, divisor: float) -> Period:
+        return Period(self.count / divisor, self.unit)
+
+
+def period_from(setting: int | str, name: str = "sync_every") -> Period:
+    """The period that a user writes as a number of steps, `"4096 examples"`, or a duration such as `"30s"`.
+
+    Raises `ConfigurationError` for anything else, and for a period that is not above 0.
+    """
+    if isinstance(setting, int) and not isinstance(setting, bool):
+        found = Period(setting, "steps")
+    elif isinstance(setting, str) and (examples := _EXAMPLES.fullmatch(setting)) is not None:
+        found = Period(int(examples[1]), "examples")
+    elif isinstance(setting, str) and setting.strip()[-1:] == "s":
+        found = Period(seconds_from(setting, name), "seconds")
+    else:
+        found = Period(math.nan, "steps")
+    if not found.count > 0:
+        raise ConfigurationError(
+            f'{name} is {setting!r}; it is a number of steps from 1 on, "4096 examples", or a duration such as "30s"'
+        )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +104,7 @@ class LocalSteps:
     def is_due(self, worker: Worker, period: Period) -> bool:
         """Whether the next mean is due for this worker."""
         if period.unit == "seconds":
-            return self.began is not None and worker.clock.now() - self.began >= period.count
+            return self.began is not None and worker.replica.clock.now() - self.began >= period.count
         return (self.steps if period.unit == "steps" else self.examples) >= period.count
 
     def weight(self, period: Period) -> float:

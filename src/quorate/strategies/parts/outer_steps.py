@@ -14,7 +14,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import Fragment, among, fragments_of
-from quorate.strategies.parts.periods import Period
+from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.synchronous_phase import SynchronousPhase
 
 
