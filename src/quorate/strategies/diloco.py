@@ -123,7 +123,6 @@ class DiLoCo(LocalStepSettings):
         return worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment), weight
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        worker.state.restart()
         if worker.state.is_local:
             self.outer_step(worker, worker.state.given, one.mean)
         else:  # after the last synchronous step

@@ -81,15 +81,15 @@ class OuterState(SynchronousPhase):
         self.since = [done + amount for done in self.since]
 
     def next_fragment(self, period: Period) -> tuple[Fragment, float]:
-        """Give the next fragment; returns it, and its weight in the mean, which is 1 after a whole period."""
+        """Give the next fragment, and count steps from 0; returns it and its weight, which is 1 after a whole period."""
+        self.restart()
         self.given, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
         weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
         return self.fragments[self.given], weight
 
     def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
-        """Begin the mean of the fragment that was given last, without waiting for it, and count steps from 0."""
+        """Begin the mean of the fragment that was given last, without waiting for it."""
         self.under_way.append(UnderWay(self.given, worker.step, worker.peers.mean(x, weight=weight)))
-        self.restart()
 
     def take_means(self, worker: Worker, take: Callable[[Worker, int, Flat], None], *, age: int = 0) -> None:
         """Wait for the means that began `age` steps ago or earlier, and `take(worker, number, mean)` each of them."""
