@@ -81,7 +81,7 @@ class OuterState(SynchronousPhase):
         self.since = [done + amount for done in self.since]
 
     def next_fragment(self, period: Period) -> tuple[Fragment, float]:
-        """Give the next fragment, and count steps from 0; returns it and its weight, which is 1 after a whole period."""
+        """Give the next fragment, and count steps from 0; returns it and its weight, 1 after a whole period."""
         self.restart()
         self.given, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
         weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
