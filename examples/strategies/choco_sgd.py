@@ -27,7 +27,6 @@ the x^_j.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -36,20 +35,18 @@ from quorate import strategies
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, Layout
-from quorate.strategies.parts.gossip import Gossip, OnGraph
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, undirected_graph
 
 
 @dataclass(kw_only=True)
 class State(OnGraph):
-    """Copies, by the rank of the neighbour."""
-
-    told: dict[int, Flat] = kept("keyed", default_factory=dict)
-    heard: dict[int, Flat] = kept("keyed", default_factory=dict)
+    told: dict[int, Flat] = kept("keyed", default_factory=dict)  # the copy that each neighbour has of this replica
+    heard: dict[int, Flat] = kept("keyed", default_factory=dict)  # a copy of each neighbour's
 
 
 @strategies.register("choco-sgd")
 @dataclass(frozen=True, kw_only=True)
-class ChocoSGD(Gossip):
+class ChocoSGD(GossipSettings):
     """Neighbours are told the largest changes only, and parameters go towards copies of the neighbours'."""
 
     ratio: float = 0.1  # of the entries
@@ -57,13 +54,13 @@ class ChocoSGD(Gossip):
 
     def start(self, worker: Worker) -> State:
         worker.neighbours.codec = self
-        return State(graph=self.undirected_graph(worker.size))
+        return State(graph=undirected_graph(self.topology, worker.size))
 
-    def encode(self, x: Flat) -> Sequence[Tensor]:
+    def encode(self, x: Flat) -> list[Tensor]:
         largest = [part.abs().topk(int(-(-self.ratio * part.numel() // 1))).indices for part in x.parts]  # rounded up
         return [y for part, at in zip(x.parts, largest, strict=True) for y in (part[at], at.int())]
 
-    def decode(self, tensors: Sequence[Tensor], layout: Layout) -> Flat:
+    def decode(self, tensors: list[Tensor], layout: Layout) -> Flat:
         x = Flat.zeros(layout)
         for part, numbers, at in zip(x.parts, tensors[::2], tensors[1::2], strict=True):
             part[at.long()] = numbers
@@ -72,7 +69,7 @@ class ChocoSGD(Gossip):
     def step(self, worker: Worker) -> None:
         worker.update()  # x^(t+1/2)
         s, x = worker.state, worker.parameters.bare()
-        under_way = self.begin(worker, s.graph, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # q_i
+        under_way = begin_exchange(worker, lambda peer: x - s.told.setdefault(peer, x * 0.0))  # q_i
         for peer, q in under_way.sent.items():
             s.told[peer].add_(q)  # x^_i
         for peer, given in under_way.wait().items():
@@ -83,4 +80,7 @@ class ChocoSGD(Gossip):
     def settle(self, worker: Worker) -> None:
         for given in worker.neighbours.late():
             worker.state.heard.setdefault(given.source, given.x * 0.0).add_(given.x)
-        super().settle(worker)
+        worker.state.round = worker.neighbours.round
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.neighbours.round = worker.state.round if at is None else worker.neighbours.round

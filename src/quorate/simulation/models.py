@@ -73,9 +73,9 @@ class LocalSteps(Times):
     def _period(self) -> tuple[float, str]:
         if isinstance(self.sync_every, int) and self.sync_every > 0:
             return self.sync_every, "steps"
-        from quorate.strategies.parts.local_steps import every  # imports torch
+        from quorate.strategies.parts.local_steps import period_from  # imports torch
 
-        found = every(self.sync_every)
+        found = period_from(self.sync_every)
         return found.count, found.unit
 
     def play(self, case: Case) -> Played:

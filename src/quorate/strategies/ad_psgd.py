@@ -38,7 +38,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, own_copy, undirected_graph
 from quorate.strategies.parts.kept_copy import KeptCopy
 from quorate.topology.living import among
 
@@ -54,7 +54,7 @@ class State(KeptCopy, OnGraph):
 
 @register("ad-psgd")
 @dataclass(frozen=True, kw_only=True)
-class ADPSGD(Gossip):
+class ADPSGD(GossipSettings):
     """Every step, parameters are averaged with those of one neighbour, which answers while it computes."""
 
     meets = "asks"
@@ -65,7 +65,7 @@ class ADPSGD(Gossip):
     """Whether the neighbour is asked one step ahead, so that nobody waits even for the answer."""
 
     def start(self, worker: Worker) -> State:
-        s = State(graph=self.undirected_graph(worker.size), x=own_copy(worker))
+        s = State(graph=undirected_graph(self.topology, worker.size), x=own_copy(worker))
 
         def average(request: Request) -> None:
             assert request.x is not None
@@ -107,6 +107,9 @@ class ADPSGD(Gossip):
         if at is None:
             with worker.neighbours.lock:
                 worker.state.show(worker)
+
+    def settle(self, worker: Worker) -> None:
+        worker.state.round = worker.neighbours.round
 
     def finish(self, worker: Worker) -> None:
         worker.state.x = own_copy(worker)

@@ -27,7 +27,6 @@ achieve the best error-runtime trade-off in local-update SGD", MLSys 2019 (chang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
@@ -36,13 +35,12 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.local_sgd import LocalSGD
-from quorate.strategies.parts.local_steps import Every, LocalSteps
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, Period, mean_of_all, take_mean
 
 
 @dataclass(kw_only=True)
 class State(LocalSteps):
-    """What `local-sgd` keeps, and what H is found from."""
+    """The local steps, and what H is computed from."""
 
     before: Flat = kept("same")
     """Where all began."""
@@ -54,7 +52,7 @@ class State(LocalSteps):
 
 @register("adaptive-local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveLocalSGD(LocalSGD):
+class AdaptiveLocalSGD(LocalStepSettings):
     """The number of local steps follows how far the replicas drift apart."""
 
     sync_every: int = 4
@@ -79,15 +77,24 @@ class AdaptiveLocalSGD(LocalSGD):
     def start(self, worker: Worker) -> State:
         return State(before=worker.parameters, period=self.sync_every)
 
-    def period_of(self, worker: Worker) -> Every:
-        return Every(worker.state.period, "steps")
+    def step(self, worker: Worker) -> None:
+        state: State = worker.state
+        period = Period(state.period, "steps")
+        worker.update()
+        state.count(worker, period)
+        if state.is_due(worker, period):
+            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
 
-    def numbers(self, worker: Worker) -> Sequence[float]:
-        return (_square(worker.parameters - worker.state.before),)
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        state: State = worker.state
+        went = _square(worker.parameters - state.before)
+        x = worker.replica.read(moments=self.momentum == "average", numbers=(went,))
+        return x, state.weight(Period(state.period, "steps"))
 
     def apply(self, worker: Worker, one: Mean) -> None:
         state: State = worker.state
-        super().apply(worker, one)
+        take_mean(worker, one.mean, self.momentum)
+        state.restart()
         reached = worker.replica.parameters_of(one.mean)
         (went,) = worker.replica.numbers_of(one.mean)
         if went > 0:

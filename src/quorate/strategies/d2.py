@@ -37,7 +37,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, own_copy, undirected_graph
 
 
 @dataclass(kw_only=True)
@@ -54,11 +54,11 @@ class State(OnGraph):
 
 @register("d2")
 @dataclass(frozen=True, kw_only=True)
-class D2(Gossip):
+class D2(GossipSettings):
     """As d-psgd, with a correction for data that differ between workers."""
 
     def start(self, worker: Worker) -> State:
-        graph = self.undirected_graph(worker.size)
+        graph = undirected_graph(self.topology, worker.size)
         if graph.cycle(worker.size) > 1:
             raise ConfigurationError(f'd2 needs neighbours that stay the same, and those of "{self.topology}" change')
         return State(graph=graph)
@@ -77,6 +77,13 @@ class D2(Gossip):
         given = worker.neighbours.blank().copy_(v)
         if s.before is not None:
             given.add_(x).add_(s.before, -1.0)
-        found = self.begin(worker, s.graph, given).wait()
+        found = begin_exchange(worker, given).wait()
         worker.parameters = s.shown = (mixed(found, worker.rank) + given) / 2  # by (I + W) / 2
         s.before = v
+
+    def settle(self, worker: Worker) -> None:
+        worker.state.round = worker.neighbours.round
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is None:
+            worker.neighbours.round = worker.state.round

@@ -31,14 +31,15 @@ study for decentralized parallel stochastic gradient descent", NIPS 2017, Algori
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from quorate.core.neighbours import UnderWay, mixed
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import OnGraph, own_copy
-from quorate.strategies.parts.gossip_momenta import GossipWithMomenta
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, own_copy, undirected_graph
+from quorate.strategies.parts.gossip_momenta import begin_momenta, forget_after_cycle
 
 
 @dataclass(kw_only=True)
@@ -54,14 +55,19 @@ class State(OnGraph):
 
 @register("d-psgd")
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(GossipWithMomenta):
+class DPSGD(GossipSettings):
     """Every step, parameters are averaged with those of the neighbours on an undirected graph."""
 
+    momentum: Literal["keep", "average", "reset"] = "keep"
+    """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the
+    parameters, or begins anew after every cycle of a graph that changes."""
     overlap: bool = True
     """Whether parameters travel while the gradient is computed, as published; else only afterwards."""
 
     def start(self, worker: Worker) -> State:
-        return State(graph=self.prepare(worker, self.undirected_graph(worker.size)))
+        graph = undirected_graph(self.topology, worker.size)
+        begin_momenta(worker, graph, self.topology, self.momentum)
+        return State(graph=graph)
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
@@ -71,9 +77,10 @@ class DPSGD(GossipWithMomenta):
         assert s.given is not None and s.mixed is not None
         if self.momentum == "average":
             x = worker.parameters
-            self.put(worker, s.mixed)
+            worker.replica.write(s.mixed, moments=True)
             worker.parameters = x
-        self.forget(worker, s.graph)
+        if self.momentum == "reset":
+            forget_after_cycle(worker)
         worker.update()  # of the gradient at x_i, and weight decay there
         worker.replica.shift(s.mixed.add_(s.given, -1.0))  # from x_i to sum_j W_ij x_j
         s.given = s.mixed = None
@@ -83,7 +90,7 @@ class DPSGD(GossipWithMomenta):
     def _give(self, worker: Worker) -> None:
         s: State = worker.state
         s.given = own_copy(worker)
-        s.under_way = self.begin(worker, s.graph, s.given)
+        s.under_way = begin_exchange(worker, s.given)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         s, x = worker.state, worker.parameters
@@ -95,3 +102,10 @@ class DPSGD(GossipWithMomenta):
         s: State = worker.state
         if s.under_way is not None:
             s.mixed, s.under_way = mixed(s.under_way.wait(), worker.rank), None
+
+    def settle(self, worker: Worker) -> None:
+        worker.state.round = worker.neighbours.round
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is None:
+            worker.neighbours.round = worker.state.round

@@ -40,24 +40,33 @@ optimization", ICLR 2021, with bias correction."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.local_steps import every
-from quorate.strategies.parts.outer_steps import OuterSteps
-from quorate.strategies.streaming import Streaming
+from quorate.strategies.parts.fragments import among, check_fragments
+from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
+from quorate.strategies.parts.outer_steps import OuterOptimizer, OuterState, check_outer, merged, outer_state
+from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 
 
 @register("diloco")
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(Streaming):
+class DiLoCo(LocalStepSettings):
     """Hundreds of local steps, then one step of an outer optimizer on how far they went."""
 
     sync_every: int | str = 500
     """H: as of `local-sgd`; of each fragment."""
     after: int | Literal["decay"] = 0
     """Synchronous steps before the first local one."""
+    fragments: int = 1
+    """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
+    overlap: int = 0
+    """Local steps that are made while a mean is under way."""
+    merge: float = 0.5
+    """What the own parameters count beside the outer step's, where steps were made meanwhile."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """The outer optimizer."""
     outer_rate: float = 0.7
@@ -71,26 +80,60 @@ class DiLoCo(Streaming):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.outer_rate > 0 or not 0 <= self.outer_momentum < 1:
-            found = f"outer_rate={self.outer_rate}, outer_momentum={self.outer_momentum}"
-            raise ConfigurationError(f"{found}: the rate is above 0, and the momentum from 0 to below 1")
-        if self.fragments < 1 or self.overlap < 0 or not 0 <= self.merge < 1:
-            found = f"fragments={self.fragments}, overlap={self.overlap}, merge={self.merge}"
-            raise ConfigurationError(f"{found}: fragments is from 1 on, overlap from 0 on, and merge from 0 to below 1")
-        period = every(self.sync_every)
-        if period.unit == "steps" and (period.count % self.fragments or self.overlap >= period.count / self.fragments):
-            found = f"sync_every={self.sync_every}, fragments={self.fragments}, overlap={self.overlap}"
-            raise ConfigurationError(f"{found}: sync_every is a multiple of fragments, and overlap below their ratio")
+        check_after(self.after)
+        check_outer(self.outer_rate, self.outer_momentum)
+        check_fragments(self.sync_every, self.fragments, self.overlap, self.merge)
 
     @property
-    def outer_steps(self) -> OuterSteps:
-        options: dict[str, Any] = {"lr": self.outer_rate, "eps": 1e-3}
-        if self.outer == "sgd":
-            is_nesterov = self.nesterov and self.outer_momentum > 0
-            options = {"lr": self.outer_rate, "momentum": self.outer_momentum, "nesterov": is_nesterov}
-        elif self.outer == "adam":
-            options["betas"] = (self.outer_momentum, 0.99)
-        is_on_cpu = self.outer_device == "cpu"
-        return OuterSteps(
-            kind=self.outer, options=options, is_on_cpu=is_on_cpu, momentum=self.momentum, merge=self.merge
-        )
+    def lets_join(self) -> bool:
+        return self.overlap == 0
+
+    def start(self, worker: Worker) -> OuterState:
+        outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device)
+        return outer_state(worker.parameters, self.fragments, outer, is_local=begins_local(worker, self.after))
+
+    def backward(self, worker: Worker) -> None:
+        worker.state.agree_on_gradient(worker)
+
+    def step(self, worker: Worker) -> None:
+        state: OuterState = worker.state
+        worker.update()  # the step of the inner optimizer
+        if state.is_local:
+            state.count_step(worker, self.period)
+            if state.is_due(worker, self.period / self.fragments):
+                state.begin_mean(worker, *self.contribution(worker))
+        elif state.is_over(worker, self.after):
+            self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
+        state.take_means(worker, self.outer_step, age=self.overlap)
+
+    def outer_step(self, worker: Worker, number: int, mean: Flat) -> None:
+        state, fragment = worker.state, worker.state.fragments[number]
+        if worker.replica.numbers_of(mean)[0]:  # 0 where no worker has made a step since the fragment's last mean
+            own, x = worker.parameters, among(state.before, fragment)
+            take_mean(worker, mean, self.momentum, only=fragment)
+            way = x - among(state.outer.place(worker.replica.parameters_of(mean, only=fragment)), fragment)
+            state.outer.step(worker, x, way, state.memory[number])  # `way` is the outer gradient
+            worker.parameters = merged(own, x, fragment, self.merge if state.since[number] else 0.0)
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        state: OuterState = worker.state
+        if not state.is_local:
+            return worker.replica.read(moments=self.momentum == "average"), 0.0
+        state.take_means(worker, self.outer_step)  # in the same order on all workers, also on one that steps no more
+        fragment, weight = state.next_fragment(self.period)  # a late worker counts by the steps it has made
+        return worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment), weight
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        if worker.state.is_local:
+            self.outer_step(worker, worker.state.given, one.mean)
+        else:  # after the last synchronous step
+            take_mean(worker, one.mean, self.momentum)
+            worker.state.begin_outer_steps(worker, worker.replica.parameters_of(one.mean))
+
+    def settle(self, worker: Worker) -> None:
+        if worker.state.is_local and (self.fragments > 1 or self.overlap):
+            for _ in range(self.fragments):
+                self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)

@@ -35,7 +35,7 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.common_point import CommonPoint
-from quorate.strategies.parts.local_steps import every
+from quorate.strategies.parts.local_steps import period_from
 
 
 @register("eager-averaging")
@@ -63,7 +63,7 @@ class EagerAveraging(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        every(self.sync_every)
+        period_from(self.sync_every)
 
     def start(self, worker: Worker) -> CommonPoint:
         bounds: dict[str, Any] = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
@@ -71,9 +71,9 @@ class EagerAveraging(Strategy):
         return CommonPoint(common=worker.parameters, begun=worker.parameters, pending=[])
 
     def step(self, worker: Worker) -> None:
-        point, period = worker.state, every(self.sync_every)
+        point, period = worker.state, period_from(self.sync_every)
         worker.update()
-        point.count(worker, period, worker.weight)
+        point.count(worker, period)
         if point.is_due(worker, period):
             way, weight = point.hand_in(worker.parameters)
             worker.rounds.contribute(way, weight=weight).wait()

@@ -42,21 +42,22 @@ from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.local_sgd import LocalSGD
-from quorate.strategies.parts.turns import Turns, mean_of
+from quorate.strategies.parts.gossip import own_copy
+from quorate.strategies.parts.group_models import GroupModels, mean_of
+from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
 from quorate.topology.butterfly import Butterfly, group_size_near_root
 
 
 @dataclass(kw_only=True)
-class State(Turns):
-    """What this worker gives to its groups, and which these are."""
+class State(GroupModels):
+    """The models that this worker gives to its groups, and the groups."""
 
     groups: Topology = kept("drop")
 
 
 @register("group-averaging")
 @dataclass(frozen=True, kw_only=True)
-class GroupAveraging(LocalSGD):
+class GroupAveraging(LocalStepSettings):
     """Every step a mean of models inside a changing group that nobody waits for, and now and then one of all."""
 
     sync_every: int | str = 10
@@ -71,46 +72,50 @@ class GroupAveraging(LocalSGD):
 
     def start(self, worker: Worker) -> State:
         size = group_size_near_root(worker.size) if self.group_size == "root" else self.group_size
-        state = State(groups=Butterfly(group_size=size), newest=_copy(worker))
+        state = State(groups=Butterfly(group_size=size), newest=own_copy(worker))
         worker.neighbours.serve("model", lambda request: self._answer(worker, state, request))
         return state
 
     def _answer(self, worker: Worker, state: State, request: Request) -> None:
         with worker.neighbours.lock:
             if request.header["means"] > state.means:
-                state.early.append(request)
+                state.held_requests.append(request)
                 return
-            model = state.asks(request.header["turn"], has_ended=worker.has_ended)
+            model = state.model_for(request.header["turn"], has_ended=worker.has_ended)
         request.reply(model)
 
     def step(self, worker: Worker) -> None:
-        super().step(worker)
-        if worker.state.steps:  # no mean of all has just been made
-            self._agree_in_group(worker)
+        state: State = worker.state
+        worker.update()
+        state.count(worker, self.period)
+        if state.is_due(worker, self.period):
+            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
+        else:
+            worker.parameters = self._mean_of_group(worker)
 
-    def _agree_in_group(self, worker: Worker) -> None:
+    def _mean_of_group(self, worker: Worker) -> Flat:
         state, near, turn = worker.state, worker.neighbours, int(worker.state.steps)
-        mine = _copy(worker)
+        mine = own_copy(worker)
         edges = state.groups.out_edges(worker.rank, near.ranks[-1] + 1, state.means + turn)[1:]
         others = [edge.peer for edge in edges if edge.peer in near.ranks]
         with near.lock:
-            instead = state.come(turn, mine, len(others))
+            taken = state.arrive(turn, mine, len(others))
         asked = {peer: near.ask(peer, "model", turn=turn, means=state.means) for peer in others}
         models = {peer: model for peer, work in asked.items() if (model := work.wait()[0]) is not None}
-        models[worker.rank] = mine if instead is None else instead
-        worker.parameters = mean_of([models[rank] for rank in sorted(models)] + ([] if instead is None else [mine]))
+        models[worker.rank] = mine if taken is None else taken
+        return mean_of([models[rank] for rank in sorted(models)] + ([] if taken is None else [mine]))
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        super().apply(worker, one)
+        take_mean(worker, one.mean, self.momentum)
+        worker.state.restart()
         with worker.neighbours.lock:
-            early = worker.state.all_agreed(_copy(worker))
-        for request in early:
+            requests = worker.state.begin_anew(own_copy(worker))
+        for request in requests:
             self._answer(worker, worker.state, request)
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         with worker.neighbours.lock:
-            worker.state.newest = _copy(worker)
-
-
-def _copy(worker: Worker) -> Flat:
-    return worker.neighbours.blank().copy_(worker.parameters)
+            worker.state.newest = own_copy(worker)

@@ -38,14 +38,15 @@ from quorate.core.means import Mean
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.topology import Edge
+from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.local_sgd import LocalSGD
-from quorate.strategies.parts.local_steps import Every, LocalSteps, every
+from quorate.strategies.parts.gossip import own_copy
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, Period, mean_of_all, take_mean
 
 
 @dataclass(kw_only=True)
 class State(LocalSteps):
-    """What was done since the last mean of all, and the means of the group since then."""
+    """The local steps since the last mean of all, and the group with its means since then."""
 
     group: tuple[int, ...] = kept("drop")
     """Ranks, this worker's own among them; some may not have joined yet."""
@@ -54,7 +55,7 @@ class State(LocalSteps):
 
 @register("hierarchical-local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class HierarchicalLocalSGD(LocalSGD):
+class HierarchicalLocalSGD(LocalStepSettings):
     """Means inside groups of near workers every `sync_every` steps, of all workers less often."""
 
     across_every: int = 4
@@ -70,13 +71,10 @@ class HierarchicalLocalSGD(LocalSGD):
             found = f"across_every={self.across_every}, group_size={self.group_size}"
             raise ConfigurationError(f'{found}: both are numbers from 1 on, and group_size may be "host"')
 
-    def period_of(self, worker: Worker) -> Every:
-        """From one mean of all to the next."""
-        return self._after(self.across_every)
-
-    def _after(self, means: float) -> Every:
-        one = every(self.sync_every)
-        return Every(one.count * means, one.unit)
+    @property
+    def period_of_all(self) -> Period:
+        """H H_b, from one mean of all workers to the next."""
+        return self.period * self.across_every
 
     def start(self, worker: Worker) -> State:
         worker.neighbours.open()
@@ -89,27 +87,32 @@ class HierarchicalLocalSGD(LocalSGD):
     def step(self, worker: Worker) -> None:
         state: State = worker.state
         worker.update()
-        state.count(worker, self.period_of(worker), worker.weight)
-        if not state.is_due(worker, self._after(state.meetings + 1)):
+        state.count(worker, self.period_of_all)
+        if not state.is_due(worker, self.period * (state.meetings + 1)):
             return
         if state.meetings + 1 < self.across_every:
             state.meetings += 1
-            self._agree_in_group(worker)
+            worker.parameters = self._mean_of_group(worker)
         else:
-            self.meet(worker)
+            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
 
-    def _agree_in_group(self, worker: Worker) -> None:
+    def _mean_of_group(self, worker: Worker) -> Flat:
         state: State = worker.state
         edges = [Edge(peer, 1.0) for peer in state.group if peer in worker.neighbours.ranks]
-        mine = worker.neighbours.blank().copy_(worker.parameters)
-        under_way = worker.neighbours.exchange(mine, edges, edges, scalars=(state.weight(self.period_of(worker)),))
+        under_way = worker.neighbours.exchange(
+            own_copy(worker), edges, edges, scalars=(state.weight(self.period_of_all),)
+        )
         found = [given for _, given in sorted(under_way.wait().items())]
         total = sum(given.scalars[0] for given in found)
         mean = found[0].x * (found[0].scalars[0] / total)
         for given in found[1:]:
             mean.add_(given.x, given.scalars[0] / total)
-        worker.parameters = mean
+        return mean
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period_of_all)
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        super().apply(worker, one)
+        take_mean(worker, one.mean, self.momentum)
+        worker.state.restart()
         worker.state.meetings = 0

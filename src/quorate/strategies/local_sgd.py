@@ -32,68 +32,35 @@ done are those of federated averaging (McMahan et al., AISTATS 2017).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from quorate.core.means import Mean
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.local_steps import Every, LocalSteps, every
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, mean_of_all, take_mean
 
 
 @register("local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class LocalSGD(Strategy):
+class LocalSGD(LocalStepSettings):
     """Workers step by themselves, and their parameters are averaged every `sync_every` steps."""
 
     replicas = "meet"
-
-    sync_every: int | str = 8
-    """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
-    momentum: Literal["keep", "average", "reset"] = "keep"
-    """What becomes of what the optimizer keeps, at a mean: each worker's own stays, it is averaged, or begins anew."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
-
-    on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        every(self.sync_every)
-
-    def period_of(self, worker: Worker) -> Every:
-        """H, as it is now."""
-        return every(self.sync_every)
 
     def start(self, worker: Worker) -> LocalSteps:
         return LocalSteps()
 
     def step(self, worker: Worker) -> None:
-        local: LocalSteps = worker.state
+        state: LocalSteps = worker.state
         worker.update()  # line 4
-        local.count(worker, self.period_of(worker), worker.weight)
-        if local.is_due(worker, self.period_of(worker)):  # line 5
-            self.meet(worker)
-
-    def meet(self, worker: Worker) -> None:
-        """It is time for a mean."""
-        mine, weight = self.contribution(worker)
-        self.apply(worker, Mean(mean=worker.means.of(mine, weight=weight).wait()))  # line 6
+        state.count(worker, self.period)
+        if state.is_due(worker, self.period):  # line 5
+            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))  # line 6
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
-        mine = worker.replica.read(moments=self.momentum == "average", numbers=self.numbers(worker))
-        return mine, worker.state.weight(self.period_of(worker))
+        return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        worker.measure_distance(one.mean)
-        worker.replica.write(one.mean, moments=self.momentum == "average")
-        if self.momentum == "reset":
-            worker.replica.forget_moments()
+        take_mean(worker, one.mean, self.momentum)
         worker.state.restart()
-
-    def numbers(self, worker: Worker) -> Sequence[float]:
-        """What is averaged besides; equally many on all workers."""
-        return ()

@@ -35,8 +35,9 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import Gossip, OnGraph, check_patience, own_copy
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, check_patience, own_copy
 from quorate.strategies.parts.push_sum import PushSum
+from quorate.topology.reading import topology_of
 
 
 @dataclass(kw_only=True)
@@ -48,7 +49,7 @@ class State(PushSum, OnGraph):
 
 @register("osgp")
 @dataclass(frozen=True, kw_only=True)
-class OSGP(Gossip):
+class OSGP(GossipSettings):
     """Push-sum that takes in shares when they are there, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
@@ -65,13 +66,13 @@ class OSGP(Gossip):
         check_patience(self.patience)
 
     def start(self, worker: Worker) -> State:
-        return State(graph=self.graph(worker.size), x=own_copy(worker))
+        return State(graph=topology_of(self.topology, worker.size), x=own_copy(worker))
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         s.take_edits(worker.replica)
         worker.update(at=s.x)
-        newest = self.begin(worker, s.graph, s.x, s.u)
+        newest = begin_exchange(worker, s.x, s.u)
         s.under_way.append(newest)
         assert newest.own is not None
         came = self._came(worker, at_most=self.bound)
@@ -96,11 +97,11 @@ class OSGP(Gossip):
     def settle(self, worker: Worker) -> None:
         came = self._came(worker, at_most=0)
         worker.state.keep([*came, *worker.neighbours.late()], worker.neighbours.blank())
-        super().settle(worker)
+        worker.state.round = worker.neighbours.round
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        super().restored(worker, at)
         if at is None:
+            worker.neighbours.round = worker.state.round
             worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:

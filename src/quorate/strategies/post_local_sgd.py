@@ -28,27 +28,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.local_sgd import LocalSGD
-from quorate.strategies.parts.local_steps import LocalSteps
-
-
-@dataclass
-class State(LocalSteps):
-    """What `local-sgd` keeps, and which phase it is."""
-
-    is_local: bool = kept("same", default=False)
-    highest_rate: float = kept("same", default=0.0)
+from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
+from quorate.strategies.parts.synchronous_phase import SynchronousPhase, begins_local, check_after
 
 
 @register("post-local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class PostLocalSGD(LocalSGD):
+class PostLocalSGD(LocalStepSettings):
     """Synchronous until the learning rate first falls, local steps from then on."""
 
     sync_every: int | str = 16
@@ -58,37 +48,33 @@ class PostLocalSGD(LocalSGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.after, int) and self.after < 0:
-            raise ConfigurationError(f'after is {self.after}; it is a number of steps from 0 on, or "decay"')
+        check_after(self.after)
 
-    def start(self, worker: Worker) -> State:
-        worker.means.step_alone(self.after == 0)
-        if self.after == 1:
-            worker.means.vote()
-        return State(is_local=self.after == 0)
+    def start(self, worker: Worker) -> SynchronousPhase:
+        return SynchronousPhase(is_local=begins_local(worker, self.after))
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.means.step_alone(worker.state.is_local)
 
     def backward(self, worker: Worker) -> None:
-        if not worker.state.is_local:
-            worker.gradient = worker.means.of_gradient().wait()
+        worker.state.agree_on_gradient(worker)
 
     def step(self, worker: Worker) -> None:
-        state: State = worker.state
-        if state.is_local:
-            super().step(worker)
-            return
+        state: SynchronousPhase = worker.state
         worker.update()
-        rate = max(worker.replica.learning_rates)
-        state.highest_rate = max(state.highest_rate, rate)
-        if rate < state.highest_rate if self.after == "decay" else worker.step >= self.after - 1:
-            worker.means.vote()  # some may be further than others: all turn in the same exchange
-        if worker.means.has_voted:
-            mine, _ = self.contribution(worker)
-            self.apply(worker, Mean(mean=worker.means.of(mine).wait()))
+        if not state.is_local:
+            if state.is_over(worker, self.after):
+                x, _ = self.contribution(worker)
+                self.apply(worker, mean_of_all(worker, x, 1.0))
+            return
+        state.count(worker, self.period)
+        if state.is_due(worker, self.period):
+            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        super().apply(worker, one)
-        worker.state.is_local = True
-        worker.means.step_alone(True)
+        take_mean(worker, one.mean, self.momentum)
+        worker.state.restart()
+        worker.state.turn_local(worker)

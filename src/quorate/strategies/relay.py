@@ -34,7 +34,7 @@ from quorate.core.strategy import Worker
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import Gossip, OnGraph, own_copy
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, own_copy, undirected_graph
 from quorate.topology.living import among
 
 
@@ -50,14 +50,14 @@ class State(OnGraph):
 
 @register("relay")
 @dataclass(frozen=True, kw_only=True)
-class Relay(Gossip):
+class Relay(GossipSettings):
     """On a tree, sums of all workers' parameters are relayed from neighbour to neighbour."""
 
     topology: str = "binary-tree"
     """As of `d-psgd`; a tree: path, binary-tree, star, or a file with one."""
 
     def start(self, worker: Worker) -> State:
-        graph, size = self.undirected_graph(worker.size), worker.size
+        graph, size = undirected_graph(self.topology, worker.size), worker.size
         edges = sum(len(graph.out_edges(rank, size, 0)) - 1 for rank in range(size)) // 2
         if edges != size - 1 or graph.cycle(size) > 1:
             raise ConfigurationError(
@@ -91,9 +91,13 @@ class Relay(Gossip):
             total.add_(s.sums[peer])
         worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
 
+    def settle(self, worker: Worker) -> None:
+        worker.state.round = worker.neighbours.round
+
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        super().restored(worker, at)
-        if at is not None:
+        if at is None:
+            worker.neighbours.round = worker.state.round
+        else:
             worker.state.sums, worker.state.counts = {}, {}  # of what the parameters were before
 
     def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:

@@ -30,14 +30,16 @@ Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from quorate.core.neighbours import Given
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import OnGraph, check_patience
-from quorate.strategies.parts.gossip_momenta import GossipWithMomenta
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, check_patience
+from quorate.strategies.parts.gossip_momenta import begin_momenta, forget_after_cycle, numerators, take_shares
 from quorate.strategies.parts.push_sum import PushSum
+from quorate.topology.reading import topology_of
 
 
 @dataclass(kw_only=True)
@@ -47,11 +49,14 @@ class State(PushSum, OnGraph):
 
 @register("sgp")
 @dataclass(frozen=True, kw_only=True)
-class SGP(GossipWithMomenta):
+class SGP(GossipSettings):
     """Push-sum: shares of the parameters go along one-way edges, and a weight with them."""
 
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""
+    momentum: Literal["keep", "average", "reset"] = "keep"
+    """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the
+    parameters, or begins anew after every cycle of a graph that changes."""
     patience: float | None = None
     """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
 
@@ -60,17 +65,20 @@ class SGP(GossipWithMomenta):
         check_patience(self.patience)
 
     def start(self, worker: Worker) -> State:
-        return State(graph=self.prepare(worker, self.graph(worker.size)), x=worker.parameters.bare())
+        graph = topology_of(self.topology, worker.size)
+        begin_momenta(worker, graph, self.topology, self.momentum)
+        return State(graph=graph, x=worker.parameters.bare())
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         self.drain(worker)
         worker.update(at=s.x)  # lines 2 and 3: the gradient at z, the update on x
-        given = self.shares(worker, s.x, s.u)
-        found = self.begin(worker, s.graph, given, s.u).within(self.patience)  # line 4
+        given = numerators(worker, s.x, s.u)
+        found = begin_exchange(worker, given, s.u).within(self.patience)  # line 4
         late = [] if self.patience is None else worker.neighbours.late()
-        s.x, s.u = self.sums(worker, [*found.values(), *late])  # lines 5 to 7
-        self.forget(worker, s.graph)
+        s.x, s.u = take_shares(worker, [*found.values(), *late])  # lines 5 to 7
+        if self.momentum == "reset":
+            forget_after_cycle(worker)
 
     def drain(self, worker: Worker) -> None:
         worker.state.take_edits(worker.replica)
@@ -80,13 +88,13 @@ class SGP(GossipWithMomenta):
 
     def settle(self, worker: Worker) -> None:
         s: State = worker.state
-        own = Given(self.shares(worker, s.x, s.u), 1.0, (s.u,), -1)
-        s.x, s.u = self.sums(worker, [own, *worker.neighbours.late()])
-        super().settle(worker)
+        own = Given(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
+        s.x, s.u = take_shares(worker, [own, *worker.neighbours.late()])
+        s.round = worker.neighbours.round
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        super().restored(worker, at)
         if at is None:
+            worker.neighbours.round = worker.state.round
             worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:

@@ -39,13 +39,12 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.local_sgd import LocalSGD
-from quorate.strategies.parts.local_steps import LocalSteps
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, mean_of_all, take_mean
 
 
 @dataclass(kw_only=True)
 class State(LocalSteps):
-    """What `local-sgd` keeps, and the slow momentum."""
+    """The local steps, and the slow momentum."""
 
     before: Flat = kept("same")
     """x."""
@@ -60,7 +59,7 @@ class State(LocalSteps):
 
 @register("slowmo")
 @dataclass(frozen=True, kw_only=True)
-class SlowMo(LocalSGD):
+class SlowMo(LocalStepSettings):
     """Local steps, and a slow momentum over the means that they come to."""
 
     sync_every: int | str = 3
@@ -86,19 +85,25 @@ class SlowMo(LocalSGD):
     def step(self, worker: Worker) -> None:
         state: State = worker.state
         state.rates = _added(state.rates, worker.replica.learning_rates)
-        super().step(worker)
+        worker.update()
+        state.count(worker, self.period)
+        if state.is_due(worker, self.period):
+            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is not None:
             worker.state.before = at
 
-    def numbers(self, worker: Worker) -> Sequence[float]:
-        steps = max(1.0, worker.state.steps)
-        return [rate / steps for rate in worker.state.rates]
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        state: State = worker.state
+        rates = [rate / max(1.0, state.steps) for rate in state.rates]
+        x = worker.replica.read(moments=self.momentum == "average", numbers=rates)
+        return x, state.weight(self.period)
 
     def apply(self, worker: Worker, one: Mean) -> None:
         state: State = worker.state
-        super().apply(worker, one)
+        take_mean(worker, one.mean, self.momentum)
+        state.restart()
         state.rates = [0.0] * len(state.rates)
         state.agreed_rates = _added(state.agreed_rates, worker.replica.numbers_of(one.mean))
         state.means += 1

@@ -113,7 +113,7 @@ def followed(world: World, steps: int, **settings: Any) -> list[Tensor]:
         (-model(torch.eye(world.size)[world.rank])).sum().backward()
         optimizer.step()
         seen.append(flat(model))
-    kept = len(optimizer.__dict__["_quorate_worker"].state.given)
+    kept = len(optimizer.__dict__["_quorate_worker"].state.models)
     assert kept <= 1 or steps != 6  # where nobody is behind, models are let go of
     optimizer.finish()
     return seen

@@ -17,7 +17,7 @@ from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
 from quorate.replica.outer_optimizer import updater
-from quorate.strategies.parts.local_steps import every
+from quorate.strategies.parts.local_steps import period_from
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.local_trainings import (
@@ -207,12 +207,12 @@ def test_who_has_done_more_counts_more() -> None:
 
 
 def test_a_period_is_a_number_of_steps_of_examples_or_a_time() -> None:
-    assert (every(8).count, every(8).unit) == (8, "steps")
-    assert (every("4096 examples").count, every("1 example").unit) == (4096, "examples")
-    assert (every("500ms").count, every("30s").unit) == (0.5, "seconds")
+    assert (period_from(8).count, period_from(8).unit) == (8, "steps")
+    assert (period_from("4096 examples").count, period_from("1 example").unit) == (4096, "examples")
+    assert (period_from("500ms").count, period_from("30s").unit) == (0.5, "seconds")
     for wrong in (0, -1, True, "0s", "often", "0 examples", "8"):
         with pytest.raises(ConfigurationError, match="sync_every is"):
-            every(wrong)
+            period_from(wrong)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "adagrad"])

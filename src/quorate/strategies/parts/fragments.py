@@ -1,18 +1,16 @@
-"""A model's parameters in fragments that are averaged in turn: which tensors they hold, and whose turn it is; pure."""
+"""A model's parameters in fragments that are averaged in turn: which tensors they hold; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
-from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, Part
+from quorate.strategies.parts.local_steps import period_from
 
 Fragment = tuple[int, ...]
-"""The segments in it."""
+"""The numbers of the segments in it."""
 
 
 def fragments_of(layout: Layout, count: int) -> tuple[Fragment, ...]:
@@ -42,36 +40,12 @@ def among(x: Flat, segments: Sequence[int]) -> Flat:
     return Flat([views[i].reshape(-1) for i in segments], Layout(own, parts, 0))
 
 
-class UnderWay(NamedTuple):
-    """A mean of one fragment that is being formed."""
-
-    number: int
-    """Of the fragment."""
-    step: int
-    """In which it began."""
-    mean: Work[Flat]
-
-
-@dataclass(kw_only=True)
-class Fragments:
-    """Whose turn it is, and what each worker has done since the last mean of each fragment."""
-
-    fragments: tuple[Fragment, ...] = kept("drop")
-    turn: int = kept("same", default=0)
-    """The fragment that is averaged next; means are in the same order on all workers."""
-    given: int = kept("drop", default=0)
-    """The fragment that was given last."""
-    since: list[float] = kept("average", is_adapted=True)
-    """Steps, or examples, by fragment."""
-    under_way: list[UnderWay] = kept("drop", default_factory=list)
-    """The oldest first."""
-
-    def gone(self, amount: float) -> None:
-        """A step was made."""
-        self.since = [done + amount for done in self.since]
-
-    def turn_over(self) -> int:
-        """The fragment whose turn it is; the next one is the next one's."""
-        self.given = self.turn
-        self.turn = (self.turn + 1) % len(self.fragments)
-        return self.given
+def check_fragments(sync_every: int | str, fragments: int, overlap: int, merge: float) -> None:
+    """Raise `ConfigurationError` for settings of fragments that do not go together."""
+    if fragments < 1 or overlap < 0 or not 0 <= merge < 1:
+        found = f"fragments={fragments}, overlap={overlap}, merge={merge}"
+        raise ConfigurationError(f"{found}: fragments is from 1 on, overlap from 0 on, and merge from 0 to below 1")
+    period = period_from(sync_every)
+    if period.unit == "steps" and (period.count % fragments or overlap >= period.count / fragments):
+        found = f"sync_every={sync_every}, fragments={fragments}, overlap={overlap}"
+        raise ConfigurationError(f"{found}: sync_every is a multiple of fragments, and overlap below their ratio")

@@ -1,4 +1,4 @@
-"""What strategies of gossip have in common: a graph of neighbours, replicas that differ, and a mean at the end."""
+"""Gossip: its settings, the graph of neighbours, and exchanges along its edges."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ from quorate.topology.living import among
 from quorate.topology.reading import topology_of
 
 
-@dataclass(kw_only=True)
-class OnGraph:
-    """What every strategy of gossip keeps."""
-
-    graph: Topology = kept("drop")
-    round: int = kept("same", default=-1)
-    """The newest exchange, when all have rested."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Gossip(Strategy):
-    """Workers agree with their neighbours only; each keeps a replica, and an optimizer, of its own."""
+class GossipSettings(Strategy):
+    """The settings that strategies of gossip have in common; their hooks are their own."""
 
     replicas = "differ"
     meets: ClassVar[Literal["neighbours", "asks"]] = "neighbours"
@@ -39,36 +30,36 @@ class Gossip(Strategy):
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""
 
-    def graph(self, size: int) -> Topology:
-        """The topology, checked for so many workers."""
-        return topology_of(self.topology, size)
 
-    def undirected_graph(self, size: int) -> Topology:
-        """The same. Raises `ConfigurationError` for one whose edges lead one way."""
-        found = self.graph(size)
-        if found.directed:
-            raise ConfigurationError(
-                f'edges of the topology "{self.topology}" lead one way, and this strategy needs them to lead both '
-                "ways; sgp and osgp do not"
-            )
-        return found
+@dataclass(kw_only=True)
+class OnGraph:
+    """The graph, and the number of the newest exchange on it; the state of a strategy of gossip, or a part of it."""
 
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
+    graph: Topology = kept("drop")
+    round: int = kept("same", default=-1)
+    """The newest exchange when all workers rested last: `settle` keeps it, and `restored` goes on from it."""
 
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
 
-    def begin(self, worker: Worker, graph: Topology, x: Flat | Callable[[int], Flat], *scalars: float) -> UnderWay:
-        """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
-        near = worker.neighbours
-        number = near.round + 1
-        laid = among(graph, worker.size, near.members())
-        to = laid.out_edges(worker.rank, worker.size, number)
-        source = laid.in_edges(worker.rank, worker.size, number)
-        given = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
-        return near.exchange(given, to, source, scalars=scalars)
+def undirected_graph(topology: str, size: int) -> Topology:
+    """The topology for so many workers. Raises `ConfigurationError` where its edges lead one way."""
+    found = topology_of(topology, size)
+    if found.directed:
+        raise ConfigurationError(
+            f'edges of the topology "{topology}" lead one way, and this strategy needs them to lead both ways; sgp and '
+            "osgp do not"
+        )
+    return found
+
+
+def begin_exchange(worker: Worker, x: Flat | Callable[[int], Flat], *scalars: float) -> UnderWay:
+    """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
+    near = worker.neighbours
+    number = near.round + 1
+    laid = among(worker.state.graph, worker.size, near.members())
+    to = laid.out_edges(worker.rank, worker.size, number)
+    source = laid.in_edges(worker.rank, worker.size, number)
+    given = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
+    return near.exchange(given, to, source, scalars=scalars)
 
 
 def own_copy(worker: Worker) -> Flat:

@@ -1,46 +1,55 @@
-"""When workers that step by themselves come together: every so many steps, examples, or seconds.
+"""Local steps: their settings, the period from one mean of all to the next, and how a replica goes on from a mean.
 
-Nobody tells anybody that it is time. Each worker counts since the last mean, which ended for all at the same moment:
-its own steps, its own examples, or the seconds that have passed for it. So with seconds nobody waits at a mean for
-longer than one step of the slowest, however unequal the workers are, and each counts there by what it has done.
+Workers do not tell each other that a mean is due. Each counts since the last mean, which ended for all at the same
+moment: its own steps, its own examples, or the seconds that have passed for it. With seconds nobody waits at a mean for
+longer than one step of the slowest worker, however unequal the workers are, and each counts by the steps it has made.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.quantities import seconds_from
 from quorate.core.resize import kept
+from quorate.core.strategy import Strategy, Worker
+from quorate.core.vectors import Flat
 
 _EXAMPLES = re.compile(r"\s*([0-9]+)\s*examples?\s*")
 
 
 @dataclass(frozen=True)
-class Every:
-    """So many of one unit."""
+class Period:
+    """A number of steps, of examples, or of seconds."""
 
     count: float
     unit: Literal["steps", "examples", "seconds"]
 
+    def __mul__(self, factor: float) -> Period:
+        return Period(self.count * factor, self.unit)
 
-def every(setting: int | str, name: str = "sync_every") -> Every:
-    """As a user writes it: a number of steps, `"4096 examples"`, or a duration such as `"30s"`.
+    def __truediv__(self, divisor: float) -> Period:
+        return Period(self.count / divisor, self.unit)
 
-    Raises `ConfigurationError` for what is none of these, or not above 0.
+
+def period_from(setting: int | str, name: str = "sync_every") -> Period:
+    """The period that a user writes as a number of steps, `"4096 examples"`, or a duration such as `"30s"`.
+
+    Raises `ConfigurationError` for anything else, and for a period that is not above 0.
     """
     if isinstance(setting, int) and not isinstance(setting, bool):
-        found = Every(setting, "steps")
+        found = Period(setting, "steps")
     elif isinstance(setting, str) and (examples := _EXAMPLES.fullmatch(setting)) is not None:
-        found = Every(int(examples[1]), "examples")
+        found = Period(int(examples[1]), "examples")
     elif isinstance(setting, str) and setting.strip()[-1:] == "s":
-        found = Every(seconds_from(setting, name), "seconds")
+        found = Period(seconds_from(setting, name), "seconds")
     else:
-        found = Every(math.nan, "steps")
+        found = Period(math.nan, "steps")
     if not found.count > 0:
         raise ConfigurationError(
             f'{name} is {setting!r}; it is a number of steps from 1 on, "4096 examples", or a duration such as "30s"'
@@ -48,58 +57,82 @@ def every(setting: int | str, name: str = "sync_every") -> Every:
     return found
 
 
-class Stepping(Protocol):
-    """What of a worker is counted."""
+@dataclass(frozen=True, kw_only=True)
+class LocalStepSettings(Strategy):
+    """The settings that strategies of local steps have in common; their hooks are their own."""
+
+    replicas = "meet"
+
+    sync_every: int | str = 8
+    """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
+    momentum: Literal["keep", "average", "reset"] = "keep"
+    """What becomes of what the optimizer keeps, at a mean: each worker's own stays, it is averaged, or begins anew."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    on_death: Literal["stop", "continue"] = "continue"
+    """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        period_from(self.sync_every)
 
     @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def examples(self) -> int:
-        """Of the step that is being made."""
-        ...
-
-    @property
-    def step_began(self) -> float:
-        """When it began, by the clock."""
-        ...
+    def period(self) -> Period:
+        """H."""
+        return period_from(self.sync_every)
 
 
 @dataclass
 class LocalSteps:
-    """What a worker has done since the last mean; the state of a strategy of local steps, or a part of it."""
+    """The steps of one worker since the last mean; the state of a strategy of local steps, or a part of it."""
 
     steps: float = kept("average", default=0)
     done: float = kept("average", default=0.0)
-    """What these steps count, all together."""
+    """The sum of the weights of these steps."""
     examples: float = kept("average", default=0)
     began: float | None = kept("drop", default=None)
     """When the first step after the last mean began."""
 
-    def count(self, worker: Stepping, period: Every, weight: float = 1.0) -> None:
-        """A step was made, which counts `weight`."""
+    def count(self, worker: Worker, period: Period) -> None:
+        """Count the step that the worker has just made."""
         self.steps += 1
-        self.done += weight
+        self.done += worker.weight
         if period.unit == "examples":
             self.examples += worker.examples
         if self.began is None:
             self.began = worker.step_began
 
-    def is_due(self, worker: Stepping, period: Every) -> bool:
-        """Whether this worker is to come to the next mean."""
+    def is_due(self, worker: Worker, period: Period) -> bool:
+        """Whether the next mean is due for this worker."""
         if period.unit == "seconds":
             return self.began is not None and worker.clock.now() - self.began >= period.count
         return (self.steps if period.unit == "steps" else self.examples) >= period.count
 
-    def weight(self, period: Every) -> float:
-        """What this worker's replica counts in the next mean: 1 after a whole number of steps, else what it has done.
+    def weight(self, period: Period) -> float:
+        """The weight of this replica in the next mean: 1 after a whole number of steps, else the steps or examples.
 
-        0 where it has made no step since the last one.
+        0 where the worker has made no step since the last mean.
         """
         if period.unit == "steps":
             return self.done / period.count
         return self.examples if period.unit == "examples" else self.done
 
     def restart(self) -> None:
-        """A mean is over."""
+        """Count from 0, as after a mean."""
         self.steps, self.done, self.examples, self.began = 0, 0.0, 0, None
+
+
+def mean_of_all(worker: Worker, x: Flat, weight: float) -> Mean:
+    """The weighted mean of what all workers give; blocks until all have come."""
+    return Mean(mean=worker.means.of(x, weight=weight).wait())
+
+
+def take_mean(worker: Worker, mean: Flat, momentum: str, *, only: Sequence[int] | None = None) -> None:
+    """Write a mean of replicas (with `only`, of these tensors) into the model, and record how far the model was away.
+
+    `momentum` says what becomes of the optimizer's state: "average" writes the mean of it, "reset" forgets it.
+    """
+    worker.measure_distance(mean, only=only)
+    worker.replica.write(mean, moments=momentum == "average", only=only)
+    if momentum == "reset":
+        worker.replica.forget_moments(only=only)

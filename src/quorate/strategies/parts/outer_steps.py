@@ -1,103 +1,142 @@
-"""Outer steps of local-step methods: the mean of one fragment comes in, and where all go on from goes out."""
+"""Outer steps: the optimizer that takes the way of all workers for a gradient, and what it remembers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
 
+from quorate.core.contracts import Work
+from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.fragments import Fragments, UnderWay, among
+from quorate.strategies.parts.fragments import Fragment, among, fragments_of
+from quorate.strategies.parts.local_steps import Period
+from quorate.strategies.parts.synchronous_phase import SynchronousPhase
 
 
-@dataclass(kw_only=True)
-class Outer(Fragments):
-    """What the outer optimizers keep, equal on all workers."""
-
-    before: Flat | None = kept("same")
-    """Where all began, or where the newest outer steps led; None where there was none yet."""
-    memory: list[dict[str, Any]] = kept("same", is_adapted=True)
-    """Of the outer optimizer of each fragment."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OuterSteps:
-    """How they are made."""
+@dataclass(frozen=True)
+class OuterOptimizer:
+    """An optimizer of points that all workers have in common."""
 
     kind: str
     """A name of `train.outer.KINDS`."""
-    options: Mapping[str, Any]
-    """As torch's optimizer has them."""
-    is_on_cpu: bool
-    """Whether `before` and memories lie in the host's memory, instead of beside the model."""
-    momentum: Literal["keep", "average", "reset"]
-    """What becomes of what the user's optimizer keeps, at a mean."""
-    merge: float
-    """What the own parameters count, where steps were made since they were given."""
+    rate: float
+    momentum: float
+    is_nesterov: bool
+    device: str
+    """Where points lie: "own" is beside the model, "cpu" in the host's memory."""
 
     def place(self, x: Flat) -> Flat:
-        """`x` where `before` lies."""
-        return x.map(torch.Tensor.cpu) if self.is_on_cpu else x
+        """`x` where points lie."""
+        return x.map(torch.Tensor.cpu) if self.device == "cpu" else x
 
-    def resume(self, state: Outer, at: Flat | None) -> None:
-        """`state` is what a checkpoint has kept; of another number of fragments, the outer optimizers begin anew.
+    def step(self, worker: Worker, point: Flat, gradient: Flat, memory: dict[str, Any]) -> None:
+        """Move `point`, in place, by one step along `gradient`."""
+        options: dict[str, Any] = {"lr": self.rate, "eps": 1e-3}
+        if self.kind == "sgd":
+            is_nesterov = self.is_nesterov and self.momentum > 0
+            options = {"lr": self.rate, "momentum": self.momentum, "nesterov": is_nesterov}
+        elif self.kind == "adam":
+            options["betas"] = (self.momentum, 0.99)
+        worker.updater(point, memory, kind=self.kind, **options)(gradient)
 
-        `at` is where all are, if steps are local: they begin there where `state` does not know it.
+
+class UnderWay(NamedTuple):
+    """A mean of one fragment that is being formed."""
+
+    number: int
+    """The number of the fragment."""
+    step: int
+    """The step in which the mean began."""
+    mean: Work[Flat]
+
+
+@dataclass(kw_only=True)
+class OuterState(SynchronousPhase):
+    """The local steps of one worker, its fragments, and the outer optimizers, which are equal on all workers."""
+
+    fragments: tuple[Fragment, ...] = kept("drop")
+    turn: int = kept("same", default=0)
+    """The number of the fragment that is averaged next; means are in the same order on all workers."""
+    given: int = kept("drop", default=0)
+    """The number of the fragment that was given last."""
+    since: list[float] = kept("average", is_adapted=True)
+    """Steps, or examples, since the last mean of each fragment."""
+    under_way: list[UnderWay] = kept("drop", default_factory=list)
+    """The oldest first."""
+    outer: OuterOptimizer = kept("drop")
+    before: Flat | None = kept("same")
+    """Where all workers began, or where the newest outer steps led; None before the first local step."""
+    memory: list[dict[str, Any]] = kept("same", is_adapted=True)
+    """The state of the outer optimizer of each fragment."""
+
+    def count_step(self, worker: Worker, period: Period) -> None:
+        """Count the step that the worker has just made, for every fragment as well."""
+        self.count(worker, period)
+        amount = worker.examples if period.unit == "examples" else worker.weight
+        self.since = [done + amount for done in self.since]
+
+    def next_fragment(self, period: Period) -> tuple[Fragment, float]:
+        """Give the next fragment, and count steps from 0; returns it and its weight, 1 after a whole period."""
+        self.restart()
+        self.given, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
+        weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
+        return self.fragments[self.given], weight
+
+    def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
+        """Begin the mean of the fragment that was given last, without waiting for it."""
+        self.under_way.append(UnderWay(self.given, worker.step, worker.means.of(x, weight=weight)))
+
+    def take_means(self, worker: Worker, take: Callable[[Worker, int, Flat], None], *, age: int = 0) -> None:
+        """Wait for the means that began `age` steps ago or earlier, and `take(worker, number, mean)` each of them."""
+        while self.under_way and worker.step - self.under_way[0].step >= age:
+            number, _, mean = self.under_way.pop(0)
+            take(worker, number, mean.wait())
+
+    def begin_outer_steps(self, worker: Worker, at: Flat) -> None:
+        """Make local steps from the next one on, and outer steps from `at`, where all workers are."""
+        self.turn_local(worker)
+        self.before = self.outer.place(at)
+
+    def restore(self, worker: Worker, at: Flat | None) -> None:
+        """Go on from the consensus `at`; with None, from what a checkpoint has kept.
+
+        After a checkpoint with another number of fragments the outer optimizers begin anew.
         """
-        count, before = len(state.fragments), at if state.before is None else state.before
-        if before is not None:
-            state.before = self.place(before)
-        if not len(state.memory) == len(state.since) == count:
-            state.memory, state.since, state.turn = [{} for _ in range(count)], [0.0] * count, 0
+        if at is None:
+            worker.means.step_alone(self.is_local)
+            at = worker.parameters if self.is_local and self.before is None else self.before
+            count = len(self.fragments)
+            if not len(self.memory) == len(self.since) == count:
+                self.memory, self.since, self.turn = [{} for _ in range(count)], [0.0] * count, 0
+        self.before = None if at is None else self.outer.place(at)
 
-    def vector(self, worker: Worker, number: int, state: Outer) -> Flat:
-        """What this worker gives to the mean of a fragment; behind it a 1, which is 0 in a mean that nobody gave to."""
-        fragment = state.fragments[number]
-        return worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment)
 
-    def give(self, worker: Worker, state: Outer, period: float) -> tuple[Flat, float]:
-        """What this worker gives to the mean of the fragment whose turn it is, and its weight: 1 for a whole period.
+def outer_state(x: Flat, count: int, outer: OuterOptimizer, *, is_local: bool) -> OuterState:
+    """The state at the start, of parameters `x` in `count` fragments; outer steps begin there if steps are local."""
+    return OuterState(
+        is_local=is_local,
+        fragments=fragments_of(x.layout, count),
+        since=[0.0] * count,
+        outer=outer,
+        before=outer.place(x) if is_local else None,
+        memory=[{} for _ in range(count)],
+    )
 
-        Means are taken in one after the other: those under way come first, on every worker, also on one that does not
-        step any more.
-        """
-        self.take_in(worker, state)
-        number = state.turn_over()
-        mine = self.vector(worker, number, state)
-        weight, state.since[number] = state.since[number] / period, 0.0
-        return mine, weight
 
-    def begin(self, worker: Worker, vector: Flat, weight: float, state: Outer) -> None:
-        """Let the mean of the fragment that was given last be under way."""
-        mean = worker.means.of(vector, weight=weight)
-        state.under_way.append(UnderWay(state.given, worker.step, mean))
+def check_outer(rate: float, momentum: float) -> None:
+    """Raise `ConfigurationError` for a rate or a momentum that no outer optimizer can have."""
+    if not rate > 0 or not 0 <= momentum < 1:
+        found = f"outer_rate={rate}, outer_momentum={momentum}"
+        raise ConfigurationError(f"{found}: the rate is above 0, and the momentum from 0 to below 1")
 
-    def take_in(self, worker: Worker, state: Outer, *, age: int = 0) -> None:
-        """Wait for the means that began `age` steps ago or earlier, and take them in."""
-        while state.under_way and worker.step - state.under_way[0].step >= age:
-            number, _, mean = state.under_way.pop(0)
-            self.take(worker, number, mean.wait(), state)
 
-    def take(self, worker: Worker, number: int, mean: Flat, state: Outer) -> None:
-        """One outer step of a fragment on the way to its `mean`; the model goes on from there."""
-        fragment, replica, before = state.fragments[number], worker.replica, state.before
-        assert before is not None
-        if not replica.numbers_of(mean)[0]:
-            return  # nobody had made a step
-        mine = worker.parameters
-        worker.measure_distance(mean, only=fragment)
-        replica.write(mean, moments=self.momentum == "average", only=fragment)
-        if self.momentum == "reset":
-            replica.forget_moments(only=fragment)
-        reached = among(self.place(replica.parameters_of(mean, only=fragment)), fragment)
-        point = among(before, fragment)
-        worker.updater(point, state.memory[number], kind=self.kind, **self.options)(point - reached)
-        share = self.merge if state.since[number] else 0.0
-        for own, common in zip(among(mine, fragment).parts, point.parts, strict=True):
-            merged = own * share + common.to(own.device) * (1 - share) if share else common
-            own.copy_(merged)
-        worker.parameters = mine
+def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:
+    """`own`, in which a fragment counts `share`, and `common` the rest; `common` may be on another device."""
+    for mine, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
+        mine.copy_(mine * share + theirs.to(mine.device) * (1 - share) if share else theirs)
+    return own
