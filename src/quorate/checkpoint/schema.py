@@ -32,17 +32,13 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_len
 
 
 @with_config(STRICT)
-class FileAbout(TypedDict):
-    """One file, as the manifest has it."""
-
+class _FileAbout(TypedDict):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     bytes: Count
 
 
 @with_config(STRICT)
-class OptimizerAbout(TypedDict):
-    """One optimizer, as the manifest has it."""
-
+class _OptimizerAbout(TypedDict):
     algorithm: str
     strategy: str | None
     settings: dict[str, Any]
@@ -58,9 +54,9 @@ class Manifest(TypedDict):
     step: Count
     workers: Workers
     ranks: NotRequired[list[Annotated[int, Field(ge=0, lt=MOST_WORKERS)]]]
-    optimizers: Annotated[dict[str, OptimizerAbout], Field(min_length=1)]
+    optimizers: Annotated[dict[str, _OptimizerAbout], Field(min_length=1)]
     round: NotRequired[Count | None]
-    files: dict[FileName, FileAbout]
+    files: dict[FileName, _FileAbout]
 
 
 @with_config(STRICT)
@@ -84,9 +80,7 @@ assert FLAT == "\x00flat"
 
 
 @with_config(STRICT)
-class EntryKept(TypedDict):
-    """One contribution that is pending."""
-
+class _EntryKept(TypedDict):
     version: Annotated[int, Field(ge=-1, le=2**53)]
     weight: Finite
     count: Count
@@ -94,9 +88,7 @@ class EntryKept(TypedDict):
 
 
 @with_config(STRICT)
-class LedgerKept(TypedDict):
-    """What became of a worker's contributions."""
-
+class _LedgerKept(TypedDict):
     produced: Finite
     taken: Finite
     dropped: Finite
@@ -121,8 +113,8 @@ class RoundsKept(TypedDict):
     best_options: list[dict[str, Any]] | None
     step: Count
     options: list[dict[str, Any]] | None
-    ledger: LedgerKept
-    entries: list[EntryKept]
+    ledger: _LedgerKept
+    entries: list[_EntryKept]
     settings: NotRequired[RoundsSettings]
     request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
     workers: NotRequired[Workers]

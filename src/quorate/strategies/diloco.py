@@ -104,9 +104,9 @@ class DiLoCo(LocalStepSettings):
                 state.begin_mean(worker, *self.contribution(worker))
         elif state.is_over(worker, self.after):
             self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
-        state.take_means(worker, self.outer_step, age=self.overlap)
+        state.take_means(worker, self._outer_step, age=self.overlap)
 
-    def outer_step(self, worker: Worker, number: int, mean: Flat) -> None:
+    def _outer_step(self, worker: Worker, number: int, mean: Flat) -> None:
         state, fragment = worker.state, worker.state.fragments[number]
         if worker.replica.numbers_of(mean)[0]:  # 0 where no worker has made a step since the fragment's last mean
             own, x = worker.parameters, among(state.before, fragment)
@@ -119,13 +119,13 @@ class DiLoCo(LocalStepSettings):
         state: OuterState = worker.state
         if not state.is_local:
             return worker.replica.read(moments=self.momentum == "average"), 0.0
-        state.take_means(worker, self.outer_step)  # in the same order on all workers, also on one that steps no more
+        state.take_means(worker, self._outer_step)  # in the same order on all workers, also on one that steps no more
         fragment, weight = state.next_fragment(self.period)  # a late worker counts by the steps it has made
         return worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment), weight
 
     def apply(self, worker: Worker, one: Mean) -> None:
         if worker.state.is_local:
-            self.outer_step(worker, worker.state.given, one.mean)
+            self._outer_step(worker, worker.state.given, one.mean)
         else:  # after the last synchronous step
             take_mean(worker, one.mean, self.momentum)
             worker.state.begin_outer_steps(worker, worker.replica.parameters_of(one.mean))
