@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from quorate.launch.warm import run_server
+from quorate.launch.warm.run_server import RunServer
 from tests.support.budgets import Budgets, Short
 
 SOURCES = Path(__file__).parents[1] / "src"
@@ -48,3 +51,21 @@ def times(pytestconfig: pytest.Config) -> int:
     """How many times as long a random search is to be as in `make test`."""
     found: int = pytestconfig.getoption("--times")
     return found
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts runs one after the other need not import torch first."""
+    from tests.support.programs import WARM  # imports torch
+
+    monkeypatch.setattr(run_server, "subprocess", WARM)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunServer]:
+    """Starts runs of workers that have imported torch; it has done so too."""
+    from tests.support.programs import WARM  # imports torch
+
+    with pytest.MonkeyPatch.context() as patch, RunServer() as found:
+        patch.setattr(run_server, "subprocess", WARM)
+        yield found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +134,6 @@ optimizer.finish()
 bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
 Path(sys.argv[1], f"end-{world.rank}").write_text(f"{ranks} {hashlib.sha256(bits).hexdigest()}")
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunServer]:
-    with RunServer() as found:
-        yield found
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")

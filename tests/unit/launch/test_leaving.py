@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ import quorate
 HERE = Path(__file__).parent
 (HERE / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunServer]:
-    with RunServer() as server:
-        yield server
 
 
 def _script(folder: Path, text: str) -> str:
