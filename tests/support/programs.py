@@ -152,7 +152,7 @@ class _Reader(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        if self._stream is not None:
+        if self._stream is not None and not self._stream.closed:
             with self._stream:
                 self.said = self._stream.read()
 
