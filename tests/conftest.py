@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,8 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
     seconds = config.getoption("--seconds")
     if seconds is not None:
         config.pluginmanager.register(Short(seconds))
+    gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets())
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # later collections need not look at torch and six thousand tests
+    gc.enable()
 
 
 @pytest.fixture
