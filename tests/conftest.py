@@ -54,6 +54,19 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`seeds(few, many, also)`: the argument `seed` is below `few`, in `make soak` below `many`, or one of `also`."""
+    for one in metafunc.definition.iter_markers("seeds"):
+        few, many = one.args
+        count = few if metafunc.config.getoption("--times") == 1 else many
+        metafunc.parametrize("seed", [*range(count), *one.kwargs.get("also", ())])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("seeds") or "times" in getattr(item, "fixturenames", ()):
+        item.add_marker("search")
+
+
 @pytest.fixture
 def times(pytestconfig: pytest.Config) -> int:
     """How many times as long a random search is to be as in `make test`."""

@@ -179,7 +179,7 @@ def planned(seed: int) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.seeds(4, 8)
 def test_they_join_at_any_time_while_others_die(seed: int) -> None:
     plan = planned(seed)
     check(plan, plan.run())
