@@ -25,14 +25,17 @@ LATE: dict[str, dict[str, Any]] = {
     "ad-psgd": {},
 }
 JOINED = [*IN_SUMS, "quorum"]
+IN_EACH_WAY = ["all-reduce", "local-sgd", "quorum", "d-psgd"]
+"""One that sums gradients, one that means parameters, one with rounds, one that gossips."""
 
 
 def plan_of(name: str, **about: Any) -> Plan:
     return Plan(size=3, strategy=name.partition("-overlap")[0], settings=LATE[name], **about)
 
 
-@pytest.mark.parametrize("share", ["dynamic", "static"])
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize(
+    ("name", "share"), [*((name, "dynamic") for name in LATE), *((name, "static") for name in IN_EACH_WAY)]
+)
 def test_a_layer_freezes(name: str, share: str) -> None:
     """With equal shares, nobody rests between two epochs, and some are further than others."""
     plan = plan_of(name, joins={}, freezes=1, evaluates=False, share=share)
