@@ -16,7 +16,7 @@ KILLS ?= 300
 CHECK_SECONDS ?= 40
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo test check docs soak clean
+.PHONY: venv demo test check docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -57,7 +57,11 @@ $(VENV)/.docs-installed: $(STAMP)
 
 soak: venv
 	@PYTHONPATH=src $(BIN)/python -m tests.soak --kills $(KILLS)
-	@$(BIN)/python -m pytest -q --times 12 --timeout 1200 tests/unit/cli/test_mutations.py
+	@$(MAKE) --no-print-directory searches
+
+# As long as they find nothing: the first failure ends them.
+searches: venv
+	@$(BIN)/python -m pytest -q -x -n 2 --dist loadfile --times 12 --timeout 1200 -m search
 
 clean:
 	rm -rf $(VENV) build dist docs/generated src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import importlib
 import multiprocessing.process
 import os
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -43,9 +45,11 @@ def live(
     is_leader: bool,
 ) -> NoReturn:
     """The whole life of a program, in a process of multiprocessing's, which it does not notice."""
+    become(streams)
     if is_leader:
         os.setsid()
-    become(streams)
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     if inside is not None:
         _enter(inside)
     os.chdir(folder)

@@ -133,6 +133,7 @@ def _as_popen(words: Sequence[str], **named: Any) -> Program:
     streams = {name: named[name] for name in ("stdin", "stdout", "stderr")}
     return Program(
         [word for word in words[1:] if word != "-P"],
+        cwd=named.get("cwd") or ".",
         env=named["env"],
         text=False,
         is_leader=named["start_new_session"],
@@ -140,8 +141,8 @@ def _as_popen(words: Sequence[str], **named: Any) -> Program:
     )
 
 
-WARM: Any = SimpleNamespace(PIPE=PIPE, TimeoutExpired=subprocess.TimeoutExpired, Popen=_as_popen)
-"""In place of the module `subprocess` in `quorate.launch.warm.run_server`: its server is forked as well."""
+WARM: Any = SimpleNamespace(PIPE=PIPE, DEVNULL=DEVNULL, TimeoutExpired=subprocess.TimeoutExpired, Popen=_as_popen)
+"""In place of the module `subprocess` in those that start python: `quorate.launch.warm.run_server`, the doctor."""
 
 
 class _Reader(threading.Thread):
