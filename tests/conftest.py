@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import settings
 
 from quorate.launch.warm import run_server
@@ -65,6 +67,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.get_closest_marker("seeds") or "times" in getattr(item, "fixturenames", ()):
         item.add_marker("search")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_line() -> Iterator[None]:
+    """Typer makes the command line anew whenever it is used, which takes longer than most tests of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture
