@@ -28,7 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH", ""))))
 
 # The same examples on every run, and no limit on how long a first one takes (it may import torch).
-settings.register_profile("quorate", deadline=None, derandomize=True, database=None)
+settings.register_profile("quorate", deadline=None, derandomize=True, database=None, max_examples=40)
+settings.register_profile("search", settings.get_profile("quorate"), max_examples=1000)
 settings.load_profile("quorate")
 
 
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     seconds = config.getoption("--seconds")
     if seconds is not None:
         config.pluginmanager.register(Short(seconds))
+    if config.getoption("--times") > 1:
+        settings.load_profile("search")
     gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets())
@@ -65,7 +68,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.get_closest_marker("seeds") or "times" in getattr(item, "fixturenames", ()):
+    is_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if is_hypothesis or item.get_closest_marker("seeds") or "times" in getattr(item, "fixturenames", ()):
         item.add_marker("search")
 
 

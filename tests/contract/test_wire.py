@@ -30,7 +30,7 @@ def test_virtual(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["all_reduce", "groups", "first_in_first_out"])
 def test_many_virtual_workers(name: str) -> None:
-    assert len(set(VirtualWorkers(64).run(CHECKS[name]))) == 1, "not the same on all ranks"
+    assert len(set(VirtualWorkers(32).run(CHECKS[name]))) == 1, "not the same on all ranks"
 
 
 def every_check(names: list[str], wire: Wire) -> list[bytes]:

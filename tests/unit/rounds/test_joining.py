@@ -197,7 +197,7 @@ IN_SUMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(1, 6)
 @pytest.mark.parametrize("strategy", IN_SUMS)
 def test_they_join_where_sums_are_formed(seed: int, strategy: str) -> None:
     plan = planned(seed)
