@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 KILLS ?= 300
 CHECK_SECONDS ?= 40
 STAMP := $(VENV)/.installed
+# Files go to two processes in the order of tests/support/budgets.py.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: venv demo test check docs soak searches clean
 .DEFAULT_GOAL := venv
@@ -39,13 +41,13 @@ demo: venv
 	  --workload-set limit=900 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest $(TWO)
 
 check: venv
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
+	$(BIN)/python -m pytest -q $(TWO) -m 'not slow' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
@@ -61,7 +63,7 @@ soak: venv
 
 # As long as they find nothing: the first failure ends them.
 searches: venv
-	@$(BIN)/python -m pytest -q -x -n 2 --dist loadfile --times 12 --timeout 1200 -m search
+	@$(BIN)/python -m pytest -q -x $(TWO) --times 12 --timeout 1200 -m search
 
 clean:
 	rm -rf $(VENV) build dist docs/generated src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

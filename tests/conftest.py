@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import RunServer
-from tests.support.budgets import Budgets, Short
+from tests.support.budgets import Budgets, Short, in_order
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -51,6 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    in_order(items)
 
 
 def pytest_collection_finish() -> None:

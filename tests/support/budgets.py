@@ -39,10 +39,19 @@ BUDGETS = {
 """Seconds on one quiet core, set-up included."""
 
 
+LONG = ("world", "soak", "unit/launch", "contract", "unit/cli", "unit/strategies", "unit/train", "unit/rounds")
+
+
 def room_of(path: str) -> str:
     """The room that a test file, given from the root, is about: `unit/train`, `world`."""
     parts = Path(path).parts[1:]
     return "/".join(parts[: 2 if parts[0] == "unit" else 1])
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Rooms with long tests first: what comes last is short, so that no worker is alone with a long file at the end."""
+    places = {room: place for place, room in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(room_of(item.nodeid), len(LONG)))
 
 
 def changed_rooms() -> set[str]:
@@ -64,6 +73,7 @@ class Short:
     def __init__(self, seconds: float) -> None:
         self._seconds, self._until = seconds, time.monotonic() + seconds
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         changed = changed_rooms()
 

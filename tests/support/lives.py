@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import fcntl
 import importlib
+import multiprocessing
 import multiprocessing.process
 import os
 import random
@@ -55,6 +56,7 @@ def live(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type] # its own children begin as ever
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
     tracker = resource_tracker._resource_tracker
     tracker._fd, tracker._pid = None, None  # type: ignore[attr-defined]

@@ -111,6 +111,6 @@ def test_relay_trains_and_replicas_end_equal() -> None:
 
 def test_under_ad_psgd_a_worker_that_computes_for_long_answers_meanwhile() -> None:
     settings = {"strategy": "ad-psgd", "topology": "star"}  # all ask rank 0, and rank 2, which sleeps, is asked by it
-    found = run_real_world(3, functools.partial(task, settings, [14, 14, 5], 1.5))
+    found = run_real_world(3, functools.partial(task, settings, [14, 14, 6], 1.5))
     assert_nothing_is_lost(found)
     assert max(told.longest_step for told in found[:2]) < 1.0
