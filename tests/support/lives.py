@@ -33,6 +33,8 @@ from quorate.launch.warm.script import live_as_main
 
 SPARE = 2
 """Workers that are forked beyond those of the start, for who joins later; further ones are started."""
+_ERRORS = "strict" if sys.__stdout__ is None else sys.__stdout__.errors
+"""What a program that is started in this locale does with what cannot be encoded."""
 _path: list[str] = []
 """`sys.path` as the program has found it."""
 
@@ -89,9 +91,9 @@ def become(streams: Sequence[int], kept: Sequence[int] = ()) -> None:
         if number > 2 and number not in kept:
             with suppress(OSError):  # the one that listed them
                 os.close(number)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process lives
+    sys.stdin = open(0, encoding="utf-8", errors=_ERRORS, closefd=False)  # noqa: SIM115 - open as long as the process lives
     for number, name in ((1, "stdout"), (2, "stderr")):
-        errors = "strict" if name == "stdout" else "backslashreplace"
+        errors = _ERRORS if name == "stdout" else "backslashreplace"
         stream = open(number, "w", encoding="utf-8", errors=errors, buffering=1, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
@@ -110,9 +112,8 @@ class RanksAhead(local.StartedRanks):
 
     def __init__(self, command: local.Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
         self._waiting: list[tuple[int, socket.socket]] = []
-        if threading.active_count() == 1:
-            die = death_with_parent()
-            assert die is not None
+        die = death_with_parent()
+        if die is not None and threading.active_count() == 1:
             signal.pthread_sigmask(signal.SIG_BLOCK, local.PASSED_ON)
             for _ in range(size + SPARE):
                 ours, theirs = socket.socketpair()
