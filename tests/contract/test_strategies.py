@@ -59,8 +59,7 @@ first_traced = cache(traced)
 
 @pytest.mark.parametrize("name", NAMES)
 class TestEveryStrategy:
-    @pytest.mark.parametrize("size", SIZES)
-    @pytest.mark.parametrize("uneven", [False, True])
+    @pytest.mark.parametrize(("uneven", "size"), [*((True, size) for size in SIZES), (False, 3)])
     def test_finish_leaves_equal_replicas(self, name: str, uneven: bool, size: int) -> None:
         ends = first_traced(name, uneven, size)[0]
         for end in ends:

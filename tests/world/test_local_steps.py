@@ -24,9 +24,7 @@ from tests.support.processes import run_real_world
 SIZE = 3
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("local-sgd", {"sync_every": 3, "momentum": "average"}),
-    ("post-local-sgd", {"sync_every": 3, "after": 5}),
     ("slowmo", {"sync_every": 2, "slow_every": 2}),
-    ("diloco", {"sync_every": 4, "outer_device": "cpu"}),
     ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
     ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
@@ -80,7 +78,6 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
         ("local-sgd", {"sync_every": "50ms"}),
         ("eager-averaging", {"sync_every": 2, "wait_for": 1}),
         ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
-        ("group-averaging", {"sync_every": 4}),
         ("hierarchical-local-sgd", {"sync_every": "20ms", "across_every": 3}),
     ],
 )

@@ -107,8 +107,11 @@ def test_replicas_end_equal_and_nothing_is_lost(strategy: str, settings: dict[st
         assert found[0].rounds == 30
 
 
-@pytest.mark.parametrize("stops", [0, 3], ids=["the one that leads", "another one"])
-@pytest.mark.parametrize("how", ["stopped", "in one long call"])
+@pytest.mark.parametrize(
+    ("stops", "how"),
+    [(0, "stopped"), (3, "in one long call")],
+    ids=["the one that leads is stopped", "another one is in one long call"],
+)
 def test_the_others_go_on_while_a_process_stands_still(stops: int, how: str) -> None:
     found = run_real_world(4, functools.partial(task, "quorum", {"wait_for": 2}, stops, 60, how=how))
     for told in found:

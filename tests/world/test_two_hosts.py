@@ -103,13 +103,14 @@ def test_without_the_token_nobody_is_let_in(hosts: tuple[int, int], tmp_path: Pa
 
 
 CUT = """
-    import sys, torch, quorate
+    import sys, time, torch, quorate
     world = quorate.join(timeout=float(sys.argv[1]), records=False)
     model = torch.nn.Linear(3, 3)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum")
     for step in range(1_000_000):
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
+        time.sleep(0.005)
         if step == 5:
             print("going", flush=True)
 """

@@ -19,7 +19,7 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import RATE, Told, assert_nothing_is_lost, run, speeds, train
 
-SIZES = [1, 2, 3, 5, 8]
+SIZES = [1, 2, 3, 5]
 CONSERVING = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2"]
 
 

@@ -108,15 +108,17 @@ def trained(
 
 @pytest.mark.parametrize("name", LATE)
 def test_it_stands_still_while_frozen_and_moves_again(name: str) -> None:
-    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}))
+    """And another layer comes."""
+    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}, adds=19))
     assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
+    assert bool(torch.isfinite(found[0][-1]).all())
     for seen in found:
         assert all(torch.equal(x, seen[7]) for x in seen[7:15])
         assert torch.equal(seen[14], found[0][14]), "what is frozen is equal on all workers"
         assert not torch.equal(seen[14], seen[23])
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", IN_EACH_WAY)
 def test_groups_may_come(name: str) -> None:
     found = VirtualWorld(3).run(lambda wire: trained(wire, name, {}, adds=9))
     assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
