@@ -2,11 +2,11 @@
 #
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
-#   make test         the whole test suite
+#   make test         the whole test suite: some five minutes on two cores
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
-#   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (some 20 minutes)
+#   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
 #   make clean        remove what the commands above have made, .venv too
 
 PYTHON ?= python3

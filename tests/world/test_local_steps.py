@@ -28,7 +28,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
     ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
-    ("eager-averaging", {"sync_every": 2, "wait_for": "all"}),
+    ("eager-averaging", {"sync_every": 2, "wait_for": "all", "grace": 5.0}),  # a loaded machine is no pause
 ]
 
 
