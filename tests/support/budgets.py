@@ -1,7 +1,8 @@
 """How long the tests of each room may take; and `--seconds`, for a check that has to be short.
 
-All of them together are to take less than 700. Add to a room's budget only after looking for what its tests could share, or do in the virtual world: all of it has to
-fit into `make test`. What takes more than ten seconds is marked `slow`; random searches of minutes go to `make soak`.
+Together they are to take less than 700 s. Add to a room's budget only after looking for what its tests could share, do
+in the virtual world, or start by `tests.support.programs`. What takes more than ten seconds is marked `slow`; random
+searches take `pytest.mark.seeds` or the fixture `times`, and go on in `make soak`.
 """
 
 from __future__ import annotations
