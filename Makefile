@@ -2,11 +2,11 @@
 #
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
-#   make test         the whole test suite
+#   make test         the whole test suite: some five minutes on two cores
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
-#   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (some 20 minutes)
+#   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
 #   make clean        remove what the commands above have made, .venv too
 
 PYTHON ?= python3
@@ -15,8 +15,10 @@ BIN := $(VENV)/bin
 KILLS ?= 300
 CHECK_SECONDS ?= 40
 STAMP := $(VENV)/.installed
+# Files go to two processes in the order of tests/support/budgets.py.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test check docs soak clean
+.PHONY: venv demo test check docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -39,13 +41,13 @@ demo: venv
 	  --workload-set limit=900 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest $(TWO)
 
 check: venv
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
+	$(BIN)/python -m pytest -q $(TWO) -m 'not slow' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
@@ -57,7 +59,11 @@ $(VENV)/.docs-installed: $(STAMP)
 
 soak: venv
 	@PYTHONPATH=src $(BIN)/python -m tests.soak --kills $(KILLS)
-	@$(BIN)/python -m pytest -q --times 12 --timeout 1200 tests/unit/cli/test_mutations.py
+	@$(MAKE) --no-print-directory searches
+
+# As long as they find nothing: the first failure ends them.
+searches: venv
+	@$(BIN)/python -m pytest -q -x $(TWO) --times 12 --timeout 1200 -m search
 
 clean:
 	rm -rf $(VENV) build dist docs/generated src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import settings
 
-from tests.support.budgets import Budgets, Short
+from quorate.launch.warm import run_server
+from quorate.launch.warm.run_server import RunServer
+from tests.support.budgets import Budgets, Short, in_order
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -22,7 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH", ""))))
 
 # The same examples on every run, and no limit on how long a first one takes (it may import torch).
-settings.register_profile("quorate", deadline=None, derandomize=True, database=None)
+settings.register_profile("quorate", deadline=None, derandomize=True, database=None, max_examples=40)
+settings.register_profile("search", settings.get_profile("quorate"), max_examples=1000)
 settings.load_profile("quorate")
 
 
@@ -39,8 +46,43 @@ def pytest_configure(config: pytest.Config) -> None:
     seconds = config.getoption("--seconds")
     if seconds is not None:
         config.pluginmanager.register(Short(seconds))
+    if config.getoption("--times") > 1:
+        settings.load_profile("search")
+    gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    in_order(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # later collections need not look at torch and six thousand tests
+    gc.enable()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`seeds(few, many, also)`: the argument `seed` is below `few`, in `make soak` below `many`, or one of `also`."""
+    for one in metafunc.definition.iter_markers("seeds"):
+        few, many = one.args
+        count = few if metafunc.config.getoption("--times") == 1 else many
+        metafunc.parametrize("seed", [*range(count), *one.kwargs.get("also", ())])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    is_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if is_hypothesis or item.get_closest_marker("seeds") or "times" in getattr(item, "fixturenames", ()):
+        item.add_marker("search")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_line() -> Iterator[None]:
+    """Typer makes the command line anew whenever it is used, which takes longer than most tests of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture
@@ -48,3 +90,21 @@ def times(pytestconfig: pytest.Config) -> int:
     """How many times as long a random search is to be as in `make test`."""
     found: int = pytestconfig.getoption("--times")
     return found
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts runs one after the other need not import torch first."""
+    from tests.support.programs import WARM  # imports torch
+
+    monkeypatch.setattr(run_server, "subprocess", WARM)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunServer]:
+    """Starts runs of workers that have imported torch; it has done so too."""
+    from tests.support.programs import WARM  # imports torch
+
+    with pytest.MonkeyPatch.context() as patch, RunServer() as found:
+        patch.setattr(run_server, "subprocess", WARM)
+        yield found

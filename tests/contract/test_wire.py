@@ -28,6 +28,11 @@ def test_virtual(name: str, size: int) -> None:
         assert len(set(VirtualWorkers(size, seed).run(CHECKS[name]))) == 1, "not the same on all ranks"
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "groups", "first_in_first_out"])
+def test_many_virtual_workers(name: str) -> None:
+    assert len(set(VirtualWorkers(32).run(CHECKS[name]))) == 1, "not the same on all ranks"
+
+
 def every_check(names: list[str], wire: Wire) -> list[bytes]:
     """All checks one after the other, since starting processes takes long; a failure says which it was in."""
     results = []
@@ -47,7 +52,7 @@ def test_real(size: int) -> None:
         assert len(set(results)) == 1, f"{name}: not the same on all ranks"
 
 
-def test_every_virtual_seed_keeps_the_contract() -> None:
-    for seed in range(2, 12):
+def test_every_virtual_seed_keeps_the_contract(times: int) -> None:
+    for seed in range(2, 2 + 3 * times):
         for name, check in CHECKS.items():
             assert len(set(VirtualWorkers(3, seed).run(check))) == 1, f"{name} with seed {seed}"

@@ -11,7 +11,7 @@ from quorate.wire.virtual import VirtualWorld
 
 T = TypeVar("T")
 
-VIRTUAL_SIZES = (1, 2, 3, 5, 16, 64)
+VIRTUAL_SIZES = (1, 2, 3, 5, 16)
 REAL_SIZES = (1, 2, 3, 5)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from tests.soak.kills import FAULTS, GOSSIP, Soak, Trial, own_place
 
@@ -17,7 +18,15 @@ pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has importe
 
 @pytest.fixture(scope="module")
 def soak() -> Iterator[Soak]:
-    with tempfile.TemporaryDirectory(prefix="qs-") as place, own_place(Path(place)), RunServer() as server:
+    from tests.support.programs import WARM  # imports torch
+
+    with (
+        tempfile.TemporaryDirectory(prefix="qs-") as place,
+        own_place(Path(place)),
+        pytest.MonkeyPatch.context() as patch,
+        RunServer() as server,
+    ):
+        patch.setattr(run_server, "subprocess", WARM)
         yield Soak(server, Path(place))
 
 
@@ -27,7 +36,7 @@ def test_whatever_happens_a_run_ends_as_it_should(soak: Soak, fault: str) -> Non
     assert soak.carry_out(Trial.drawn(seed, fault), fault.replace(" ", "-")) == []
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.seeds(5, 16)
 def test_the_others_go_on(soak: Soak, seed: int) -> None:
     fault = ("kill worker", "kill worker", "kill two workers", "kill stopped worker", "kill all but one")[seed % 5]
     trial = Trial.drawn(1000 + seed, fault)

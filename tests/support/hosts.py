@@ -21,8 +21,8 @@ def are_possible() -> bool:
 
 
 @contextmanager
-def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
-    """What to put before a command so that it runs on the first or on the second; the hosts go with the block."""
+def two_hosts() -> Iterator[tuple[int, int]]:
+    """For each of them a process that is on it; the hosts go with the block."""
     holders = [
         subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && echo up && exec cat"],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -31,7 +31,7 @@ def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
     try:
         for holder in holders:
             assert holder.stdout is not None and holder.stdout.readline() == b"up\n"
-        first, second = (["nsenter", "--net", "--uts", "--target", str(holder.pid), "--"] for holder in holders)
+        first, second = (words_on(holder.pid) for holder in holders)
         _run(
             *first, "ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", str(holders[1].pid)
         )
@@ -39,11 +39,16 @@ def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
             _run(*enter, "ip", "address", "add", f"{address}/24", "dev", "cable")
             for device in ("cable", "lo"):
                 _run(*enter, "ip", "link", "set", device, "up")
-        yield first, second
+        yield holders[0].pid, holders[1].pid
     finally:
         for holder in holders:
             holder.kill()
             holder.communicate()
+
+
+def words_on(host: int) -> list[str]:
+    """What to put before a command so that it runs on the host of this process."""
+    return ["nsenter", "--net", "--uts", "--target", str(host), "--"]
 
 
 def _run(*words: str) -> None:

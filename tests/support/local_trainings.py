@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.world import VirtualWorld
 
-SIZES = [1, 2, 3, 5, 8]
+SIZES = [1, 2, 3, 6]
 STEPS = 12
 RATE, MOMENTUM = 0.05, 0.9
 
@@ -106,11 +107,19 @@ def run(size: int, task: Callable[[World], Told], *, seed: int = 0, compute: flo
 
 
 def trained(size: int, strategy: str, **choice: Any) -> Tensor:
-    """The end of a training, which is the same on all workers."""
+    """The end of a training, which is the same on all workers; many laws are about the same ones."""
+    if any(callable(value) for value in choice.values()):
+        return _trained(size, strategy, **choice)
+    return _trained_before(size, strategy, **choice)
+
+
+def _trained(size: int, strategy: str, **choice: Any) -> Tensor:
     told = run(size, lambda world: train(world, strategy, **choice))
     assert all(torch.equal(one.end, told[0].end) for one in told)
     return told[0].end
 
+
+_trained_before = cache(_trained)
 
 Models = list[tuple[nn.Module, torch.optim.Optimizer]]
 

@@ -39,8 +39,9 @@ T = TypeVar("T")
 STACK_SECONDS = 1.0
 """How long hung processes are given to write their stacks."""
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "quorate.launch.worker.join", "pytest", "hypothesis"])
+forking = multiprocessing.get_context("forkserver")
+"""Its processes find all imported that `tests.support.preloaded` imports."""
+forking.set_forkserver_preload(["tests.support.preloaded", "tests.support.programs"])
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,9 @@ def _outcomes(
         processes, readers = [], []
         try:
             for rank in range(size):
-                ours, theirs = _context.Pipe(duplex=False)
+                ours, theirs = forking.Pipe(duplex=False)
                 own = {**_environment(rank, size, server.path), **(environment or {})}
-                process = _context.Process(target=_child, args=(task, rank, size, own, theirs, folder))
+                process = forking.Process(target=_child, args=(task, rank, size, own, theirs, folder))
                 process.start()
                 theirs.close()
                 processes.append(process)

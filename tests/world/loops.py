@@ -272,6 +272,9 @@ CASES: dict[str, Case] = {
     "everything fused": Case(lambda: Net(branch=True), fused_adamw, everything, unused=True),
 }
 
+UNFUSED = [name for name in CASES if "fused" not in name]
+"""Whether an optimizer is fused matters to its step alone, not to how workers agree: seen at two workers only."""
+
 
 def train(case: Case, world: World, *, ours: bool) -> list[Tensor]:
     """Run a case one of the two ways; returns the parameters at the end."""

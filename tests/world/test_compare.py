@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.launching import is_running, until
+from tests.support.programs import QUORATE, Program, quorate
 
 LIMIT = 60.0
-QUORATE = [sys.executable, "-m", "quorate.cli.main"]
 STAYS = """
 import os, sys, time
 from pathlib import Path
@@ -29,22 +27,16 @@ if (here / f"fail-{os.environ['QUORATE_SEED']}").exists() and rank == "1":
 """
 
 
-def _quorate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*QUORATE, *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-
-
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def begin(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """Starts a comparison of ddp and all-reduce, of which the second stays until there is a file `go`."""
-    begun: list[subprocess.Popen[str]] = []
+    begun: list[Program] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str) -> Program:
         (tmp_path / "train.py").write_text(STAYS)
         options = ["compare", "-n", "2", "--baseline", "ddp", "--seeds", "1", "--name", "x", *arguments]
         command = [*QUORATE, *options, "train.py", str(tmp_path)]
-        begun.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        begun.append(Program(command, cwd=tmp_path))
         return begun[-1]
 
     yield start
@@ -61,7 +53,7 @@ def _pids(tmp_path: Path) -> list[int]:
 
 def test_two_strategies_on_a_workload(tmp_path: Path) -> None:
     options = ["-n", "2", "--baseline", "ddp", "--epochs", "2", "--seeds", "1,2", "--name", "x", "--target", "0.5"]
-    done = _quorate(tmp_path, "compare", *options, "--json", "least-squares")
+    done = quorate(tmp_path, "compare", *options, "--json", "least-squares")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert [arm["name"] for arm in summary["arms"]] == ["ddp", "all-reduce"]
@@ -72,14 +64,14 @@ def test_two_strategies_on_a_workload(tmp_path: Path) -> None:
     made = tmp_path / "runs" / "x"
     assert {"compare.json", "summary.json", "summary.md", "report.html"} <= {path.name for path in made.iterdir()}
     (made / "report.html").unlink()
-    again = _quorate(tmp_path, "report", "x")
+    again = quorate(tmp_path, "report", "x")
     assert (again.returncode, again.stdout) == (0, "runs/x/report.html\n")
     assert (made / "report.html").is_file()
 
 
 def test_a_virtual_comparison_with_a_search_for_learning_rates(tmp_path: Path) -> None:
     options = ["--virtual", "3", "--epochs", "6", "--seeds", "1", "--name", "x", "--imbalance", "rank:2:20ms"]
-    done = _quorate(tmp_path, "compare", *options, "--tune-lr", "0.5,1", "least-squares")
+    done = quorate(tmp_path, "compare", *options, "--tune-lr", "0.5,1", "least-squares")
     assert done.returncode == 0, done.stderr
     assert "all-reduce reaches squared_error" in done.stdout
     assert "report: runs/x/report.html" in done.stdout
@@ -94,7 +86,7 @@ def test_runs_that_fail_are_told_and_the_page_is_there(tmp_path: Path) -> None:
     for name in ("go", "fail-1"):
         (tmp_path / name).touch()
     options = ["-n", "2", "--baseline", "ddp", "--seeds", "0,1", "--name", "x"]
-    done = _quorate(tmp_path, "compare", *options, "train.py", str(tmp_path))
+    done = quorate(tmp_path, "compare", *options, "train.py", str(tmp_path))
     assert done.returncode == 1
     assert "all-reduce, seed 1: failed with status 1: rank 1 (host " in done.stderr
     assert "  | ValueError: of the script" in done.stderr
@@ -105,11 +97,11 @@ def test_runs_that_fail_are_told_and_the_page_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 def test_an_interrupted_comparison_can_be_gone_on_with(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]], signum: signal.Signals
+    tmp_path: Path, begin: Callable[..., Program], signum: signal.Signals
 ) -> None:
     comparing = begin()
     pids = _pids(tmp_path)
-    other = _quorate(tmp_path, "compare", "--continue", "x")
+    other = quorate(tmp_path, "compare", "--continue", "x")
     assert other.returncode == 2
     assert other.stderr.endswith("quorate: the comparison in runs/x is under way in another process\n")
     comparing.send_signal(signum)
@@ -123,15 +115,13 @@ def test_an_interrupted_comparison_can_be_gone_on_with(
     assert not (made / "all-reduce" / "seed-0" / "outcome.json").exists()
     if signum == signal.SIGINT:
         (tmp_path / "go").touch()
-        done = _quorate(tmp_path, "compare", "--continue", "runs/x")
+        done = quorate(tmp_path, "compare", "--continue", "runs/x")
         assert done.returncode == 0, done.stderr
         assert "[1/1] all-reduce, seed 0: " in done.stderr
         assert (made / "all-reduce" / "seed-0.interrupted-1" / "rank-0.log").is_file()
 
 
-def test_nobody_outlives_a_comparison_that_is_killed(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_nobody_outlives_a_comparison_that_is_killed(tmp_path: Path, begin: Callable[..., Program]) -> None:
     comparing = begin()
     pids = _pids(tmp_path)
     comparing.kill()
@@ -140,7 +130,7 @@ def test_nobody_outlives_a_comparison_that_is_killed(
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
-    done = _quorate(tmp_path, "compare", "-n", "2", "--name", "x", "least-squares")
+    done = quorate(tmp_path, "compare", "-n", "2", "--name", "x", "least-squares")
     assert done.returncode == 2
     assert done.stderr.startswith("quorate: cannot make the folder runs/x for the records of this run: ")
     assert done.stderr.count("\n") == 1
@@ -149,9 +139,9 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk here that is always full")
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     options = ["--virtual", "2", "--epochs", "1", "--seeds", "1", "--name", "x", "least-squares"]
-    assert _quorate(tmp_path, "compare", *options).returncode == 0
+    assert quorate(tmp_path, "compare", *options).returncode == 0
     (tmp_path / "runs" / "x" / "compare.json.new").symlink_to("/dev/full")
-    done = _quorate(tmp_path, "compare", "--continue", "x")
+    done = quorate(tmp_path, "compare", "--continue", "x")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "quorate: No space left on device (runs/x); "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,6 @@ for epoch in range(loader.epoch, 2):
         new.write_text(json.dumps({{"seen": seen, "position": loader.state_dict()}}))
         new.rename(folder / f"{{name}}-{{world.rank}}.json")
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunServer]:
-    with RunServer() as found:
-        yield found
 
 
 @pytest.mark.parametrize("share", ["static", "dynamic"])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.local.processes import Command, run_processes
 from quorate.launch.virtual.run import run_script
+from quorate.launch.warm.request import RunRequest
+from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from tests.architecture.tree import ROOT
 
 CHECK = """
@@ -47,8 +48,9 @@ def test_it_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert least <= float(found[1]) <= most
 
 
-def test_they_train_in_processes(tmp_path: Path) -> None:
-    """One after the other, in the same two processes: importing torch takes longer than all of them."""
+@pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
+def test_they_train_in_processes(tmp_path: Path, server: RunServer) -> None:
+    """One after the other, in the same two processes."""
     trained = sorted(set(CASES) - {"train"})
     script = tmp_path / "all.py"
     script.write_text(f"""
@@ -64,9 +66,9 @@ for name in {trained!r}:
             assert all(torch.equal(each, digests[0]) for each in digests)
             print("equal replicas in", name)
 """)
-    status = run_processes(Command(script=str(script)), 2, tmp_path)
+    ended = server.start(RunRequest(script=str(script), size=2, folder=tmp_path)).wait(100.0)
     told = (tmp_path / "rank-0.log").read_text()
-    assert status == 0, told
+    assert ended is not None and ended.status == 0, told
     assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan", "thawing"]), (
         "these have two"
     )

@@ -6,8 +6,6 @@ import functools
 import json
 import os
 import socket
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from quorate.core.contracts import Board
 from quorate.core.records import records_of, rows
 from quorate.launch.worker.world import World
 from tests.support.processes import run_real_board, run_real_world
+from tests.support.programs import QUORATE, run
 
 
 def with_a_group_of_ones_own(folder: str, board: Board, rank: int, size: int) -> tuple[bool, float, float]:
@@ -88,25 +87,24 @@ SCRIPT = """
 def test_one_script_runs_unchanged_however_it_is_started(how: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    quorate_run = [sys.executable, "-m", "quorate.cli.main", "run"]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     words = {
-        "alone": [sys.executable, str(script)],
-        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting, str(script)],
-        "run": [*quorate_run, "-n", "2", str(script)],
-        "virtual": [*quorate_run, "--virtual", "5", str(script)],
+        "alone": [str(script)],
+        "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting, str(script)],
+        "run": [*QUORATE, "run", "-n", "2", str(script)],
+        "virtual": [*QUORATE, "run", "--virtual", "5", str(script)],
     }[how]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    ended = run(words, cwd=tmp_path, timeout=100)
     assert ended.returncode == 0, ended.stderr
     size = {"alone": 1, "torchrun": 2, "run": 2, "virtual": 5}[how]
     assert f"end 0 {size} {(size - 1) / 2}" in ended.stdout
     assert "Traceback" not in ended.stderr
     kept = list((tmp_path / "runs").glob("*/run.json"))
     assert len(kept) == (how != "alone")
-    for run in kept:
-        assert json.loads(run.read_text())["workers"] == size
+    for about in kept:
+        assert json.loads(about.read_text())["workers"] == size
         for rank in range(size):
-            kinds = [row["kind"] for row in rows(records_of(run.parent, rank))]
+            kinds = [row["kind"] for row in rows(records_of(about.parent, rank))]
             assert kinds == ["start", "distribute", "step", "step", "step", "end"]
 
 
@@ -126,8 +124,7 @@ LEAVES = """
 def test_a_worker_that_leaves_with_a_status_ends_the_run(tmp_path: Path) -> None:
     script = tmp_path / "leaves.py"
     script.write_text(textwrap.dedent(LEAVES))
-    words = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "3", str(script)]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    ended = run([*QUORATE, "run", "-n", "3", str(script)], cwd=tmp_path)
     assert ended.returncode == 1
     assert "rank 1" in ended.stderr
     assert "exited with status 3" in ended.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,11 @@ from tests.support.processes import run_real_world
 SIZE = 3
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("local-sgd", {"sync_every": 3, "momentum": "average"}),
-    ("post-local-sgd", {"sync_every": 3, "after": 5}),
     ("slowmo", {"sync_every": 2, "slow_every": 2}),
-    ("diloco", {"sync_every": 4, "outer_device": "cpu"}),
     ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
     ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
-    ("eager-averaging", {"sync_every": 2, "wait_for": "all"}),
+    ("eager-averaging", {"sync_every": 2, "wait_for": "all", "grace": 5.0}),  # a loaded machine is no pause
 ]
 
 
@@ -81,7 +78,6 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
         ("local-sgd", {"sync_every": "50ms"}),
         ("eager-averaging", {"sync_every": 2, "wait_for": 1}),
         ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
-        ("group-averaging", {"sync_every": 4}),
         ("hierarchical-local-sgd", {"sync_every": "20ms", "across_every": 3}),
     ],
 )
@@ -135,12 +131,6 @@ optimizer.finish()
 bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
 Path(sys.argv[1], f"end-{world.rank}").write_text(f"{ranks} {hashlib.sha256(bits).hexdigest()}")
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunServer]:
-    with RunServer() as found:
-        yield found
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorate.core.records import ranks_in
+from tests.support.programs import QUORATE, Program, quorate
 
 SCRIPT = textwrap.dedent(
     """
@@ -48,14 +48,13 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def launched(folder: Path, wanted: int, *options: str, text: str = SCRIPT) -> subprocess.Popen[str]:
+def launched(folder: Path, wanted: int, *options: str, text: str = SCRIPT) -> Program:
     script = folder / "script.py"
     script.write_text(text.replace("WANTED", str(wanted)))
-    words = [sys.executable, "-m", "quorate.cli.main", "run", "--name", "here", *options, str(script)]
-    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Program([*QUORATE, "run", "--name", "here", *options, str(script)], cwd=folder)
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[list[str], str]:
+def ended(process: Program) -> tuple[list[str], str]:
     try:
         out, err = process.communicate(timeout=100)
     finally:
@@ -64,14 +63,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[list[str], str]:
     return out.splitlines(), err
 
 
-def joined(folder: Path, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+def joined(folder: Path, process: Program) -> subprocess.CompletedProcess[str]:
     """What `quorate join` does, as soon as the run can be joined."""
     door = folder / "runs" / "here" / "board.address"
     until = time.monotonic() + 60
     while not door.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
-    words = [sys.executable, "-m", "quorate.cli.main", "join", "here"]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
+    return quorate(folder, "join", "here", timeout=100)
 
 
 def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Path) -> None:
@@ -94,8 +92,7 @@ def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Pa
 def test_a_run_that_is_not_there_or_over_is_not_joined(tmp_path: Path, run: str) -> None:
     (tmp_path / "runs" / "here").mkdir(parents=True)
     (tmp_path / "runs" / "here" / "run.json").write_text("{}")
-    words = [sys.executable, "-m", "quorate.cli.main", "join", run]
-    asked = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    asked = quorate(tmp_path, "join", run)
     assert asked.returncode == 2
     assert asked.stderr.startswith("quorate: ") and asked.stderr.count("\n") == 1 and run in asked.stderr
 

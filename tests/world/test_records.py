@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +24,7 @@ from quorate.observe.step_times import timing
 from quorate.wire import current
 from quorate.wire.cost import all_reduce_bytes
 from tests.support.processes import run_real_world
+from tests.support.programs import quorate as quorate_command
 
 
 def net() -> torch.nn.Module:
@@ -88,8 +87,7 @@ quorate.log(**{f"drawn{i}": number for i, number in enumerate(drawn)})
 
 def test_a_seed_reaches_the_generators_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "draws.py").write_text(DRAWS)
-    command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", "--seed", "3", "--name", "a", "draws.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    quorate_command(tmp_path, "run", "-n", "2", "--seed", "3", "--name", "a", "draws.py").check_returncode()
     assert json.loads((tmp_path / "runs" / "a" / "run.json").read_text())["seed"] == 3
     for rank in range(2):
         drawn = mixed(3, rank)
@@ -118,8 +116,7 @@ quorate.log(accuracy=0.25 + world.rank, name="not a number")
 def test_tensorboard_gets_what_rank_0_logs_and_loses(tmp_path: Path) -> None:
     files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     (tmp_path / "events.py").write_text(EVENTS)
-    command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", "--name", "a", "events.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    quorate_command(tmp_path, "run", "-n", "2", "--name", "a", "events.py").check_returncode()
     (kept,) = (tmp_path / "runs" / "a").glob("events.out.tfevents*")
     found = files.EventAccumulator(str(kept)).Reload()
     assert set(found.Tags()["scalars"]) == {"loss", "accuracy"}

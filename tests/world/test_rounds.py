@@ -19,7 +19,7 @@ from quorate.launch.worker.world import World
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from tests.support.processes import run_real_world
-from tests.world.loops import CASES
+from tests.world.loops import CASES, UNFUSED
 from tests.world.test_matches_ddp import both_ways
 
 
@@ -107,8 +107,11 @@ def test_replicas_end_equal_and_nothing_is_lost(strategy: str, settings: dict[st
         assert found[0].rounds == 30
 
 
-@pytest.mark.parametrize("stops", [0, 3], ids=["the one that leads", "another one"])
-@pytest.mark.parametrize("how", ["stopped", "in one long call"])
+@pytest.mark.parametrize(
+    ("stops", "how"),
+    [(0, "stopped"), (3, "in one long call")],
+    ids=["the one that leads is stopped", "another one is in one long call"],
+)
 def test_the_others_go_on_while_a_process_stands_still(stops: int, how: str) -> None:
     found = run_real_world(4, functools.partial(task, "quorum", {"wait_for": 2}, stops, 60, how=how))
     for told in found:
@@ -132,7 +135,7 @@ def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tup
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_every_loop_trains_under_a_quorum_of_all_and_equals_ddp_where_gradients_are_left_alone() -> None:
-    found = run_real_world(2, functools.partial(loops_under_a_quorum_of_all, list(CASES)), timeout=110)[0]
+    found = run_real_world(2, functools.partial(loops_under_a_quorum_of_all, UNFUSED), timeout=110)[0]
     for name, (difference, moved, equal) in found.items():
         if CASES[name].loop.__name__ in UNCHANGED:
             assert difference == 0.0, f"{name}: differs from DDP by {difference}"

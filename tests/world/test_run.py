@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-LIMIT = 60.0
+from tests.support.programs import quorate
 
 MEAN = """
 import os, sys
@@ -49,8 +48,7 @@ def quorate_run(
     folder: Path, script: str, *options: str, arguments: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(textwrap.dedent(script))
-    command = [sys.executable, "-m", "quorate.cli.main", "run", "--name", "here", *options, "train.py", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+    return quorate(folder, "run", "--name", "here", *options, "train.py", *arguments)
 
 
 @pytest.mark.parametrize("options", [("-n", "2"), ("--virtual", "2"), ("-n", "1"), ()])

@@ -91,7 +91,7 @@ def strided(x: Tensor) -> Tensor:
     return torch.stack([x, x], dim=1)[:, 0]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3])
 def test_every_type_and_size_is_added_in_order_of_rank(size: int) -> None:
     assert run_real(size, partial(sums_of, kind=as_it_is)) == [[]] * size
 

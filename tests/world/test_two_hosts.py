@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import ADDRESSES, are_possible, two_hosts
+from tests.support.hosts import ADDRESSES, are_possible, two_hosts, words_on
+from tests.support.programs import Program
 
 pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
 
@@ -37,36 +37,32 @@ SCRIPT = """
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[list[str], list[str]]]:
+def hosts() -> Iterator[tuple[int, int]]:
     with two_hosts() as entries:
         yield entries
 
 
 def begun(
-    hosts: tuple[list[str], list[str]],
+    hosts: tuple[int, int],
     folder: Path,
     tokens: Sequence[str | None],
     script: str,
     arguments: Sequence[str] = (),
-) -> list[subprocess.Popen[str]]:
+) -> list[Program]:
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
     children = []
-    for rank, (enter, token) in enumerate(zip(hosts, tokens, strict=True)):
+    for rank, (host, token) in enumerate(zip(hosts, tokens, strict=True)):
         own = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         said = {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": PORT, **own}
         environment = {**os.environ, **{name: str(value) for name, value in said.items()}}
         if token is not None:
             environment["QUORATE_TOKEN"] = token
-        words = [*enter, sys.executable, str(path), *arguments]
-        pipe = subprocess.PIPE
-        children.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True))
+        children.append(Program([str(path), *arguments], cwd=folder, env=environment, inside=host))
     return children
 
 
-def run(
-    hosts: tuple[list[str], list[str]], folder: Path, tokens: Sequence[str | None]
-) -> list[subprocess.CompletedProcess[str]]:
+def run(hosts: tuple[int, int], folder: Path, tokens: Sequence[str | None]) -> list[subprocess.CompletedProcess[str]]:
     children = begun(hosts, folder, tokens, SCRIPT)
     try:
         ended = []
@@ -90,7 +86,7 @@ def reachable(listening: str) -> set[str]:
     return found
 
 
-def test_workers_on_two_hosts_agree(hosts: tuple[list[str], list[str]], tmp_path: Path) -> None:
+def test_workers_on_two_hosts_agree(hosts: tuple[int, int], tmp_path: Path) -> None:
     for rank, ended in enumerate(run(hosts, tmp_path, [SECRET, SECRET])):
         assert ended.returncode == 0, ended.stderr
         *told, listening = ended.stdout.splitlines()
@@ -98,7 +94,7 @@ def test_workers_on_two_hosts_agree(hosts: tuple[list[str], list[str]], tmp_path
         assert reachable(listening.removeprefix("listening ")) == {ADDRESSES[rank]}
 
 
-def test_without_the_token_nobody_is_let_in(hosts: tuple[list[str], list[str]], tmp_path: Path) -> None:
+def test_without_the_token_nobody_is_let_in(hosts: tuple[int, int], tmp_path: Path) -> None:
     for rank, ended in enumerate(run(hosts, tmp_path, [SECRET, None])):
         assert ended.returncode == 2 and "Traceback" not in ended.stderr
         sentence = ("have different tokens; set QUORATE_TOKEN", "rank 1 has no token, and the workers are on")[rank]
@@ -107,13 +103,14 @@ def test_without_the_token_nobody_is_let_in(hosts: tuple[list[str], list[str]], 
 
 
 CUT = """
-    import sys, torch, quorate
+    import sys, time, torch, quorate
     world = quorate.join(timeout=float(sys.argv[1]), records=False)
     model = torch.nn.Linear(3, 3)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum")
     for step in range(1_000_000):
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
+        time.sleep(0.005)
         if step == 5:
             print("going", flush=True)
 """
@@ -127,7 +124,7 @@ def test_a_worker_that_is_cut_off_from_the_store_ends(tmp_path: Path, timeout: f
         try:
             for child in children:
                 assert child.stdout is not None and child.stdout.readline() == "going\n"
-            subprocess.run([*hosts[0], "ip", "link", "set", "cable", "down"], check=True, timeout=20)
+            subprocess.run([*words_on(hosts[0]), "ip", "link", "set", "cable", "down"], check=True, timeout=20)
             if asked:
                 children[1].send_signal(signal.SIGTERM)
             _, said = children[1].communicate(timeout=60)

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import quorate
+
 LIMIT = 30.0
 
 
-def quorate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `quorate`, with nothing imported beforehand."""
     command = [sys.executable, "-m", "quorate.cli.main", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
 
@@ -124,7 +127,7 @@ def test_a_dry_run_starts_nothing(folder: Path) -> None:
 
 def test_a_run_leaves_its_records(folder: Path) -> None:
     arguments = ["train.py", "-n", "7", "--help", "--", "--name", "x"]
-    finished = quorate(folder, "run", "-n", "2", "--name", "here", *arguments)
+    finished = started(folder, "run", "-n", "2", "--name", "here", *arguments)
     assert finished.returncode == 0
     assert finished.stdout == f"0 {arguments[1:]}\n"
     assert finished.stderr.count("\n") == 1

@@ -5,18 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-LIMIT = 60.0
-
-
-def quorate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "quorate.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+from tests.support.programs import quorate
 
 
 @pytest.fixture

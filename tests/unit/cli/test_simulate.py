@@ -219,7 +219,7 @@ def test_times_alone_import_no_torch(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.timeout(300)  # it starts a server that imports torch, and two runs
+@pytest.mark.usefixtures("warm")
 def test_real_gradients_bring_loss_and_quality(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--real", "least-squares", "-n", "2", "--epochs", "1", "--imbalance", "rank:1:30ms")
     rows = told(capsys, *words, "--strategy", "all-reduce", "--strategy", "eager-solo", "--name", "one")["rows"]

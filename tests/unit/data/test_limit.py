@@ -44,15 +44,17 @@ def taken(size: int, seconds: float, batch: float, *, waits: bool, slow: float =
 @pytest.mark.parametrize("batch", [1e-4, 1e-3, 0.013, 0.3])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_those_that_wait_for_each_other_stop_at_the_same_batch(size: int, batch: float) -> None:
-    found = taken(size, 2.0, batch, waits=True, slow=1.5)
+    seconds = 0.4 if batch < 1e-3 else 2.0
+    found = taken(size, seconds, batch, waits=True, slow=1.5)
     assert len({count for count, _, _ in found}) == 1
-    assert all(2.0 <= ended < 2.0 + 3 * max(0.02, 1.5 * batch) for _, ended, _ in found)
+    assert all(seconds <= ended < seconds + 3 * max(0.02, 1.5 * batch) for _, ended, _ in found)
 
 
 @pytest.mark.parametrize("batch", [1e-4, 1e-3, 0.013])
 def test_the_board_is_asked_some_fifty_times_a_second(batch: float) -> None:
-    for count, _, looks in taken(3, 2.0, batch, waits=True)[1:]:
-        assert looks <= 40 + max(count / 64, 2.0 / 0.02, 2.0 / batch / max(1, int(0.02 / batch))) * 1.1
+    seconds = 0.8 if batch < 1e-3 else 2.0
+    for count, _, looks in taken(3, seconds, batch, waits=True)[1:]:
+        assert looks <= 40 + max(count / 64, seconds / 0.02, seconds / batch / max(1, int(0.02 / batch))) * 1.1
 
 
 def test_a_faster_worker_stops_as_soon_as_it_looks() -> None:

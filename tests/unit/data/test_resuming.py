@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
@@ -175,7 +175,6 @@ seeds = st.integers(0, 2**30)
 
 
 @given(plans(st.just("dynamic"), st.just(False)), examples, seeds)
-@settings(max_examples=80, deadline=None)
 def test_a_dynamic_share_gives_every_example_exactly_once(each: list[Plan], n: int, seed: int) -> None:
     found = counted(chain(each, n, EPOCHS, seed))
     assert found == {epoch: Counter(range(n)) for epoch in range(EPOCHS)}
@@ -183,7 +182,6 @@ def test_a_dynamic_share_gives_every_example_exactly_once(each: list[Plan], n: i
 
 @given(plans(st.sampled_from(["static", "dynamic"]), st.just(False)), examples, seeds)
 @example([Plan(2, 2, "static", 13), Plan(3, 2, "static")], 10, 0)
-@settings(max_examples=80, deadline=None)
 def test_no_example_is_lost_and_only_padding_comes_twice(each: list[Plan], n: int, seed: int) -> None:
     found = counted(chain(each, n, EPOCHS, seed))
     assert sorted(found) == list(range(EPOCHS))
@@ -193,7 +191,6 @@ def test_no_example_is_lost_and_only_padding_comes_twice(each: list[Plan], n: in
 
 
 @given(plans(st.sampled_from(["static", "dynamic"]), st.just(True)), st.integers(40, 60), seeds)
-@settings(max_examples=80, deadline=None)
 def test_dropping_the_last_gives_no_example_twice_and_leaves_out_no_more_than_the_last_run(
     each: list[Plan], n: int, seed: int
 ) -> None:
@@ -206,7 +203,6 @@ def test_dropping_the_last_gives_no_example_twice_and_leaves_out_no_more_than_th
 
 
 @given(st.sampled_from(SIZES), st.integers(1, 5), st.lists(st.integers(0, 60), min_size=1, max_size=4), examples, seeds)
-@settings(max_examples=80, deadline=None)
 def test_the_same_static_share_goes_on_as_if_nothing_had_happened(
     size: int, batch_size: int, stops: list[int], n: int, seed: int
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.local import orphans
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
+from tests.support.programs import run
 
 ALONE = "import quorate; quorate.join()"
 
@@ -52,10 +51,8 @@ def test_a_share_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda wrong: str(next(iter(wrong))),
 )
-def test_it_is_one_sentence(wrong: dict[str, str]) -> None:
-    command = [sys.executable, "-c", ALONE]
-    ended = subprocess.run(
-        command, env={**os.environ, **wrong}, capture_output=True, text=True, timeout=60, check=False
-    )
+def test_it_is_one_sentence(wrong: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    ended = run(["alone.py"], cwd=tmp_path, env={**os.environ, **wrong})
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert ended.stderr.startswith("quorate: ") and ended.stderr.count("\n") == 1

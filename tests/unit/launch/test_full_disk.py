@@ -53,13 +53,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
 @pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
-def test_a_full_disk_ends_no_training(tmp_path: Path, small_disk: Path, strategy: str) -> None:
+def test_a_full_disk_ends_no_training(tmp_path: Path, small_disk: Path, server: RunServer, strategy: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.format(strategy=strategy))
     (small_disk / "run").mkdir()
     (small_disk / "taken").write_bytes(b"x" * 700_000)
-    with RunServer() as server:
-        request = RunRequest(script=str(tmp_path / "script.py"), size=3, folder=small_disk / "run")
-        ended = server.start(request).wait(100.0)
+    request = RunRequest(script=str(tmp_path / "script.py"), size=3, folder=small_disk / "run")
+    ended = server.start(request).wait(100.0)
     assert ended is not None
     assert (ended.status, ended.why) == (0, None)
     assert [(tmp_path / f"finished-{rank}").read_text() for rank in range(3)] == ["39"] * 3

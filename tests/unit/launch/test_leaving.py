@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from tests.support.launching import is_running, until
+from tests.support.programs import QUORATE, Program
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
 LIMIT = 100.0
@@ -29,12 +27,6 @@ import quorate
 HERE = Path(__file__).parent
 (HERE / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunServer]:
-    with RunServer() as server:
-        yield server
 
 
 def _script(folder: Path, text: str) -> str:
@@ -152,16 +144,15 @@ def test_what_a_worker_has_forked_ends_with_it(server: RunServer, tmp_path: Path
 
 def test_a_closed_terminal_ends_a_run_of_the_command_line(tmp_path: Path) -> None:
     script = _script(tmp_path, TRAINS)
-    pid, terminal = os.forkpty()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execv(sys.executable, [sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", "--name", "r", script])
+    terminal, theirs = os.openpty()
+    words = [*QUORATE, "run", "-n", "2", "--name", "r", script]
+    running = Program(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, is_leader=True)
+    os.close(theirs)
     try:
         until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
     finally:
         os.close(terminal)  # the kernel sends SIGHUP
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 130
+    assert running.wait(LIMIT) == 130
     for rank in range(2):
         assert not is_running(int((tmp_path / f"pid-{rank}").read_text()))
     assert '"status": 130' in (tmp_path / "runs" / "r" / "outcome.json").read_text()
@@ -170,8 +161,8 @@ def test_a_closed_terminal_ends_a_run_of_the_command_line(tmp_path: Path) -> Non
 def test_ctrl_c_at_a_terminal_ends_a_run_of_the_command_line_in_order(tmp_path: Path) -> None:
     script = _script(tmp_path, TRAINS)
     ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "1", "--name", "r", script]
-    running = subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
+    words = [*QUORATE, "run", "-n", "1", "--name", "r", script]
+    running = Program(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
         until(lambda: (tmp_path / "going-0").exists(), "it", LIMIT)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.launch.worker.meeting import meet_on_this_host
 from quorate.launch.worker.other_launchers import Seat, first_host, seat_here
 from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
+from tests.support.programs import Program
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "2",
@@ -194,13 +193,7 @@ def test_two_processes_of_mpirun_train_together(environment: pytest.MonkeyPatch,
     for rank in ("0", "1"):
         own = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank, "PMIX_NAMESPACE": str(tmp_path)}
         counts = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            [sys.executable, str(tmp_path / "script.py")],
-            env={**os.environ, **own, **counts},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
+        processes.append(Program(["script.py"], cwd=tmp_path, env={**os.environ, **own, **counts}))
     said = [process.communicate(timeout=120)[0].split() for process in processes]
     assert [words[:3] for words in said] == [["0", "2", "True"], ["1", "2", "True"]]
     assert said[0][3] == said[1][3]

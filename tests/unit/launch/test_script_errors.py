@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ for step in range(30):
 optimizer.finish()
 print("finished")
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunServer]:
-    with RunServer() as server:
-        yield server
 
 
 def _run(server: RunServer, folder: Path, strategy: str, how: str, **settings: str) -> tuple[Conclusion, list[str]]:

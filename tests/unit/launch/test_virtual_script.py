@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -19,6 +18,7 @@ import torch
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.virtual.run import INTERRUPTED, run_script
+from tests.support.programs import Program
 
 PREAMBLE = "from quorate.wire import current\nwire = current.here().wire\n"
 
@@ -323,7 +323,8 @@ def test_ctrl_c_ends_every_wait(tmp_path: Path) -> None:
     start = (
         f"import sys; from quorate.launch.virtual.run import run_script; sys.exit(run_script({str(script)!r}, (), 3))"
     )
-    process = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    (tmp_path / "start.py").write_text(start)
+    process = Program(["start.py"], cwd=tmp_path)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)

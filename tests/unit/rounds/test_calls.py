@@ -114,7 +114,7 @@ def test_all_settle_together_and_step_again() -> None:
     assert [worker.activity for worker in one.workers] == ["stepping", "ended"]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.seeds(60, 200)
 def test_two_starts_are_a_whole_step_of_the_second_ones_caller_apart(seed: int) -> None:
     """Workers step at random; whoever is in the quorum of a start has begun its step after the start before."""
     draw = random.Random(seed)

@@ -165,14 +165,14 @@ def planned(seed: int) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.seeds(6, 16)
 def test_random_deaths(seed: int) -> None:
     plan = planned(seed)
     outcomes, _ = plan.run()
     check(plan, outcomes)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.seeds(4, 8)
 def test_random_deaths_in_step(seed: int) -> None:
     """The same where every step is a sum of all that are left."""
     plan = planned(seed)
@@ -181,7 +181,7 @@ def test_random_deaths_in_step(seed: int) -> None:
     check(plan, outcomes)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(2, 4)
 def test_random_deaths_in_closures(seed: int) -> None:
     """The same where the step asks for the loss, which is the mean of all that are left."""
     plan = planned(seed)
@@ -190,7 +190,7 @@ def test_random_deaths_in_closures(seed: int) -> None:
     check(plan, outcomes)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(2, 4)
 @pytest.mark.parametrize("strategy", ["local-sgd", "slowmo", "diloco", "post-local-sgd"])
 def test_random_deaths_between_means(seed: int, strategy: str) -> None:
     plan = planned(seed)

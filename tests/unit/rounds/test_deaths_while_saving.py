@@ -72,7 +72,7 @@ class Plan:
         }[self.strategy]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.seeds(3, 6)
 def test_checkpoints_are_completed_by_those_that_are_left(tmp_path: Path, seed: int) -> None:
     plan = Plan(seed)
 

@@ -179,7 +179,7 @@ def planned(seed: int) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.seeds(4, 8)
 def test_they_join_at_any_time_while_others_die(seed: int) -> None:
     plan = planned(seed)
     check(plan, plan.run())
@@ -197,7 +197,7 @@ IN_SUMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(1, 6)
 @pytest.mark.parametrize("strategy", IN_SUMS)
 def test_they_join_where_sums_are_formed(seed: int, strategy: str) -> None:
     plan = planned(seed)

@@ -145,7 +145,7 @@ def check(found: list[Told], *, bound: int, quorum: int, late: str) -> None:
     assert taken == sum(told.ledger.taken for told in found)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.seeds(20, 80)
 def test_random_schedules(seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice(SIZES)

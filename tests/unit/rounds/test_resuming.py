@@ -117,7 +117,7 @@ def is_one_of(x: torch.Tensor, values: list[float]) -> torch.Tensor:
     return torch.stack([(x - value).abs() < 1e-6 for value in values]).any(0)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.seeds(8, 25)
 def test_each_gradient_counts_once(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     size = draw.choice([1, 2, 3, 4, 5])

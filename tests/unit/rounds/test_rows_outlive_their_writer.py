@@ -62,7 +62,7 @@ def test_those_that_are_left_tell_of_all_that_have_died(tmp_path: Path) -> None:
     assert sorted(death.rank for death in read_run(tmp_path).deaths) == [0, 2]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(4, 12)
 def test_the_rows_have_what_the_survivors_gave(seed: int, tmp_path: Path) -> None:
     plan, draw = planned(seed), random.Random(seed)
     plan.deaths = {0: draw.randint(1, 60)}

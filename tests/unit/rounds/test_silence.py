@@ -102,7 +102,7 @@ def test_the_others_go_on_without_it(who: int, logs: str, monkeypatch: pytest.Mo
         assert len(missed) > 20
 
 
-@pytest.mark.parametrize("seed", [*range(40), *KEPT])
+@pytest.mark.seeds(6, 40, also=KEPT)
 def test_random_silences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     if seed % 2:
@@ -117,7 +117,7 @@ def test_random_silences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_well(found, settings["max_staleness"])
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.seeds(5, 16)
 def test_random_silences_while_large_gradients_are_carried(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     if seed % 2:

@@ -35,8 +35,8 @@ def outlived(strategy: str, seed: int) -> int:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_random_deaths(strategy: str) -> None:
-    assert sum(outlived(strategy, seed) for seed in range(6)) >= 3
+def test_random_deaths(strategy: str, times: int) -> None:
+    assert sum(outlived(strategy, seed) for seed in range(3 * times)) >= times
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import RATE, Told, assert_nothing_is_lost, run, speeds, train
 
-SIZES = [1, 2, 3, 5, 8, 16]
+SIZES = [1, 2, 3, 5]
 CONSERVING = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2"]
 
 
@@ -30,10 +30,10 @@ def test_the_mean_moves_by_the_mean_of_all_gradients(name: str, size: int) -> No
     assert_nothing_is_lost(run(size, lambda w: train(w, 6, pauses=pauses, strategy=name)))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.seeds(15, 60)
 def test_random_schedules(seed: int) -> None:
     draw = random.Random(seed)
-    size, name = draw.choice(SIZES[1:5]), draw.choice(CONSERVING)
+    size, name = draw.choice(SIZES[1:]), draw.choice(CONSERVING)
     graphs = ["ring", "complete", "torus", "star", "wheel", f"random:degree=2,seed={seed}"]
     if name != "d2":
         graphs += ["random-matching", "hierarchical:per_host=2"]
@@ -186,8 +186,8 @@ def test_momentum_stays_each_workers_own(name: str) -> None:
         assert torch.allclose(told.momentum, expected, atol=1e-5)
 
 
-def no_circle_of_waiting(seeds: range) -> None:
-    for seed in seeds:
+def test_ad_psgd_has_no_circle_of_waiting_on_random_graphs(times: int) -> None:
+    for seed in range(12 * times):
         draw = random.Random(seed)
         size = draw.randint(2, 6)
         graph = f"random:degree={draw.randint(1, 4)},seed={seed}"
@@ -202,15 +202,6 @@ def no_circle_of_waiting(seeds: range) -> None:
             seed=seed,
         )
         assert_nothing_is_lost(found)
-
-
-def test_ad_psgd_has_no_circle_of_waiting_on_random_graphs() -> None:
-    no_circle_of_waiting(range(60))
-
-
-@pytest.mark.slow
-def test_ad_psgd_has_no_circle_of_waiting_on_many_more_random_graphs() -> None:
-    no_circle_of_waiting(range(60, 100))
 
 
 def test_under_ad_psgd_nobody_waits_for_the_slow_one() -> None:

@@ -26,7 +26,7 @@ def drops(draw: random.Random, size: int, count: int) -> list[Fault]:
 
 
 @pytest.mark.parametrize("name", ["sgp", "osgp"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.seeds(2, 6)
 def test_masses_held_and_lost_add_up_to_the_number_of_workers(name: str, seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice([2, 3, 5, 8])

@@ -258,7 +258,7 @@ def test_what_an_outer_optimizer_does_not_take_is_refused() -> None:
         run(1, lambda world: train(world, "slowmo", beta=1.0))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.seeds(3, 6)
 def test_what_every_worker_went_counts_once_however_late(seed: int) -> None:
     """With gradients that do not depend on where a worker is, the order does not matter: the end is known."""
     size, steps = 4, 14

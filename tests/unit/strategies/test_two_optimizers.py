@@ -87,7 +87,7 @@ def test_two_optimizers_end_equal(both: Both, seed: int) -> None:
     assert all(x.isfinite().all() for x in told[0])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.seeds(3, 5)
 def test_two_optimizers_outlive_a_worker(seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice([3, 4])

@@ -25,14 +25,17 @@ LATE: dict[str, dict[str, Any]] = {
     "ad-psgd": {},
 }
 JOINED = [*IN_SUMS, "quorum"]
+IN_EACH_WAY = ["all-reduce", "local-sgd", "quorum", "d-psgd"]
+"""One that sums gradients, one that means parameters, one with rounds, one that gossips."""
 
 
 def plan_of(name: str, **about: Any) -> Plan:
     return Plan(size=3, strategy=name.partition("-overlap")[0], settings=LATE[name], **about)
 
 
-@pytest.mark.parametrize("share", ["dynamic", "static"])
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize(
+    ("name", "share"), [*((name, "dynamic") for name in LATE), *((name, "static") for name in IN_EACH_WAY)]
+)
 def test_a_layer_freezes(name: str, share: str) -> None:
     """With equal shares, nobody rests between two epochs, and some are further than others."""
     plan = plan_of(name, joins={}, freezes=1, evaluates=False, share=share)
@@ -105,15 +108,17 @@ def trained(
 
 @pytest.mark.parametrize("name", LATE)
 def test_it_stands_still_while_frozen_and_moves_again(name: str) -> None:
-    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}))
+    """And another layer comes."""
+    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}, adds=19))
     assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
+    assert bool(torch.isfinite(found[0][-1]).all())
     for seen in found:
         assert all(torch.equal(x, seen[7]) for x in seen[7:15])
         assert torch.equal(seen[14], found[0][14]), "what is frozen is equal on all workers"
         assert not torch.equal(seen[14], seen[23])
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", IN_EACH_WAY)
 def test_groups_may_come(name: str) -> None:
     found = VirtualWorld(3).run(lambda wire: trained(wire, name, {}, adds=9))
     assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)

@@ -30,7 +30,7 @@ def asked(size: int, deaths: dict[int, float], pauses: list[float], seed: int = 
     return [one.result for one in VirtualWorld(size, seed=seed, timeout=60.0).outcomes(live) if one.result is not None]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(4, 12)
 def test_they_are_the_same_for_one_exchange_on_all(seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice([2, 3, 5, 8])

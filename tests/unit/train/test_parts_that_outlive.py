@@ -232,7 +232,7 @@ def test_a_death_between_the_messages_of_one_part_is_outlived(size: int, at: int
     assert outlived(Plan(size=size, deaths={victim % size: at}, seed=at, by_messages=True)) == 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(4, 12)
 def test_random_deaths_are_outlived(seed: int) -> None:
     outlived(planned(seed))
 

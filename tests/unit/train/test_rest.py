@@ -56,7 +56,7 @@ def numbers(model: torch.nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.seeds(1, 8)
 def test_a_dynamic_share_gives_every_example_once_and_replicas_come_out_equal(size: int, seed: int) -> None:
     def task(world: quorate.World) -> Any:
         parts = setting(38, "dynamic")

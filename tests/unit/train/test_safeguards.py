@@ -262,7 +262,7 @@ def test_one_is_asked_and_all_leave_after_the_same_step(size: int, status: int, 
         assert all(one.saved == 1 and torch.equal(one.numbers, seen[0].numbers) for one in seen)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.seeds(2, 5)
 def test_under_rounds_all_that_are_asked_settle(seed: int) -> None:
     def ask(mine: int, step: int, model: torch.nn.Module) -> None:
         if step == (3, 5, 4)[mine]:

@@ -52,7 +52,7 @@ def test_both_are_what_was_written(root: Path) -> None:
     assert choose(root).name == "step-00000006"
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.seeds(20, 100)
 def test_a_flipped_bit_is_refused(seed: int, root: Path) -> None:
     draw = random.Random(seed)
     newest = complete_ones(root)[0]
@@ -183,7 +183,7 @@ class Cut(FileOutput):
         Cut.left -= len(rest)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.seeds(10, 40)
 def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root: Path) -> None:
     """At random byte offsets of all that the workers write, one file after the other."""
     newest = complete_ones(root)[0]
