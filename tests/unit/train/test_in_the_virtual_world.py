@@ -203,7 +203,7 @@ def test_a_strategy_of_ones_own_needs_one_file_outside_the_package() -> None:
         period: int = 2
 
         def step(self, worker: Worker) -> None:
-            worker.update(worker.gradient)
+            worker.update()
             if worker.step % self.period == 0:
                 worker.parameters = worker.means.of(worker.parameters).wait()
 
