@@ -20,19 +20,24 @@ BUDGETS = {
     "architecture": 28,
     "contract": 65,
     "soak": 40,
+    "unit/agreement": 8,
     "unit/buckets": 8,
+    "unit/checkpoint": 18,
     "unit/cli": 30,
     "unit/compare": 10,
     "unit/core": 5,
     "unit/data": 15,
+    "unit/inject": 2,
     "unit/launch": 70,
+    "unit/membership": 4,
+    "unit/observe": 6,
     "unit/reducers": 2,
     "unit/report": 25,
     "unit/rounds": 50,
     "unit/simulation": 15,
     "unit/strategies": 55,
     "unit/topology": 4,
-    "unit/train": 60,
+    "unit/train": 40,
     "unit/wire": 20,
     "unit/workloads": 20,
     "world": 175,
@@ -40,7 +45,17 @@ BUDGETS = {
 """Seconds on one quiet core, set-up included."""
 
 
-LONG = ("world", "soak", "unit/launch", "contract", "unit/cli", "unit/strategies", "unit/train", "unit/rounds")
+LONG = (
+    "world",
+    "soak",
+    "unit/launch",
+    "contract",
+    "unit/cli",
+    "unit/strategies",
+    "unit/train",
+    "unit/checkpoint",
+    "unit/rounds",
+)
 
 
 def room_of(path: str) -> str:

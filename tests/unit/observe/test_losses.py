@@ -13,7 +13,7 @@ from quorate.observe.losses import Losses
 def told(rank: int, gone: frozenset[int], *joined: tuple[int, ...]) -> list[dict[str, Any]]:
     """What worker `rank` of 2 writes when it applies rounds that say so."""
     rows: list[dict[str, Any]] = []
-    recorder = SimpleNamespace(write=lambda kind, **values: rows.append({"kind": kind, **values}))
+    recorder = SimpleNamespace(write=lambda row: rows.append(row.as_json()))
     living = [one for one in (0, 1) if one not in gone]
     wire = SimpleNamespace(rank=rank, size=2, gone=gone, living=living)
     timer = SimpleNamespace(recorder=recorder, clock=SimpleNamespace(now=lambda: 7.0))
