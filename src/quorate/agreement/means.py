@@ -10,7 +10,6 @@ from torch import Tensor
 
 from quorate.agreement.headers import ENDED, PAUSED, VECTORS, WEIGHT, Headers
 from quorate.agreement.hooks import Shadow, Watches
-from quorate.agreement.resend import again, packed_again
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
@@ -99,7 +98,7 @@ class MeansOfAll:
         self._arrive()
         with self._timer.spending("encode"):
             given = self._vector(x, weight)
-            sums = self.reducer.start(given, again(given, self.reducer))
+            sums = self.reducer.start(given, self.reducer.kept(given))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
     def of_gradient(self) -> Work[Flat]:
@@ -133,8 +132,7 @@ class MeansOfAll:
 
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
-            kept = packed_again(self._parameters, mine, self.ready.scale, self._blank)
-            launched = self.reducer.start(self.ready.flat, kept)
+            launched = self.reducer.start(self.ready.flat, partial(self.ready.again, mine))
 
         def finish(sums: list[Flat]) -> Flat:
             header = sums[0].header.tolist()
@@ -226,7 +224,7 @@ class MeansOfAll:
         if not (self.all_ended or self.all_away):
             given = self._vector(*(self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)))
             given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
-            self._company = self.reducer.start(given, again(given, self.reducer))
+            self._company = self.reducer.start(given, self.reducer.kept(given))
 
     def _settle_company(self) -> None:
         company, self._company = self._company, None

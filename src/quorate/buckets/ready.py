@@ -138,6 +138,13 @@ class ReadyGradients:
         self.fired = False
         self._reset()
 
+    def again(self, header: Sequence[float]) -> Flat:
+        """All gradients once more, in new memory, with this header; until `write` they still stand in `.grad`."""
+        fresh = self._blank()
+        pack([p.grad for p in self._parameters], fresh, scale=self.scale)
+        fresh.header.copy_(torch.tensor(header, dtype=fresh.header.dtype))
+        return fresh
+
     def write(self, value: Flat, used: Sequence[bool]) -> None:
         """Make `value` the `.grad` of every parameter that is `used`.
 

@@ -97,6 +97,13 @@ class Outliving:
         self._lacks_parts = False
         return self.under_way[-1]
 
+    def kept(self, x: Flat) -> Callable[[], Flat]:
+        """As `Dense.kept`: from a copy, as the sum is written into `x`."""
+        copy = Flat.empty(x.layout, self.wire.empty)
+        for there, given in zip(copy.parts, x.parts, strict=True):
+            there.copy_(given)
+        return lambda: copy
+
     def look(self) -> None:
         """Let what is under way move on as far as it goes without waiting; only who waits for it raises."""
         with suppress(WireTimeout, PeerFailed, Mismatch):
