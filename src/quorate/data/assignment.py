@@ -98,7 +98,6 @@ class StaticShare:
 
     @property
     def kind(self) -> str:
-        """See `Share`."""
         return STATIC
 
     def length(self, examples: int) -> int:
@@ -123,7 +122,6 @@ class StaticShare:
         return full + (rest > 0 and not self.drop_last)
 
     def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
-        """See `Share`."""
         mine = order[self.places(len(order))]
         for number in range(self.number_of_batches(len(order), batch_size)):
             yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
@@ -150,7 +148,6 @@ class DynamicShare:
 
     @property
     def kind(self) -> str:
-        """See `Share`."""
         return DYNAMIC
 
     def length(self, examples: int) -> int:

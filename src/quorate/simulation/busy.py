@@ -44,7 +44,6 @@ class Modelled:
     """Seconds after the exchange."""
 
     def before(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         whole = self.compute(rank, step)
         if self.pace is None and self.imbalance is None:
             return whole
@@ -56,11 +55,9 @@ class Modelled:
         return whole + held
 
     def backward(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         return (1 - FORWARD_SHARE) * self.compute(rank, step)
 
     def after(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         return self.update(rank, step)
 
 
@@ -87,7 +84,6 @@ class Recorded:
         return own, self.drawn[mixed(self.seed, _STREAM, block, step) % len(self.drawn)]
 
     def before(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         own, place = self._place(rank, step)
         return self.first[own][place]
 
@@ -96,6 +92,5 @@ class Recorded:
         return 0.0
 
     def after(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         own, place = self._place(rank, step)
         return self.last[own][place]

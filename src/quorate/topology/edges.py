@@ -40,7 +40,6 @@ class Undirected(ABC):
         return (Edge(rank, 1.0 - sum(edge.weight for edge in edges)), *edges)
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """See `core.topology.Topology`."""
         return self.out_edges(rank, size, round)
 
 
@@ -70,13 +69,11 @@ class Directed(ABC):
         return 1
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """See `core.topology.Topology`."""
         mine = self.reached(rank, size, round)
         share = 1.0 / (1 + len(mine))
         return (Edge(rank, share), *(Edge(peer, share) for peer in sorted(mine)))
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """See `core.topology.Topology`."""
         own = Edge(rank, 1.0 / (1 + len(self.reached(rank, size, round))))
         others = sorted(self.reaching(rank, size, round))
         return (own, *(Edge(peer, 1.0 / (1 + len(self.reached(peer, size, round)))) for peer in others))

@@ -108,7 +108,6 @@ class Shown:
         return bar
 
     def begins(self, number: int, of: int, cell: Cell) -> Callable[[float], None]:
-        """See `simulation.grid.Told`."""
         self._say_what_took_long()
         self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {cell.in_words}"
         if self._bar is None:

@@ -204,7 +204,6 @@ class StartedRanks:
         self._leash.__exit__()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        """See `Ranks`."""
         if rank == len(self._consoles):  # it joins
             self._consoles.append(QuietConsole(log_of(self._folder, rank)))
         console, leash = self._consoles[rank], self._leash
@@ -224,7 +223,6 @@ class StartedRanks:
         return child
 
     def finish(self) -> None:
-        """See `Ranks`."""
         for console in self._consoles:
             console.finish()
 

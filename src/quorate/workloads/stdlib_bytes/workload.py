@@ -105,7 +105,6 @@ class StdlibBytes(Workload[Windows]):
         return Windows(torch.stack(list(examples)).long())
 
     def model(self, seed: int = 0) -> nn.Module:
-        """See `ByteModel`."""
         return drawn(self.length, self.width, self.layers, self.heads, seed)
 
     def loss(self, model: nn.Module, batch: Windows) -> Tensor:
