@@ -155,11 +155,7 @@ class Gathering:
     def _compare(self, peer: int, message: Message) -> None:
         theirs = message.header["operation"]
         if theirs != self._operation:
-            (first, a), (second, b) = sorted([(self._wire.rank, self._operation), (peer, theirs)])
-            raise Mismatch(
-                f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every "
-                "worker must call the same collectives in the same order"
-            )
+            raise Mismatch.between(self._wire.rank, self._operation, peer, theirs)
 
 
 @dataclass
