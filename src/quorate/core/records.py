@@ -22,7 +22,6 @@ class Copy(Protocol):
 
     def row(self, values: Mapping[str, Any]) -> None:
         """Take one row, as it is written."""
-        ...
 
     def close(self) -> None: ...
 

@@ -19,15 +19,12 @@ class Busy(Protocol):
 
     def before(self, rank: int, step: int) -> float:
         """From the step's beginning until the worker comes to the meeting point."""
-        ...
 
     def backward(self, rank: int, step: int) -> float:
         """The end of that in which parts of the gradient are ready one after the other, and may travel."""
-        ...
 
     def after(self, rank: int, step: int) -> float:
         """What the worker does after its exchange: unpacking, and the optimizer's update."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,6 @@ class Told(Protocol):
 
     def begins(self, number: int, of: int, cell: Cell) -> Watch:
         """Cell `number` (from 0) begins; what is returned is told its share."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

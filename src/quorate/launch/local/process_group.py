@@ -40,11 +40,9 @@ class Child(Protocol):
     @property
     def pid(self) -> int | None:
         """Of the process."""
-        ...
 
     def poll(self) -> int | None:
         """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
-        ...
 
 
 @dataclass(frozen=True)

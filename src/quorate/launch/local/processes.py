@@ -67,11 +67,9 @@ class Ranks(Protocol):
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
         """Let `rank` begin; once each, in order."""
-        ...
 
     def finish(self) -> None:
         """All that were started have ended."""
-        ...
 
 
 def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> int:
