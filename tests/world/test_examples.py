@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.local.processes import Command, run_processes
+from quorate.launch.local.processes import Command, run_shown
 from quorate.launch.virtual.run import run_script
 from tests.architecture.tree import ROOT
 
@@ -64,7 +64,7 @@ for name in {trained!r}:
             assert all(torch.equal(each, digests[0]) for each in digests)
             print("equal replicas in", name)
 """)
-    status = run_processes(Command(script=str(script)), 2, tmp_path)
+    status = run_shown(Command(script=str(script)), 2, tmp_path).status
     told = (tmp_path / "rank-0.log").read_text()
     assert status == 0, told
     assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan", "thawing"]), (
