@@ -70,7 +70,7 @@ class Round:
         }
 
 
-_PLAIN = tuple({one.name for one in fields(Round)} - {"term", "sum", "contributors", "joined", "told"})
+_PLAIN = [one.name for one in fields(Round) if one.name not in ("term", "sum", "contributors", "joined", "told")]
 """Fields of a round that are JSON as they are."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Literal, TypeVar
 
 from quorate.report.figures.rounds import RoundFigures
@@ -18,15 +19,15 @@ T = TypeVar("T")
 Figure = Callable[[RunFigures], float | None]
 Kind = Literal["ratio", "difference"]
 
-_FIGURES: dict[str, tuple[Figure, Kind, bool]] = {
-    "time_to_target": (lambda run: run.time_to_target, "ratio", False),
-    "examples_per_second": (lambda run: run.examples_per_second, "ratio", True),
-    "seconds": (lambda run: run.seconds, "ratio", False),
-    "no_wait_share": (lambda run: run.no_wait_share, "difference", True),
-    "bytes_per_step": (lambda run: run.bytes_per_step, "ratio", False),
-    "peak_bytes": (lambda run: run.peak_bytes, "ratio", False),
+_COMPARED: dict[str, tuple[Kind, bool]] = {
+    "time_to_target": ("ratio", False),
+    "examples_per_second": ("ratio", True),
+    "seconds": ("ratio", False),
+    "no_wait_share": ("difference", True),
+    "bytes_per_step": ("ratio", False),
+    "peak_bytes": ("ratio", False),
 }
-"""By field of `Arm`: how to get it of a run, how it is compared, and whether more is better."""
+"""By field of `Arm` and of a run's figures: how it is compared, and whether more is better."""
 
 
 def arm_of(
@@ -55,16 +56,11 @@ def arm_of(
         learning_rate_factor=arm.learning_rate_factor,
         runs=tuple(run.outcome for run in runs),
         quality=_estimate(used, lambda run: run.quality, least=-math.inf),
-        time_to_target=_estimate(used, lambda run: run.time_to_target),
         target_reached=_reached(runs, plan),
-        examples_per_second=_estimate(used, lambda run: run.examples_per_second),
-        seconds=_estimate(used, lambda run: run.seconds),
         examples=_estimate(used, lambda run: run.examples),
         speedup=_ratio_estimate(speeds),
         target_speedup=_ratio_estimate(times),
-        no_wait_share=_estimate(used, lambda run: run.no_wait_share),
-        bytes_per_step=_estimate(used, lambda run: run.bytes_per_step),
-        peak_bytes=_estimate(used, lambda run: run.peak_bytes),
+        **{name: _estimate(used, attrgetter(name)) for name in _COMPARED},
         differences=_differences(used, others, plan),
         steps=step_times(lengths, totals, edges),
         curves=tuple(run.curve for run in used if run.curve is not None),
@@ -185,8 +181,8 @@ def _differences(runs: Sequence[RunFigures], others: Sequence[RunFigures], plan:
         if pairs:
             more = plan.metric.higher_is_better
             found["quality"] = difference_verdict(pairs, higher_is_better=more) if is_whole else "no difference shown"
-    for name, (figure, kind, more) in _FIGURES.items():
-        pairs = _pairs(runs, others, figure)
+    for name, (kind, more) in _COMPARED.items():
+        pairs = _pairs(runs, others, attrgetter(name))
         if not pairs or (name == "seconds" and plan.equal != "examples"):
             continue
         if name == "time_to_target" and len(pairs) < max(len(runs), len(others)):

@@ -24,7 +24,7 @@ from quorate.report.figures.quality import (
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.time_use import by_rank, spent_in, totals_of
 from quorate.report.figures.timeline import timeline_of
-from quorate.report.reading.deaths import standstill
+from quorate.report.reading.events import standstill
 from quorate.report.reading.joinings import comparable, seconds_to_join
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.planned import Planned

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import ranks_in, records_of, rows
-from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Start, Step
+from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, OutcomeFile, RunFile, Start, Step
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import each_once, moved
 from quorate.report.reading.joinings import is_newcomer, replaced_by
 from quorate.report.reading.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
 from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import OUTCOME, RUN, has_numbers, sound
+from quorate.report.reading.sound import has_numbers
 from quorate.report.reading.spans import Spans
 
 WARM_UP_STEPS = 10
@@ -170,7 +170,8 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
         _leave_out_evaluation(one)
     _leave_out_what_was_before(ranks)
     about, outcome = read_json(folder / "run.json") or {}, read_json(folder / "outcome.json")
-    return RunRecords(folder, sound(about, RUN), None if outcome is None else sound(outcome, OUTCOME), tuple(ranks))
+    ended = None if outcome is None else sound_parts(outcome, OutcomeFile)
+    return RunRecords(folder, sound_parts(about, RunFile), ended, tuple(ranks))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
