@@ -70,6 +70,15 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         raise ConfigurationError(f"cannot write the records of this run into {folder}: {error.strerror}") from None
 
 
+def new_run_folder(workers: int, **more: object) -> Path:
+    """Make a folder for a run that no launcher of ours has begun: that of the script this process executes."""
+    script = Path(sys.argv[0] or "session")
+    folder = run_folder(usual_name(str(script))).resolve()
+    about = {"command": list(sys.argv), "script": str(script), "arguments": sys.argv[1:], "workers": workers}
+    write_run(folder, script if script.is_file() else None, {**about, "world": "real", **more, "records": str(folder)})
+    return folder
+
+
 def write_outcome(folder: Path, status: int, seconds: float, why: str | None = None) -> None:
     """Keep how the run in `folder` ended, in `outcome.json`: exit status, seconds by the wall clock, and why it failed.
 
