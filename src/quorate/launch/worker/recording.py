@@ -67,9 +67,8 @@ def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
     named = os.environ.get("QUORATE_RUN")
     if named:
         return Path(named)
-    if (
-        not isinstance(wire, RealWire) or (wire.size == 1 and not is_wanted) or os.environ.get("QUORATE_BOARD")
-    ):  # our own launcher named no folder on purpose
+    is_ours = bool(os.environ.get("QUORATE_BOARD"))  # our own launcher named no folder on purpose
+    if not isinstance(wire, RealWire) or (wire.size == 1 and not is_wanted) or is_ours:
         return None
     if wire.rank == 0:
         folder = new_run_folder(wire.size, **chosen.as_json())
