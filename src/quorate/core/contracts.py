@@ -112,7 +112,6 @@ class Wire(ABC):
 
     rank: int
     size: int
-    generation: int
     board: Board
     clock: Clock
     timeout: float

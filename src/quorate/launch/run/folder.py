@@ -59,7 +59,7 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {package: _version(package) for package in ("quorate", "torch", "numpy")},
+        "versions": {package: version_of(package) for package in ("quorate", "torch", "numpy")},
         "interpreter": sys.executable,
         "folder": os.getcwd(),
         "git": _commit(Path.cwd() if script is None else script.resolve().parent),
@@ -98,7 +98,8 @@ def write_outcome(folder: Path, status: int, seconds: float, why: str | None = N
         pass  # the run itself is what counts
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Of a package that is installed; None where it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

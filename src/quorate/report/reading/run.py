@@ -122,13 +122,26 @@ class RunRecords:
         """The ranks of those that have left rows."""
         return frozenset(one.rank for one in self.ranks if one.is_newcomer)
 
+    @property
+    def steps(self) -> dict[int, list[Step]]:
+        """By rank, of those that took any."""
+        return {one.rank: one.steps for one in self.ranks if one.steps}
+
+    @property
+    def pauses(self) -> Spans:
+        """The evaluations of all."""
+        return Spans(span for one in self.ranks for span in one.evaluations.spans)
+
+    def training_seconds(self, time: float) -> float:
+        """Of training up to `time`, as the lowest rank that took steps has it. There is one."""
+        return next(one for one in self.ranks if one.steps).training_seconds(time, self.begin)
+
     def merged(self) -> list[Merged]:
         """The rounds that were applied, with their gradients; none under strategies without a quorum."""
         told = {one.number: one for rank in self.ranks for one in rank.rounds}  # by the first rank that was left
         rounds = [told[number] for number in sorted(told)]
-        steps = {one.rank: one.steps for one in self.ranks if one.steps}
         moved_on = {one.rank: one.after_evaluation | ({1} if one.is_newcomer else set()) for one in self.ranks}
-        return merged_in(rounds, steps, moved_on)
+        return merged_in(rounds, self.steps, moved_on)
 
     @property
     def usual_warm_up(self) -> int:

@@ -64,8 +64,6 @@ class Life:
 class Stage:
     """The shared state of one run; its parts know each other through it."""
 
-    generation = 0
-
     def __init__(
         self,
         size: int,

@@ -35,7 +35,6 @@ class VirtualWire(Wire):
     def __init__(self, stage: Stage, rank: int, clock: Clock, name: str = ROOT_NAME, channels: Channels | None = None):
         self.rank = rank
         self.size = stage.size
-        self.generation = stage.generation
         self.board: Board = stage.board
         self.clock = clock
         self.timeout = stage.timeout
@@ -139,7 +138,7 @@ class VirtualWire(Wire):
         launched = self._channels.launched
         number = launched.get(self.name, 0)
         launched[self.name] = number + 1
-        key = (self.generation, self.name, number)
+        key = (self.name, number)
         return self._stage.rendezvous.launch(self.rank, key, call, given, self.timeout)
 
     def _own(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import ClassVar
 
@@ -90,13 +90,7 @@ class StdlibFunctions(SequenceWorkload):
     @cached_property
     def corpus(self) -> Corpus:
         """The tokenised functions: from the cache where it has them, else read and kept there."""
-        selection = Selection(
-            modules=self.modules,
-            limit=self.limit,
-            longest=self.longest,
-            smallest_class=self.smallest_class,
-            vocabulary_size=self.vocabulary_size,
-        )
+        selection = Selection(**{one.name: getattr(self, one.name) for one in fields(Selection)})
         folder = library_folder()
         paths = source_paths(folder, self.modules)
         kept_at = cache.cache_path(folder, paths, selection) if self.use_cache else None
