@@ -12,8 +12,8 @@ from quorate.core.records import ranks_in
 from quorate.core.rows import RunFile
 from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
 from quorate.report.reading.rows import sound_parts
-from quorate.report.reading.run import RunRecords, read_json, read_run
-from quorate.report.reading.sound import is_count, is_number
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.reading.sound import is_count, is_number, read_json
 from quorate.report.schema import Metric
 
 OWN = "the script's own"

@@ -6,7 +6,6 @@ is skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,18 @@ from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined,
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import each_once, moved
 from quorate.report.reading.joinings import is_newcomer, replaced_by
-from quorate.report.reading.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
+from quorate.report.reading.rounds import (
+    Merged,
+    RoundRecord,
+    merged_in,
+    number_the_rest,
+    number_updates,
+    round_of,
+    take_back,
+)
 from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import has_numbers
+from quorate.report.reading.sound import has_numbers, read_json
 from quorate.report.reading.spans import Spans
 
 WARM_UP_STEPS = 10
@@ -39,7 +46,7 @@ class RankRecords:
     """Of the first optimizer, in order; evaluation is not within any of them."""
     others: list[Step] = field(default_factory=list)
     """Of further optimizers."""
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
     """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
     logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
@@ -187,19 +194,10 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
     return RunRecords(folder, sound_parts(about, RunFile), ended, tuple(ranks))
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is no file, or no object in it."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     found = RankRecords(rank)
     spans: list[tuple[float, float]] = []
-    fresh: list[Round] = []
+    fresh: list[RoundRecord] = []
     sessions = Sessions()
     path = records_of(folder, rank)
     is_long = most_bytes is not None and path.stat().st_size > most_bytes + HEAD_BYTES

@@ -5,8 +5,10 @@ Run folders come from other machines and other versions, are cut off by full dis
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 MOST = 1e15
@@ -26,6 +28,15 @@ def has_numbers(row: Mapping[str, Any], *names: str) -> bool:
 def is_count(value: object) -> bool:
     """A whole number from 0 on."""
     return type(value) is int and 0 <= value <= MOST
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where there is no file, or no object in it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def finite(value: Any) -> Any:
