@@ -12,7 +12,7 @@ from quorate.core.errors import ConfigurationError, WireTimeout
 def check_identity(wire: Wire) -> bytes:
     assert 0 <= wire.rank < wire.size
     assert sorted(int(x) for x in wire.all_gather(torch.tensor(wire.rank)).wait()) == list(range(wire.size))
-    return f"{wire.size} {wire.generation} {wire.timeout} {wire.name}".encode()
+    return f"{wire.size} {wire.timeout} {wire.name}".encode()
 
 
 def check_first_in_first_out(wire: Wire) -> bytes:

@@ -15,14 +15,14 @@ LIMIT = 20.0
 _RUN = """
 import sys
 from pathlib import Path
-from quorate.launch.local.processes import Command, run_processes
+from quorate.launch.local.processes import Command, run_shown
 script, size, folder, grace = sys.argv[1:]
-sys.exit(run_processes(Command(script=script), int(size), Path(folder), grace=float(grace)))
+sys.exit(run_shown(Command(script=script), int(size), Path(folder), grace=float(grace)).status)
 """
 
 
 class Launch:
-    """`run_processes` of a script in a process of its own."""
+    """`run_shown` of a script in a process of its own."""
 
     def __init__(self, script: str, size: int, folder: Path, grace: float) -> None:
         self._process = subprocess.Popen(

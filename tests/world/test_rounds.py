@@ -18,6 +18,7 @@ import quorate
 from quorate.launch.worker.world import World
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
+from tests.support.pending import pending_weight
 from tests.support.processes import run_real_world
 from tests.world.loops import CASES, UNFUSED
 from tests.world.test_matches_ddp import both_ways
@@ -78,7 +79,7 @@ def task(strategy: str, settings: dict[str, Any], stops: int, steps: int, world:
         torch.cat([p.detach().reshape(-1) for p in model.parameters()]).double().tolist(),
         ledger.produced,
         ledger.taken + ledger.dropped + ledger.replaced + ledger.expired,
-        worker._rounds.rounds.pending_weight,
+        pending_weight(worker._rounds.rounds),
         worker.timer.rounds,
         max(took[10:]),
         sum(seconds > LESS for seconds in took),

@@ -16,8 +16,8 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.real.ground import SLOTS, small_bytes
 from quorate.wire.real.shared import is_possible
+from quorate.wire.real.shared_segment import SLOTS, small_bytes
 from quorate.wire.real.wire import RealWire
 from tests.support.processes import outcomes_real, run_real
 
@@ -133,7 +133,7 @@ def memory_that_moves(wire: Wire) -> list[int]:
         del x
         assert isinstance(wire, RealWire)
         if wire._sums is not None:
-            known.append(max(len(one.places) for one in wire._sums._ground.blocks()))
+            known.append(max(len(one.places) for one in wire._sums._segment.blocks()))
     return known
 
 
@@ -212,7 +212,7 @@ def one_is_killed(numel: int, how: str, wire: Wire) -> Seen | None:
         if how == "called":
             assert isinstance(wire, RealWire)
             assert wire._sums is not None
-            wire._sums._ground.untold = lambda number: [0]  # type: ignore[method-assign]
+            wire._sums._segment.untold = lambda number: [0]  # type: ignore[method-assign]
             wire.all_reduce(torch.ones(numel))
         wire.crash()
     return seen(wire, lambda: wire.all_reduce(torch.ones(numel)).wait())
@@ -234,9 +234,9 @@ def one_comes_late_to_a_sum_that_failed(wire: Wire) -> bool:
     for _ in range(3):
         wire.all_reduce(x).wait()
     assert wire._sums is not None
-    ground = wire._sums._ground
+    segment = wire._sums._segment
     if wire.rank:
-        plain, ground.untold = ground.untold, lambda number: [0]  # type: ignore[method-assign]
+        plain, segment.untold = segment.untold, lambda number: [0]  # type: ignore[method-assign]
     work = wire.all_reduce(x.fill_(1.0))
     if wire.rank == 2:
         wire.crash()
@@ -244,7 +244,7 @@ def one_comes_late_to_a_sum_that_failed(wire: Wire) -> bool:
     assert found is not None
     assert found.kind is PeerFailed
     if wire.rank == 1:
-        ground.untold = plain  # type: ignore[method-assign]
+        segment.untold = plain  # type: ignore[method-assign]
         while wire.board.get("left") is None:
             wire.clock.sleep(0.005)
         wire._sums.help()

@@ -66,11 +66,7 @@ def _planned(options: RunOptions) -> Plan:
     overrides = Overrides(
         strategy=strategy,
         settings=settings | settings_from(options.settings),
-        seed=options.seed,
-        imbalance=options.imbalance,
-        pace=options.pace,
-        share=options.share,
-        seconds=options.seconds,
+        **{name: getattr(options, name) for name in ("seed", "imbalance", "pace", "share", "seconds")},
     )
     size = options.virtual or options.workers or 1
     check_overrides(overrides, size, is_virtual=is_virtual)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -26,6 +25,7 @@ from quorate.cli.simulate.verb import simulate
 from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.telling import tell
+from quorate.launch.run.folder import version_of
 
 FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
 _LONGEST_SENTENCE = 1500
@@ -47,7 +47,7 @@ app.command("doctor")(doctor)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"quorate {_version()}")
+        typer.echo(f"quorate {version_of('quorate') or '(not installed)'}")
         raise typer.Exit
 
 
@@ -92,10 +92,3 @@ def _say(sentence: str, status: int) -> int:
         line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"
     tell(f"quorate: {line}\n")
     return status
-
-
-def _version() -> str:
-    try:
-        return metadata.version("quorate")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"

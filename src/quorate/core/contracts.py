@@ -29,7 +29,6 @@ class Work(Protocol[T_co]):
 
     def done(self) -> bool:
         """Whether `wait` would return (or raise) at once. Never waits."""
-        ...
 
     def wait(self, timeout: float | None = None) -> T_co:
         """The result, once it is there; asking again returns the same.
@@ -38,7 +37,6 @@ class Work(Protocol[T_co]):
         `WireTimeout` after `timeout` seconds (None: the wire's own), naming the ranks waited for, and `Mismatch` where
         workers called different things.
         """
-        ...
 
 
 class Clock(Protocol):
@@ -46,22 +44,18 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since a moment that is the same for all workers of a virtual world, arbitrary in the real one."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Let `seconds` pass for this worker."""
-        ...
 
     def pause(self) -> None:
         """Another worker may run here (virtual); nothing in the real world."""
-        ...
 
     def compute(self, share: float) -> None:
         """Let `share` (0 to 1) of the modelled compute time of one training step pass (virtual).
 
         Nothing in the real world, where computing takes the time it takes.
         """
-        ...
 
 
 class Board(ABC):
@@ -118,7 +112,6 @@ class Wire(ABC):
 
     rank: int
     size: int
-    generation: int
     board: Board
     clock: Clock
     timeout: float

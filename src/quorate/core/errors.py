@@ -18,46 +18,47 @@ class MissingExtra(ConfigurationError):
     """What was asked for needs a package that is not installed; the message says how to install it (exit status 3)."""
 
 
-class PeerFailed(QuorateError, RuntimeError):
+class _OfRanks(QuorateError):
+    """One that concerns some workers: `ranks`, as far as they are known."""
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class PeerFailed(_OfRanks, RuntimeError):
     """Another worker died, raised, or left while it was needed.
 
     `ranks` are the workers that failed, as far as they are known (empty if only a broken connection was seen).
     """
 
-    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.ranks = tuple(ranks)
 
-
-class WireTimeout(QuorateError, TimeoutError):
+class WireTimeout(_OfRanks, TimeoutError):
     """A wait outlasted its timeout; `ranks` are the workers that were waited for, as far as they are known."""
-
-    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.ranks = tuple(ranks)
 
 
 class Mismatch(QuorateError, RuntimeError):
     """Workers called different operations at the same place: another order, shape or dtype."""
 
+    @classmethod
+    def between(cls, rank: int, operation: str, peer: int, theirs: str) -> Mismatch:
+        """Where `rank` called `operation`, and `peer` called `theirs`."""
+        (first, a), (second, b) = sorted([(rank, operation), (peer, theirs)])
+        return cls(
+            f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every worker "
+            "must call the same collectives in the same order"
+        )
 
-class NotFinite(QuorateError, ArithmeticError):
+
+class NotFinite(_OfRanks, ArithmeticError):
     """A gradient that is infinite or no number was brought, and `on_nonfinite` says that this ends the training.
 
     `ranks` are the workers that brought it.
     """
 
-    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.ranks = tuple(ranks)
 
-
-class Diverged(QuorateError, RuntimeError):
+class Diverged(_OfRanks, RuntimeError):
     """Replicas that have to be equal are not; `ranks` are those of the minority, or all that differ."""
-
-    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.ranks = tuple(ranks)
 
 
 class CheckpointError(ConfigurationError):

@@ -21,7 +21,6 @@ class Means(Protocol):
         Raises `ConfigurationError` while parts of this worker's gradient are on their way: a strategy that overrides
         `backward` calls `of_gradient` first.
         """
-        ...
 
     def of_gradient(self) -> Work[Flat]:
         """The mean of everyone's gradients as they stand in `.grad`, each with its `Worker.weight`.
@@ -29,20 +28,16 @@ class Means(Protocol):
         In `Strategy.backward` the exchange has begun while the backward pass ran. It tells all workers, besides, which
         parameters were used and who brought numbers that are not finite. The result is valid until the next backward.
         """
-        ...
 
     def step_alone(self, is_alone: bool) -> None:
         """Whether backward passes, from the next one on, hand on no gradient, though the strategy may agree there."""
-        ...
 
     def vote(self) -> None:
         """Set this worker's flag in the next mean, and in every one after it."""
-        ...
 
     @property
     def has_voted(self) -> bool:
         """Whether any worker's flag was set in the newest mean; it turns True on all workers in the same one."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +67,12 @@ class WorkerRounds(Protocol):
         `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
         does wait for it before the worker goes on computing.
         """
-        ...
 
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""
-        ...
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.
 
         In force, on all workers, from a round on that is decided in one place, and told in `round` rows.
         """
-        ...

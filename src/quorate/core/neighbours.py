@@ -67,11 +67,9 @@ class Codec(Protocol):
 
     def encode(self, x: Flat) -> Sequence[Tensor]:
         """Tensors that say `x`, as far as it is to be said; they are not written to any more."""
-        ...
 
     def decode(self, tensors: Sequence[Tensor], layout: Layout) -> Flat:
         """What `encode` said, as a vector of this layout. Both sides of an edge call it, and get the same bits."""
-        ...
 
 
 class UnderWay(Work[dict[int, Given]], Protocol):
@@ -80,7 +78,6 @@ class UnderWay(Work[dict[int, Given]], Protocol):
     @property
     def own(self) -> Given | None:
         """What this worker has kept of its own `x`, known at once; None where it gave to others only."""
-        ...
 
     @property
     def sent(self) -> Mapping[int, Flat]:
@@ -88,14 +85,12 @@ class UnderWay(Work[dict[int, Given]], Protocol):
 
         Those that are known to be away are missing. Who is given something gets it in any case, if late.
         """
-        ...
 
     def within(self, seconds: float | None) -> dict[int, Given]:
         """As `wait`, without those that have not given after so many seconds, or since they had not; None: `wait`.
 
         What they give after all comes to `Neighbours.late`.
         """
-        ...
 
 
 Answer = tuple[Flat | None, Mapping[str, Any]]
@@ -119,7 +114,6 @@ class Neighbours(Protocol):
     @property
     def lock(self) -> AbstractContextManager[Any]:
         """Guards vectors that are kept, between the training thread and handlers; not held across a wait."""
-        ...
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -127,12 +121,10 @@ class Neighbours(Protocol):
 
         The dead are among them. From one mean of all workers to the next the same on all.
         """
-        ...
 
     @property
     def gone(self) -> frozenset[int]:
         """Those that have died and are done without, as far as this worker knows; others may know of more, or fewer."""
-        ...
 
     def members(self) -> tuple[int, ...]:
         """Among whom the graph of exchange `round` + 1 lies, by rank: the same on every worker that begins it.
@@ -140,7 +132,6 @@ class Neighbours(Protocol):
         All, less those that have died, once the others have agreed on it. Until then the dead are like those that have
         ended. Asked before every exchange along a graph.
         """
-        ...
 
     def open(self) -> None:
         """From now on a worker that rests or ends tells all others, so that exchanges go on without it.
@@ -148,15 +139,12 @@ class Neighbours(Protocol):
         Called in `start`, on every worker, by a strategy that also forms means of all workers; under gossip it holds
         from the beginning.
         """
-        ...
 
     def blank(self) -> Flat:
         """A vector to be filled, and then given without being copied."""
-        ...
 
     def hosts(self) -> tuple[str, ...]:
         """The name of the machine of every worker, by rank, those that may yet join among them. All ask, in `start`."""
-        ...
 
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
@@ -168,22 +156,18 @@ class Neighbours(Protocol):
         not waited for: its entry is missing. Edges are those of one topology for round `round` + 1. Several exchanges
         may be under way; they are waited for in order.
         """
-        ...
 
     def late(self) -> list[Given]:
         """What has come in the meantime from those who were not waited for, or are many rounds ahead; each once."""
-        ...
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
         """Ask `peer` what it serves under `name`; it answers while it computes. The header is plain JSON."""
-        ...
 
     def serve(self, name: str, handler: Callable[[Request], None]) -> None:
         """Let a task beside this worker answer questions under `name`.
 
         A handler is short and never waits; it touches vectors that are kept, under `lock`, and never the model.
         """
-        ...
 
 
 def mixed(found: Mapping[int, Given], rank: int) -> Flat:

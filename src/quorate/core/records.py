@@ -8,7 +8,7 @@ a line, which readers skip, and not its last half second.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import SEEK_END, FileIO
 from pathlib import Path
@@ -22,7 +22,6 @@ class Copy(Protocol):
 
     def row(self, values: Mapping[str, Any]) -> None:
         """Take one row, as it is written."""
-        ...
 
     def close(self) -> None: ...
 
@@ -143,10 +142,15 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
     except (FileNotFoundError, IsADirectoryError):
         return
     with file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and "kind" in row:
-                yield row
+        yield from rows_in(file)
+
+
+def rows_in(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """Those of the lines that are whole rows."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and "kind" in row:
+            yield row

@@ -34,17 +34,14 @@ class Worker(Protocol):
     @property
     def replica(self) -> OwnReplica:
         """The parameters, and what the optimizer keeps of them, as vectors."""
-        ...
 
     @property
     def means(self) -> Means:
         """Means of all workers."""
-        ...
 
     @property
     def neighbours(self) -> Neighbours:
         """The other workers, one by one; a strategy that uses them begins in `start`, on every worker."""
-        ...
 
     @property
     def clock(self) -> Clock:
@@ -53,17 +50,14 @@ class Worker(Protocol):
         Raises `ConfigurationError` where several optimizers are distributed: workers would come to the means of each in
         different orders.
         """
-        ...
 
     @property
     def step_began(self) -> float:
         """When the step that is being made began, by the clock."""
-        ...
 
     @property
     def examples(self) -> int:
         """Of the step that is being made. Raises `ConfigurationError` where the loader is not `quorate.shard`'s."""
-        ...
 
     @property
     def gradient(self) -> Flat:
@@ -71,7 +65,6 @@ class Worker(Protocol):
 
         Parameters that no worker used in the newest mean of gradients keep what they have.
         """
-        ...
 
     @gradient.setter
     def gradient(self, value: Flat) -> None: ...
@@ -79,7 +72,6 @@ class Worker(Protocol):
     @property
     def parameters(self) -> Flat:
         """A copy of the parameters; assigning writes them into the model."""
-        ...
 
     @parameters.setter
     def parameters(self, value: Flat) -> None: ...
@@ -87,14 +79,12 @@ class Worker(Protocol):
     @property
     def rounds(self) -> WorkerRounds:
         """Rounds, once the strategy has agreed on them."""
-        ...
 
     def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
         """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker.
 
         With `measures` workers tell what they have measured with each gradient (two passes over it).
         """
-        ...
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
         """One step of the user's own optimizer: on the gradient in `.grad`, or on `gradient`, while `.grad` stays.
@@ -102,7 +92,6 @@ class Worker(Protocol):
         `options` are those of a round, instead of the optimizer's own. With `at` those numbers are updated, in place,
         and the model stays as it is.
         """
-        ...
 
     def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
         """Record how far the model is from `mean`, a mean of all workers' replicas laid out as by `replica.read`.
@@ -110,7 +99,6 @@ class Worker(Protocol):
         Called before `replica.write(mean)`. Does nothing where no records are kept. Cost otherwise: two passes over the
         parameters, in double precision.
         """
-        ...
 
     def updater(
         self, vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any
@@ -119,7 +107,6 @@ class Worker(Protocol):
 
         `kind` is a name of `train.outer.KINDS`; what it remembers is in `memory`, which is empty before the first.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,25 +23,19 @@ class Topology(Protocol):
     @property
     def directed(self) -> bool:
         """Whether some edge leads one way only; where not, W is symmetric in every round."""
-        ...
 
     @property
     def is_balanced(self) -> bool:
         """Whether rows add up to 1 as well."""
-        ...
 
     def check(self, size: int) -> None:
         """Raise `ConfigurationError` where there is no such graph among `size` workers."""
-        ...
 
     def cycle(self, size: int) -> int:
         """After so many rounds it begins again, or (drawn ones) has come about everywhere."""
-        ...
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
         """To whom `rank` gives its numbers, and what they count there; itself first, then by rank."""
-        ...
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
         """From whom it gets numbers, and what they count here; itself first, then by rank."""
-        ...

@@ -25,7 +25,6 @@ class Batch(Protocol):
 
     def to(self, device: str | device) -> Self:
         """The same batch on `device`."""
-        ...
 
 
 B = TypeVar("B", bound=Batch)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,60 +30,42 @@ STATIC, DYNAMIC = "static", "dynamic"
 """The names of the ways to cut an epoch among workers."""
 
 
-class Share(Protocol):
-    """How an epoch, or what is left of one, is cut among workers: which batches one of them computes."""
+@dataclass(frozen=True, kw_only=True)
+class Share(ABC):
+    """How an epoch, or what is left of one, is cut among workers: which batches worker `rank` of `size` computes.
 
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        ...
+    Orders are drawn from `seed` where `shuffle`; with `drop_last` what does not divide evenly is left out.
+    """
 
-    @property
-    def rank(self) -> int:
-        """The worker."""
-        ...
+    kind: ClassVar[str]
+    """Its name."""
+    rank: int
+    size: int
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
 
-    @property
-    def size(self) -> int:
-        """How many workers there are."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """What orders are drawn from."""
-        ...
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether they are drawn."""
-        ...
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether what does not divide evenly is left out."""
-        ...
-
+    @abstractmethod
     def batches(self, order: Tensor, batch_size: int, iteration: int) -> Iterator[tuple[int, list[int]]]:
         """This worker's batches of the examples in `order`, each with its number; `iteration` is the same on all
         workers, and another one every time.
         """
-        ...
 
+    @abstractmethod
     def computed(self, iteration: int, number: int) -> None:
         """This worker has computed that batch of that iteration."""
-        ...
 
-    def length(self, examples: int) -> int:
-        """How many examples this worker has in an epoch, as far as that is known beforehand."""
-        ...
-
+    @abstractmethod
     def number_of_batches(self, examples: int, batch_size: int) -> int:
         """How many batches this worker has in an epoch, as far as that is known beforehand."""
-        ...
+
+    def length(self, examples: int) -> int:
+        """How many examples this worker has in an epoch over `examples`, if all have equally many."""
+        return examples // self.size if self.drop_last else math.ceil(examples / self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticShare:
+class StaticShare(Share):
     """DDP's equal split: of each epoch's order, worker `rank` of `size` takes every `size`-th example.
 
     Every worker has equally many. Where the number of examples is no multiple of `size`, the order is padded by
@@ -90,20 +73,7 @@ class StaticShare:
     Equal to `torch.utils.data.DistributedSampler` index by index. Batches have numbers per worker.
     """
 
-    rank: int
-    size: int
-    seed: int = 0
-    shuffle: bool = True
-    drop_last: bool = False
-
-    @property
-    def kind(self) -> str:
-        """See `Share`."""
-        return STATIC
-
-    def length(self, examples: int) -> int:
-        """How many examples each worker has in an epoch over `examples`."""
-        return examples // self.size if self.drop_last else math.ceil(examples / self.size)
+    kind: ClassVar[str] = STATIC
 
     def computed(self, iteration: int, number: int) -> None:
         """Nothing: each worker's are its own."""
@@ -123,14 +93,13 @@ class StaticShare:
         return full + (rest > 0 and not self.drop_last)
 
     def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
-        """See `Share`."""
         mine = order[self.places(len(order))]
         for number in range(self.number_of_batches(len(order), batch_size)):
             yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicShare:
+class DynamicShare(Share):
     """The batches go to whoever asks first, each to exactly one worker.
 
     `claim(iteration)` gives 0, 1, 2, … to the workers that call it, each number once. Every example comes exactly once
@@ -139,23 +108,10 @@ class DynamicShare:
     Cost: one question to the board per batch.
     """
 
-    rank: int
-    size: int
+    kind: ClassVar[str] = DYNAMIC
     claim: Callable[[int], int]
     claims: Claims | None = None
     """Where `claim` comes from, if what dead workers have taken is to be dealt out again."""
-    seed: int = 0
-    shuffle: bool = True
-    drop_last: bool = False
-
-    @property
-    def kind(self) -> str:
-        """See `Share`."""
-        return DYNAMIC
-
-    def length(self, examples: int) -> int:
-        """How many examples a worker has if all are equally fast."""
-        return examples // self.size if self.drop_last else math.ceil(examples / self.size)
 
     def number_of_batches(self, examples: int, batch_size: int) -> int:
         """How many batches a worker has if all are equally fast."""

@@ -42,20 +42,8 @@ class Loading:
     def over(self, dataset: Dataset[Any], batches: Any, labelled: Labelled | None) -> DataLoader[Any]:
         """torch's DataLoader over these index lists. Raises `ConfigurationError` for options it does not take."""
         try:
-            return DataLoader(
-                labelled or dataset,
-                batch_sampler=batches,
-                num_workers=self.num_workers,
-                collate_fn=labelled.collate if labelled else self.collate_fn,
-                pin_memory=self.pin_memory,
-                timeout=self.timeout,
-                worker_init_fn=self.worker_init_fn,
-                multiprocessing_context=self.multiprocessing_context,
-                generator=self.generator,
-                prefetch_factor=self.prefetch_factor,
-                persistent_workers=self.persistent_workers,
-                in_order=self.in_order,
-            )
+            given = {**vars(self), "collate_fn": labelled.collate if labelled else self.collate_fn}
+            return DataLoader(labelled or dataset, batch_sampler=batches, **given)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"torch's DataLoader does not take what shard was given: {error}") from None
 

@@ -60,10 +60,11 @@ def summarize(folder: Path) -> Summary:
 
 def _reproduce(plan: Planned) -> Reproduce:
     about = plan.about
+    git = about.get("git") or {}
     return Reproduce(
         command=tuple(str(word) for word in about.get("command") or ()),
         started=str(about.get("started") or ""),
-        git=about.get("git"),
+        git=git if git.get("commit") else None,
         packages=dict(about.get("versions") or {}),
         machine=plan.machine,
         settings=plan.settings,

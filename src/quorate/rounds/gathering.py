@@ -10,7 +10,7 @@ from quorate.core.vectors import Flat
 
 
 @dataclass
-class Given:
+class Contribution:
     """What one worker gave to the round that is being formed."""
 
     weight: float
@@ -22,10 +22,10 @@ class Given:
     """With each contribution, in order."""
 
 
-def given_from(about: dict[str, Any], vector: Flat | None) -> Given:
+def given_from(about: dict[str, Any], vector: Flat | None) -> Contribution:
     """What `Snapshot.about` said, perhaps among other things."""
     stalenesses = [(staleness, count) for staleness, count in about["stalenesses"]]
-    return Given(about["weight"], about["step"], about["options"], stalenesses, vector, about["told"])
+    return Contribution(about["weight"], about["step"], about["options"], stalenesses, vector, about["told"])
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Gathering:
     settles: bool
     until: dict[int, float]
     """By rank that is waited for, how long."""
-    given: dict[int, Given] = field(default_factory=dict)
+    given: dict[int, Contribution] = field(default_factory=dict)
     is_extended: bool = False
 
 

@@ -24,7 +24,7 @@ from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Copies
 from quorate.rounds.entrance import Entrance
-from quorate.rounds.gathering import Gathering, Given, sum_of
+from quorate.rounds.gathering import Contribution, Gathering, sum_of
 from quorate.rounds.log import Log, Round
 from quorate.rounds.patience import Carrying
 from quorate.rounds.terms import Agreed
@@ -162,7 +162,7 @@ class Leader:
         if gathering is not None and gathering.number == number and rank in gathering.until:
             gathering.until[rank] = now + self.agreed.patience + self._back[rank].seconds
 
-    def gave(self, rank: int, number: int, given: Given, now: float) -> None:
+    def gave(self, rank: int, number: int, given: Contribution, now: float) -> None:
         """`rank` gives to round `number`; where that is over, it takes it back when it has the round."""
         gathering = self.gathering
         if gathering is not None and gathering.number == number:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from quorate.core.vectors import Flat
@@ -62,62 +62,33 @@ class Round:
     def about(self) -> dict[str, Any]:
         """All but the vector, as JSON."""
         return {
-            "number": self.number,
+            **{name: getattr(self, name) for name in _PLAIN},
             "formed_in": self.term,
-            "weight": self.weight,
-            "live": self.live,
-            "options": self.options,
-            "step": self.step,
             "contributors": [[rank, given] for rank, given in self.contributors.items()],
-            "settles": self.settles,
-            "is_last": self.is_last,
-            "saves": self.saves,
-            "settings": self.settings,
-            "request": self.request,
-            "why": self.why,
-            "quorum": self.quorum,
             "joined": list(self.joined),
-            "stretch": self.stretch,
             "told": [[rank, told] for rank, told in self.told.items()],
         }
+
+
+_PLAIN = [one.name for one in fields(Round) if one.name not in ("term", "sum", "contributors", "joined", "told")]
+"""Fields of a round that are JSON as they are."""
 
 
 def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
     """What `Round.about` said, perhaps among other things."""
     return Round(
-        number=about["number"],
+        **{name: about[name] for name in _PLAIN},
         term=about["formed_in"],
         sum=vector,
-        weight=about["weight"],
-        live=about["live"],
-        options=about["options"],
-        step=about["step"],
         contributors={rank: [(s, n) for s, n in given] for rank, given in about["contributors"]},
-        settles=about["settles"],
-        is_last=about["is_last"],
-        saves=about["saves"],
-        settings=about["settings"],
-        request=about["request"],
-        why=about["why"],
-        quorum=about["quorum"],
         joined=tuple(about["joined"]),
-        stretch=about["stretch"],
         told=dict(about["told"]),
     )
 
 
 COPIED = (
-    "number",
-    "log_term",
-    "best_step",
-    "best_options",
-    "history",
-    "marks",
-    "settings",
-    "request",
-    "joined",
-    "stretch",
-)
+    "number", "log_term", "best_step", "best_options", "history", "marks", "settings", "request", "joined", "stretch",
+)  # fmt: skip
 """What `Log.about` says, in the order in which `Log.jump` takes it."""
 
 _REMEMBERED = 4096

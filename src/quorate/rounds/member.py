@@ -81,7 +81,6 @@ class Member:
         self.heard_at = now
 
     def restore(self) -> None:
-        """See `Rounds.restore`."""
         number = self.applied = self.started = self.keeping.restore()
         self._note = {"note": "ride", "computing": number}
         if self.leader is not None:

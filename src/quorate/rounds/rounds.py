@@ -53,12 +53,6 @@ class Rounds:
         """What became of this worker's contributions; see `rounds.pending.Ledger`."""
         return self._member.pending.ledger
 
-    @property
-    def pending_weight(self) -> float:
-        """What waits for a round."""
-        with self._progress.lock:
-            return self._member.pending.weight
-
     def contribute(
         self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True, told: Any = None
     ) -> Wait:

@@ -19,15 +19,12 @@ class Busy(Protocol):
 
     def before(self, rank: int, step: int) -> float:
         """From the step's beginning until the worker comes to the meeting point."""
-        ...
 
     def backward(self, rank: int, step: int) -> float:
         """The end of that in which parts of the gradient are ready one after the other, and may travel."""
-        ...
 
     def after(self, rank: int, step: int) -> float:
         """What the worker does after its exchange: unpacking, and the optimizer's update."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,6 @@ class Modelled:
     """Seconds after the exchange."""
 
     def before(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         whole = self.compute(rank, step)
         if self.pace is None and self.imbalance is None:
             return whole
@@ -56,11 +52,9 @@ class Modelled:
         return whole + held
 
     def backward(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         return (1 - FORWARD_SHARE) * self.compute(rank, step)
 
     def after(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         return self.update(rank, step)
 
 
@@ -87,7 +81,6 @@ class Recorded:
         return own, self.drawn[mixed(self.seed, _STREAM, block, step) % len(self.drawn)]
 
     def before(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         own, place = self._place(rank, step)
         return self.first[own][place]
 
@@ -96,6 +89,5 @@ class Recorded:
         return 0.0
 
     def after(self, rank: int, step: int) -> float:
-        """See `Busy`."""
         own, place = self._place(rank, step)
         return self.last[own][place]

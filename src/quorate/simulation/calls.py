@@ -33,7 +33,6 @@ class CountedCalls(Calls):
         super().rode(rank, computing)
 
     def completed(self, number: int) -> None:
-        """See `Calls`."""
         super().completed(number)
         counts: dict[int, int] = {}
         for worker in self.workers:

@@ -52,7 +52,6 @@ class Told(Protocol):
 
     def begins(self, number: int, of: int, cell: Cell) -> Watch:
         """Cell `number` (from 0) begins; what is returned is told its share."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +132,7 @@ class Grid:
 
     def _busy(self, cell: Cell) -> Busy:
         like = self.like
-        is_as_recorded = cell.imbalance is None and self.pace is None
-        if like is not None and is_as_recorded:
+        if like is not None and cell.imbalance is None and self.pace is None:  # as it was recorded
             return like.busy
         imbalance = cell.imbalance or (like.imbalance if like is not None else None)
         pace = self._pace(cell.workers)

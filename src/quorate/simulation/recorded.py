@@ -7,7 +7,6 @@ from collections import Counter
 from quorate.report.figures.in_step import side_by_side
 from quorate.report.reading.rounds import last_arrivals
 from quorate.report.reading.run import RunRecords
-from quorate.report.reading.spans import Spans
 from quorate.simulation.played import Formed, Played
 
 
@@ -16,12 +15,12 @@ def played_from(run: RunRecords, *, has_means: bool) -> Played:
 
     With `has_means` each step of all workers is a round where the records tell of none.
     """
-    pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
+    pauses = run.pauses
 
     def training(time: float) -> float:
         return time - pauses.before(time)
 
-    steps = {one.rank: one.steps for one in run.ranks if one.steps}
+    steps = run.steps
     origin = min(own[0].begin for own in steps.values())
     merged = run.merged()
     latest = last_arrivals(merged)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 topologies: Registry[type[Topology]] = Registry(
     "topology",
     {
-        "binary-tree": "quorate.topology.trees:BinaryTree",
+        "binary-tree": "quorate.topology.plain:BinaryTree",
         "bipartite-exponential": "quorate.topology.matchings:BipartiteExponential",
         "butterfly": "quorate.topology.butterfly:Butterfly",
         "complete": "quorate.topology.plain:Complete",
@@ -20,7 +20,7 @@ topologies: Registry[type[Topology]] = Registry(
         "file": "quorate.topology.from_file:FromFile",
         "hierarchical": "quorate.topology.hierarchical:Hierarchical",
         "one-peer-exponential": "quorate.topology.exponential:OnePeerExponential",
-        "path": "quorate.topology.trees:Path",
+        "path": "quorate.topology.plain:Path",
         "random": "quorate.topology.drawn:Random",
         "random-matching": "quorate.topology.matchings:RandomMatching",
         "ring": "quorate.topology.plain:Ring",

@@ -62,11 +62,9 @@ class FromFile:
         return 1
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """See `core.topology.Topology`."""
         return self._graph.out_edges(rank, size, round)
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """See `core.topology.Topology`."""
         return self._graph.in_edges(rank, size, round)
 
 

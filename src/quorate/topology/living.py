@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.topology import Edge, Topology
@@ -21,26 +20,22 @@ def among(graph: Topology, size: int, members: Sequence[int]) -> Topology:
     try:
         graph.check(len(members))
     except ConfigurationError:
-        return _Remains(graph, frozenset(members))
-    return _LaidAnew(graph, tuple(members))
+        return _Remains(graph, members)
+    return _LaidAnew(graph, members)
 
 
-@dataclass(frozen=True)
-class _LaidAnew:
-    graph: Topology
-    members: tuple[int, ...]
+class _Among:
+    """A graph that was checked."""
 
-    @property
-    def directed(self) -> bool:
-        return self.graph.directed
-
-    @property
-    def is_balanced(self) -> bool:
-        return self.graph.is_balanced
+    def __init__(self, graph: Topology, members: Sequence[int]) -> None:
+        self.graph, self.members = graph, members
+        self.directed, self.is_balanced = graph.directed, graph.is_balanced
 
     def check(self, size: int) -> None:
         """It was."""
 
+
+class _LaidAnew(_Among):
     def cycle(self, size: int) -> int:
         return self.graph.cycle(len(self.members))
 
@@ -54,29 +49,19 @@ class _LaidAnew:
         return tuple(Edge(self.members[peer], weight) for peer, weight in edges)
 
 
-@dataclass(frozen=True)
-class _Remains:
-    graph: Topology
-    members: frozenset[int]
-
-    @property
-    def directed(self) -> bool:
-        return self.graph.directed
-
-    @property
-    def is_balanced(self) -> bool:
-        return self.graph.is_balanced and not self.graph.directed
-
-    def check(self, size: int) -> None:
-        """It was."""
+class _Remains(_Among):
+    def __init__(self, graph: Topology, members: Sequence[int]) -> None:
+        super().__init__(graph, members)
+        self.left = frozenset(members)
+        self.is_balanced = graph.is_balanced and not graph.directed
 
     def cycle(self, size: int) -> int:
         return self.graph.cycle(size)
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        others = [edge for edge in self.graph.out_edges(rank, size, round)[1:] if edge.peer in self.members]
+        others = [edge for edge in self.graph.out_edges(rank, size, round)[1:] if edge.peer in self.left]
         return (Edge(rank, 1.0 - sum(edge.weight for edge in others)), *others)
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        others = [edge for edge in self.graph.in_edges(rank, size, round)[1:] if edge.peer in self.members]
+        others = [edge for edge in self.graph.in_edges(rank, size, round)[1:] if edge.peer in self.left]
         return (self.out_edges(rank, size, round)[0], *others)

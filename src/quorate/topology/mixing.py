@@ -25,14 +25,6 @@ def matrix(topology: Topology, size: int, round: int) -> Matrix:
     return found
 
 
-def cycle_matrix(topology: Topology, size: int) -> Matrix:
-    """The product of the rounds of one cycle, (size, size)."""
-    found = np.eye(size)
-    for round in range(topology.cycle(size)):
-        found = matrix(topology, size, round) @ found
-    return found
-
-
 @dataclass(frozen=True)
 class Mixing:
     """How fast numbers become equal."""

@@ -19,15 +19,14 @@ from quorate.core.errors import ConfigurationError, Mismatch, WireTimeout, ranks
 
 T = TypeVar("T")
 
-_SMALL_FLOATS = (torch.bfloat16, torch.float16)
-
 
 def sum_in_order(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum, added in the order given; bf16 and fp16 are added in float32 and rounded once. Shares no memory."""
-    first = tensors[0]
-    total = first.detach().float() if first.dtype in _SMALL_FLOATS else first.detach().clone()
+    """The sum, added in the order given; smaller floats are added in float32 and rounded once. Shares no memory."""
+    first = tensors[0].detach()
+    is_small = first.is_floating_point() and first.element_size() < 4
+    total = first.to(torch.float32 if is_small else first.dtype, copy=True, memory_format=torch.contiguous_format)
     for x in tensors[1:]:
-        total = total + x if total.dim() == 0 else total.add_(x)
+        total.add_(x.detach())
     return total.to(first.dtype)
 
 
@@ -84,11 +83,7 @@ class Swap(Generic[T]):
         for peer, message in zip(self._others, messages, strict=True):
             theirs = message.header["operation"]
             if theirs != self._operation:
-                (first, a), (second, b) = sorted([(self._wire.rank, self._operation), (peer, theirs)])
-                raise Mismatch(
-                    f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every "
-                    "worker must call the same collectives in the same order"
-                )
+                raise Mismatch.between(self._wire.rank, self._operation, peer, theirs)
             arrived[peer] = message
         return arrived
 

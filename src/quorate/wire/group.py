@@ -38,8 +38,7 @@ class GroupWire(Exchange):
             )
         self.parent = parent
         self.rank, self.size = self.members.index(parent.rank), len(self.members)
-        self.generation, self.board, self.clock = parent.generation, parent.board, parent.clock
-        self.timeout = parent.timeout
+        self.board, self.clock, self.timeout = parent.board, parent.clock, parent.timeout
         self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
         self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
 

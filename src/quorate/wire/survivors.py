@@ -33,22 +33,22 @@ class Survivors:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.members = frozenset([wire.rank]) if wire.is_newcomer else frozenset(range(wire.size))
-        self._stretch = f"{wire.name}/alone {wire.rank}" if wire.is_newcomer else wire.name
+        self._era = f"{wire.name}/alone {wire.rank}" if wire.is_newcomer else wire.name
         self._calls = 0
 
     def among(self, members: Iterable[int], number: int) -> None:
         """From now on these call; `number` is the same on all, and at no other such place."""
-        self.members, self._stretch, self._calls = frozenset(members), f"{self.wire.name}/from {number}", 0
+        self.members, self._era, self._calls = frozenset(members), f"{self.wire.name}/from {number}", 0
 
     def gather(self, message: Message, operation: str = "gather") -> Gathering:
         """The messages of all that count, by rank, in order. Their tensors are not changed by anyone any more."""
         self._calls += 1
         said = Message(tuple(x.detach() for x in message.tensors), message.header, shared=True)
-        return Gathering(self, f"{self._stretch}/{self._calls}", self._old(), operation, said)
+        return Gathering(self, f"{self._era}/{self._calls}", self._old(), operation, said)
 
     def _old(self) -> str | None:
         """What nobody needs any more: everyone is in this call or the one before."""
-        return f"{self._stretch}/{self._calls - 2}/" if self._calls > 2 else None
+        return f"{self._era}/{self._calls - 2}/" if self._calls > 2 else None
 
     def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
         """The tensors of all that count, in order of rank; shapes may differ. The same on every worker."""
@@ -155,11 +155,7 @@ class Gathering:
     def _compare(self, peer: int, message: Message) -> None:
         theirs = message.header["operation"]
         if theirs != self._operation:
-            (first, a), (second, b) = sorted([(self._wire.rank, self._operation), (peer, theirs)])
-            raise Mismatch(
-                f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every "
-                "worker must call the same collectives in the same order"
-            )
+            raise Mismatch.between(self._wire.rank, self._operation, peer, theirs)
 
 
 @dataclass

@@ -19,7 +19,7 @@ class Wrapped(Wire):
 
     def __init__(self, inner: Wire) -> None:
         self.inner = inner
-        self.rank, self.size, self.generation = inner.rank, inner.size, inner.generation
+        self.rank, self.size = inner.rank, inner.size
         self.board, self.clock, self.timeout, self.name = inner.board, inner.clock, inner.timeout, inner.name
 
     @abstractmethod

@@ -9,6 +9,9 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Optimizer
+
+from quorate.core.workload import Workload
 
 
 class Images(NamedTuple):
@@ -24,32 +27,38 @@ class Images(NamedTuple):
         return self._replace(images=self.images.to(device), labels=self.labels.to(device))
 
 
-def collated(examples: Sequence[tuple[Tensor, ...]]) -> Images:
-    """Pairs of an image and a label as one batch; a batch that was fetched whole is left as it is."""
-    if isinstance(examples, Images):
-        return examples
-    images, labels = zip(*examples, strict=True)
-    return Images(torch.stack(images), torch.stack(labels))
+class ImageWorkload(Workload[Images]):
+    """What a workload of labelled images says, but for its data and its model."""
 
+    def collate(self, examples: Sequence[tuple[Tensor, ...]]) -> Images:
+        """Pairs of an image and a label as one batch; a batch that was fetched whole is left as it is."""
+        if isinstance(examples, Images):
+            return examples
+        images, labels = zip(*examples, strict=True)
+        return Images(torch.stack(images), torch.stack(labels))
 
-def mean_loss(model: nn.Module, batch: Images) -> Tensor:
-    """The mean cross-entropy of the labels."""
-    return cross_entropy(model(batch.images), batch.labels)
+    def loss(self, model: nn.Module, batch: Images) -> Tensor:
+        """The mean cross-entropy of the labels."""
+        return cross_entropy(model(batch.images), batch.labels)
 
+    @torch.no_grad()
+    def quality(self, model: nn.Module, batch: Images) -> dict[str, float]:
+        """How many images were put in their class ("top1"), and their summed "cross_entropy".
 
-@torch.no_grad()
-def classified(model: nn.Module, batch: Images) -> dict[str, float]:
-    """How many images were put in their class ("top1"), and their summed "cross_entropy".
+        The model is in evaluation mode for it (batch norm uses its running statistics), and then as it was.
+        """
+        with _in_evaluation(model):
+            scores: Tensor = model(batch.images)
+        return {
+            "top1": float((scores.argmax(dim=1) == batch.labels).sum()),
+            "cross_entropy": float(cross_entropy(scores, batch.labels, reduction="sum")),
+            "examples": float(len(batch.labels)),
+        }
 
-    The model is in evaluation mode for it (batch norm uses its running statistics), and then as it was.
-    """
-    with _in_evaluation(model):
-        scores: Tensor = model(batch.images)
-    return {
-        "top1": float((scores.argmax(dim=1) == batch.labels).sum()),
-        "cross_entropy": float(cross_entropy(scores, batch.labels, reduction="sum")),
-        "examples": float(len(batch.labels)),
-    }
+    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
+        """SGD with momentum 0.9 and weight decay 1e-4."""
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
 
 
 @contextmanager

@@ -61,10 +61,3 @@ class ResidualNetwork(nn.Module):
         inner = self.blocks(torch.relu(self.stem_norm(self.stem(images))))
         scores: Tensor = self.output(inner.mean(dim=(2, 3)))
         return scores
-
-
-def drawn(channels: int, widths: Sequence[int], depth: int, classes: int, seed: int) -> ResidualNetwork:
-    """A network with parameters drawn from `seed`; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every accelerator
-        return ResidualNetwork(channels, widths, depth, classes)

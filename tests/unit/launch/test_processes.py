@@ -16,7 +16,7 @@ import pytest
 
 from quorate.core.errors import PeerFailed
 from quorate.launch.local.process_group import Crew, Ending, status_in_words
-from quorate.launch.local.processes import Command, environment, run_processes
+from quorate.launch.local.processes import Command, environment, run_shown
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.overrides import Overrides
 from quorate.wire.board import MemoryBoard, SocketBoard
@@ -49,7 +49,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def launch(tmp_path: Path, folder: Path) -> Iterator[Callable[..., Launch]]:
-    """Starts `run_processes` in a process of its own, so that the test can send it signals."""
+    """Starts `run_shown` in a process of its own, so that the test can send it signals."""
     launches: list[Launch] = []
 
     def start(script: str, size: int, grace: float = 10.0) -> Launch:
@@ -78,7 +78,7 @@ def test_each_worker_finds_its_place_in_the_environment(
     command = Command(
         script=script(text), arguments=["-n", "--help", "--", "a b"], overrides=Overrides(settings={"wait_for": "all"})
     )
-    assert run_processes(command, 2, folder) == 0
+    assert run_shown(command, 2, folder).status == 0
     for rank, written in enumerate(_words(tmp_path, "env-0", "env-1")):
         found, arguments = json.loads(written)
         assert arguments == ["-n", "--help", "--", "a b"]
@@ -108,7 +108,7 @@ def test_the_board_and_its_folder_are_gone_afterwards(
     script: Callable[[str], str], tmp_path: Path, folder: Path
 ) -> None:
     text = "(WORDS / 'board').write_text(os.environ['QUORATE_BOARD'].removeprefix('unix:'))"
-    assert run_processes(Command(script=script(text)), 1, folder) == 0
+    assert run_shown(Command(script=script(text)), 1, folder).status == 0
     board = Path(_words(tmp_path, "board")[0])
     assert not board.parent.exists()
 
@@ -245,7 +245,7 @@ def test_who_ignores_sigterm_is_killed(
 
 
 def test_wrong_input_of_the_script_stays_wrong_input(script: Callable[[str], str], folder: Path) -> None:
-    assert run_processes(Command(script=script("sys.exit(2)")), 2, folder) == 2
+    assert run_shown(Command(script=script("sys.exit(2)")), 2, folder).status == 2
 
 
 @pytest.mark.parametrize("how", ["sys.exit(0)", "sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -257,7 +257,7 @@ def test_what_a_worker_has_started_ends_with_it(
     (WORDS / 'grandchild').write_text(str(child.pid))
     {how}
     """
-    run_processes(Command(script=script(text)), 1, folder)
+    run_shown(Command(script=script(text)), 1, folder)
     assert not is_running(int(_words(tmp_path, "grandchild")[0]))
 
 

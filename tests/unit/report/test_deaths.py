@@ -11,8 +11,7 @@ import pytest
 from quorate.core.rows import Gone, Step
 from quorate.report.closing import closing_line
 from quorate.report.page.page import page
-from quorate.report.reading.deaths import standstill
-from quorate.report.reading.events import each_once, moved
+from quorate.report.reading.events import each_once, moved, standstill
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize

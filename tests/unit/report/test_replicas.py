@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorate.core.records import records_of
-from quorate.report.figures.distances import distances_of
+from quorate.report.figures.quality import distances_of
 from quorate.report.page.page import page
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize

@@ -18,7 +18,7 @@ from quorate.report.figures.time_use import spent_in
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import (
     Merged,
-    Round,
+    RoundRecord,
     last_arrivals,
     merged_in,
     number_the_rest,
@@ -38,9 +38,9 @@ def at(step: int, arrive: float, end: float, round: int, **more: Any) -> Step:
     )
 
 
-def a_round(number: int, time: float, taken: Mapping[int, Sequence[tuple[int, int]]], **more: Any) -> Round:
+def a_round(number: int, time: float, taken: Mapping[int, Sequence[tuple[int, int]]], **more: Any) -> RoundRecord:
     weight = float(sum(count for given in taken.values() for _, count in given))
-    return Round(
+    return RoundRecord(
         **{"number": number, "time": time, "weight": weight, "live": 2, "taken": taken, "update": number, **more}
     )
 
@@ -50,7 +50,7 @@ def steps_of(merged: Merged) -> list[tuple[int, int, int]]:
     return [(one.rank, one.step.step, one.staleness) for one in merged.given]
 
 
-def by_hand() -> tuple[list[Round], dict[int, list[Step]]]:
+def by_hand() -> tuple[list[RoundRecord], dict[int, list[Step]]]:
     """Rank 1 takes twice as long as rank 0, which calls for every round; its first gradient is one round late."""
     rounds = [
         a_round(1, 1.05, {0: [(0, 1)]}),
@@ -124,9 +124,9 @@ def test_updates_are_counted_back_from_a_step_and_on_from_the_last() -> None:
 
 def test_what_came_to_nothing_is_taken_back() -> None:
     """Rank 0 was copied from a replica that had not gone so far."""
-    rounds: list[Round] = []
+    rounds: list[RoundRecord] = []
     for number, weight in [(1, 1.0), (2, 1.0), (3, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]:
-        new = Round(number, 0.1 * number, weight, 2, {0: [(0, 1)]}, None)
+        new = RoundRecord(number, 0.1 * number, weight, 2, {0: [(0, 1)]}, None)
         take_back(rounds, new)
         rounds.append(new)
     assert [(one.number, one.weight) for one in rounds] == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]

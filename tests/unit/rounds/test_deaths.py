@@ -20,6 +20,7 @@ from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.pending import pending_weight
 from tests.unit.rounds.test_laws import adam, net, sgd, speeds
 
 NEVER = 1 << 40
@@ -97,7 +98,7 @@ class Plan:
         if not worker.has_rounds:
             return Told(flat, Ledger(), 0.0, seen, means, world.wire.gone, times)
         rounds = worker._rounds.rounds
-        return Told(flat, rounds.ledger, rounds.pending_weight, seen, means, world.wire.gone, times)
+        return Told(flat, rounds.ledger, pending_weight(rounds), seen, means, world.wire.gone, times)
 
     def run(self) -> tuple[list[Outcome[Told]], VirtualWorld]:
         self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]

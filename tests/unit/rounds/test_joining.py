@@ -20,6 +20,7 @@ from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.pending import pending_weight
 
 NEVER = 1 << 40
 EXAMPLES, BATCH, EPOCHS = 96, 4, 3
@@ -117,7 +118,7 @@ class Plan:
         told.tensors = [x.detach().clone() for x in (*model.parameters(), *model.buffers())]
         if self.strategy == "quorum":
             rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
-            told.ledger, told.pending = rounds.ledger, rounds.pending_weight
+            told.ledger, told.pending = rounds.ledger, pending_weight(rounds)
         return told
 
     def _note(self, rank: int, optimizer: Any) -> None:

@@ -17,6 +17,7 @@ from quorate.rounds.pending import Ledger
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.pending import pending_weight
 
 SIZES = [1, 2, 3, 5, 8]
 
@@ -86,7 +87,7 @@ def train(
     return Told(
         flat,
         rounds.ledger if rounds else Ledger(),
-        rounds.pending_weight if rounds else 0.0,
+        pending_weight(rounds) if rounds else 0.0,
         [(one.number, one.term, one.weight, tuple(one.contributors)) for one in seen],
         seen,
         times,

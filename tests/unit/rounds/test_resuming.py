@@ -27,6 +27,7 @@ from quorate.rounds.pending import Ledger
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.pending import pending_weight
 
 STEPS, MOST, SESSIONS = 14, 6, 3
 
@@ -85,7 +86,7 @@ def train(world: World, plan: Plan) -> Told:
             quorate.save()
     with world.evaluate():  # so that nobody has ended while others step: the divisor is always the same
         optimizer.finish()
-    return Told(-model.counts.detach(), rounds.ledger, rounds.pending_weight, began, loaded)
+    return Told(-model.counts.detach(), rounds.ledger, pending_weight(rounds), began, loaded)
 
 
 def live(size: int, root: Path, plan: Plan, *, seed: int, network: Network) -> list[Outcome[Told]]:

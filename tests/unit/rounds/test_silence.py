@@ -18,6 +18,7 @@ from quorate.train import worker as worker_module
 from quorate.train.loop import loops_of
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
+from tests.support.pending import pending_weight
 from tests.unit.rounds.test_laws import Told, net, run, sgd, speeds, train
 
 
@@ -158,7 +159,7 @@ def test_one_that_evaluates_alone_is_waited_for_by_nobody(who: int, logs: str, m
         optimizer.finish()
         worker = optimizer.__dict__["_quorate_worker"]
         flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        return Told(flat, worker._rounds.rounds.ledger, worker._rounds.rounds.pending_weight), max(took)
+        return Told(flat, worker._rounds.rounds.ledger, pending_weight(worker._rounds.rounds)), max(took)
 
     found = run(3, task)  # type: ignore[arg-type]
     ends_well([told for told, _ in found])  # type: ignore[misc]

@@ -18,7 +18,8 @@ import torch
 from quorate.core.errors import ConfigurationError
 from quorate.workloads.hyperplane import kept
 from quorate.workloads.hyperplane.plane import Plane
-from quorate.workloads.hyperplane.workload import Hyperplane, Points
+from quorate.workloads.hyperplane.workload import Hyperplane
+from quorate.workloads.points import Points
 
 PLANE = Plane(features=20, noise=0.5, seed=7)
 ROWS = 50

@@ -7,7 +7,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.least_squares.workload import LeastSquares, Points
+from quorate.workloads.least_squares.workload import LeastSquares
+from quorate.workloads.points import Points
 
 
 def everything(workload: LeastSquares) -> Points:

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
-from quorate.workloads.residual import BasicBlock, drawn
+from quorate.workloads.drawing import drawn
+from quorate.workloads.residual import BasicBlock, ResidualNetwork
 
 
 def test_resnet_32_has_the_published_size() -> None:
-    model = drawn(3, (16, 32, 64), 5, 10, seed=0)
+    model = drawn(lambda: ResidualNetwork(3, (16, 32, 64), 5, 10), seed=0)
     assert sum(parameter.numel() for parameter in model.parameters()) == 467_194
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     assert len([module for module in convolutions if module.kernel_size == (3, 3)]) == 31  # and the linear layer
@@ -19,7 +20,7 @@ def test_resnet_32_has_the_published_size() -> None:
 
 
 def test_every_later_stage_halves_the_sides() -> None:
-    model = drawn(1, (4, 6, 8), 2, 5, seed=0)
+    model = drawn(lambda: ResidualNetwork(1, (4, 6, 8), 2, 5), seed=0)
     sides: list[tuple[int, ...]] = []
     for block in model.blocks:
         block.register_forward_hook(lambda module, inputs, output: sides.append(tuple(output.shape[1:])))

@@ -10,9 +10,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from quorate.core.errors import ConfigurationError
+from quorate.workloads.drawing import drawn
 from quorate.workloads.stdlib_functions import corpus, functions, vocabulary
 from quorate.workloads.stdlib_functions.description import length_lines
-from quorate.workloads.stdlib_functions.model import drawn
+from quorate.workloads.stdlib_functions.model import FunctionClassifier
 from quorate.workloads.stdlib_functions.workload import StdlibFunctions
 
 SOURCE = b"""
@@ -143,7 +144,7 @@ def test_rare_words_are_known_by_their_shape(word: str, expected: str) -> None:
 
 
 def test_the_lstm_equals_one_over_a_packed_sequence() -> None:
-    model = drawn(50, 4, embedding=6, hidden=5, seed=1)
+    model = drawn(lambda: FunctionClassifier(50, 4, embedding=6, hidden=5), seed=1)
     lengths = torch.tensor([3, 9, 1])
     words = torch.randint(1, 50, (3, 9), generator=torch.Generator().manual_seed(0))
     words[torch.arange(9) >= lengths.unsqueeze(1)] = 0
@@ -162,8 +163,8 @@ def test_real_functions_come_with_their_module() -> None:
     train, test = workload.dataset(train=True), workload.dataset(train=False)
     assert len(train) + len(test) == len(workload.corpus.labels)
     batch = workload.collate([train[0], train[5]])
-    assert batch.words.shape == (2, int(batch.lengths.max()))
-    assert (batch.words > 0).sum(1).tolist() == batch.lengths.tolist() == [len(train[0][0]), len(train[5][0])]
+    assert batch.items.shape == (2, int(batch.lengths.max()))
+    assert (batch.items > 0).sum(1).tolist() == batch.lengths.tolist() == [len(train[0][0]), len(train[5][0])]
 
 
 def test_every_example_is_the_text_of_its_function() -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.ucf101_features.model import OneBiasLSTM, VideoClassifier, drawn
+from quorate.workloads.drawing import drawn
+from quorate.workloads.ucf101_features.model import OneBiasLSTM, VideoClassifier
 from quorate.workloads.ucf101_features.workload import Ucf101Features
 from tests.support.workload_files import write_videos
 
@@ -79,7 +80,7 @@ def test_it_goes_on_being_one_bias_after_steps_moves_and_loading() -> None:
 
 
 def test_padding_changes_nothing() -> None:
-    model = drawn(6, 8, 3, seed=0)
+    model = drawn(lambda: VideoClassifier(6, 8, 3), seed=0)
     frames, lengths = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([4, 9, 1])
     together = model(frames, lengths)
     for video, length, scores in zip(frames, lengths, together, strict=True):
@@ -99,11 +100,9 @@ def test_videos_come_as_they_were_written(folder: Path) -> None:
         assert label == index % 3
     assert data.lengths.tolist() == [1 + index % 9 for index in range(12)]
     batch = workload.collate([data[index] for index in (0, 4, 2)])
-    assert (
-        batch.frames.shape == (3, 5, 6) and batch.lengths.tolist() == [1, 5, 3] and batch.labels.tolist() == [0, 1, 2]
-    )
+    assert batch.items.shape == (3, 5, 6) and batch.lengths.tolist() == [1, 5, 3] and batch.labels.tolist() == [0, 1, 2]
     assert batch.tokens == 15
-    assert not batch.frames[0, 1:].any()
+    assert not batch.items[0, 1:].any()
     assert len(workload.dataset(train=False)) == 6
 
 

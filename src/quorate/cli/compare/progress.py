@@ -103,11 +103,9 @@ class Progress:
         self._shown().__exit__(None, None, None)
 
     def plans(self, cells: Sequence[Cell]) -> None:
-        """See `Watcher`."""
         self._of = len(cells)
 
     def begins(self, cell: Cell, folder: Path) -> None:
-        """See `Watcher`."""
         self._number += 1
         self._tail, self._began = Tail(folder, self._plan.workers), time.monotonic()
         if self._bar is None:
@@ -115,7 +113,6 @@ class Progress:
         self.looks(cell, folder)
 
     def looks(self, cell: Cell, folder: Path) -> None:
-        """See `Watcher`."""
         if self._interrupt.asked:
             self._say_once("ending the run under way (within some 10 seconds; once more ends it at once)")
         if self._server.why_not_forking is not None:
@@ -129,7 +126,6 @@ class Progress:
         self._bar.show(self._number, self._of, share or 0.0, self._left(share), line)
 
     def ends(self, cell: Cell, folder: Path, ended: Conclusion, seconds: float) -> None:
-        """See `Watcher`."""
         assert self._tail is not None
         self._tail.look()
         self._seconds.append(seconds)
@@ -143,7 +139,6 @@ class Progress:
             self._say_once(line)
 
     def chooses(self, arm: str, factor: float | None) -> None:
-        """See `Watcher`."""
         if factor is None:
             self._say(f"{arm}: no trial of a learning rate ended well, so it goes on with the script's own")
             return

@@ -81,6 +81,11 @@ class CompareOptions:
     as_json: bool = option("Show summary.json (with --dry-run the plan).", "--json", default=False)
 
 
+_AS_TYPED = (
+    "epochs", "seconds", "target", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
+    "evaluations",
+)  # fmt: skip
+"""Options that a comparison has under the same name."""
 _BESIDE_CONTINUE = ("again", "arguments", "config", "print_config", "dry_run", "as_json")
 
 
@@ -120,18 +125,8 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
         arms=arms_from(options.strategies, options.baseline),
         seeds=options.seeds or seeds_from("3"),
         equal="target" if options.stops else "examples" if options.seconds is None else "seconds",
-        epochs=options.epochs,
-        seconds=options.seconds,
-        target=options.target,
-        imbalance=options.imbalance,
-        pace=options.pace,
-        share=options.share,
         learning_rates=options.tune,
-        compute=options.compute,
-        latency=options.latency,
-        bandwidth=options.bandwidth,
-        batch=options.batch,
-        evaluations=options.evaluations,
+        **{name: getattr(options, name) for name in _AS_TYPED},
         omp_threads=os.environ.get("OMP_NUM_THREADS", "1"),
         timeout=TIMEOUT if options.timeout is None else options.timeout,
     )

@@ -7,10 +7,10 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import NamedTuple
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
+from quorate.launch.run.folder import version_of
 
 OLDEST_PYTHON = (3, 11)
 NEEDED = {
@@ -55,7 +55,7 @@ def judge_python(version: tuple[int, int, int]) -> Finding:
 
 def probe_packages() -> list[Package]:
     """Every package that Quorate needs always. Imports none of them."""
-    return [Package(name=name, version=_version(name), admitted=admitted) for name, admitted in NEEDED.items()]
+    return [Package(name=name, version=version_of(name), admitted=admitted) for name, admitted in NEEDED.items()]
 
 
 def judge_torch(packages: Sequence[Package]) -> Finding:
@@ -116,10 +116,3 @@ def judge_gpu(names: Sequence[str], build: str | None, *, has_driver: bool) -> F
         why = "torch was built for the CPU" if build is None else f"torch, built for {build}, sees none"
         return warn("gpu", f"a driver is installed, but {why}", "install torch for your driver's version of CUDA")
     return ok("gpu", "none; workers compute on the CPU")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

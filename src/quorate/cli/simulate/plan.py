@@ -200,15 +200,12 @@ def _check_twice(grid: Grid) -> None:
         "number of workers": grid.workers,
         "imbalance": grid.imbalances,
         "network": [links.text for links in grid.networks],
+        "strategy": [arm.text for arm in grid.arms],
     }
     for what, values in several.items():
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise ConfigurationError(f"the {what} {twice} is given twice; each is simulated once")
-    texts = [arm.text for arm in grid.arms]
-    twice = next((text for text in texts if texts.count(text) > 1), None)
-    if twice is not None:
-        raise ConfigurationError(f"the strategy {twice} is given twice; each is simulated once")
     cells = len(list(grid.cells()))
     if cells > _MOST_CELLS:
         raise ConfigurationError(f"that would be {cells:,} rows; at most {_MOST_CELLS:,} are simulated at once")

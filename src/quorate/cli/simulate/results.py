@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.telling import tell
@@ -93,22 +92,16 @@ class Shown:
 
     def __enter__(self) -> Shown:
         if self._bar is not None:
-            self._inside.__enter__()
+            self._bar.start()
             self._task = self._bar.add_task("simulating", total=1.0)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._say_what_took_long()
         if self._bar is not None:
-            self._inside.__exit__(None, None, None)
-
-    @property
-    def _inside(self) -> AbstractContextManager[Any]:
-        bar: AbstractContextManager[Any] = self._bar
-        return bar
+            self._bar.stop()
 
     def begins(self, number: int, of: int, cell: Cell) -> Callable[[float], None]:
-        """See `simulation.grid.Told`."""
         self._say_what_took_long()
         self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {cell.in_words}"
         if self._bar is None:

@@ -9,8 +9,9 @@ import pty
 import signal
 import termios
 import threading
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 _CHUNK = 2**16
@@ -72,8 +73,19 @@ class ShownConsole:
         """From here on only the log has what it writes."""
         self._is_hidden = True
 
-    def resize(self) -> None:
-        """Our terminal has another size now."""
+    @contextlib.contextmanager
+    def following_size(self) -> Iterator[None]:
+        """Inside, the worker's terminal has the size of ours (in the main thread, which signals come to)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGWINCH, lambda signum, frame: self._resize())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGWINCH, before)
+
+    def _resize(self) -> None:
         for shown, ours in self._terminals:
             _copy_size(shown, ours)
 
@@ -91,8 +103,8 @@ class ShownConsole:
 
     def _pump(self, ours: int, shown: BinaryIO) -> None:
         is_shown = True
-        with contextlib.closing(_Descriptor(ours)) as source:
-            while piece := source.read():
+        with FileIO(ours) as source:
+            while piece := _next(source):
                 with contextlib.suppress(OSError):  # a full disk ends the log, not the run
                     self._log.write(piece)
                 if is_shown and not self._is_hidden:
@@ -104,34 +116,12 @@ class ShownConsole:
                         _swallow(shown)
 
 
-class _Descriptor:
-    """The end of a pipe or terminal that is read here."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def read(self) -> bytes:
-        """The next bytes; none at the end (which a terminal tells by an error)."""
-        try:
-            return os.read(self._number, _CHUNK)
-        except OSError:
-            return b""
-
-    def close(self) -> None:
-        os.close(self._number)
-
-
-class FollowSize:
-    """While in force, the worker's terminal has the size of ours. For the main thread only."""
-
-    def __init__(self, console: ShownConsole) -> None:
-        self._console = console
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGWINCH, lambda signum, frame: self._console.resize())
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        signal.signal(signal.SIGWINCH, self._before)
+def _next(source: FileIO) -> bytes:
+    """The next bytes of a pipe or terminal; none at the end (which a terminal tells by an error)."""
+    try:
+        return source.read(_CHUNK)
+    except OSError:
+        return b""
 
 
 def _swallow(stream: BinaryIO) -> None:

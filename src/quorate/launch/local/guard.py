@@ -28,6 +28,17 @@ done
 _LEAVE = 2.0
 
 
+def end_of_input(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let a process whose stdin is a pipe leave at its end; it has so many seconds, and is killed then."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Guard:
     """A context: process groups that have begun and are not over when this process is killed are killed then.
 
@@ -55,13 +66,7 @@ class Guard:
             self.over(group)
         if self._shell is None:
             return
-        assert self._shell.stdin is not None
-        self._shell.stdin.close()
-        try:
-            self._shell.wait(_LEAVE)
-        except subprocess.TimeoutExpired:
-            self._shell.kill()
-            self._shell.wait()
+        end_of_input(self._shell, _LEAVE)
 
     def begun(self, group: int) -> None:
         """The process group of a worker is there."""

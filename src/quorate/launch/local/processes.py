@@ -1,4 +1,4 @@
-"""`run_processes`: the workers of one script as processes on this machine, from their start to the last sentence."""
+"""`run_shown`: the workers of one script as processes on this machine, from their start to the last sentence."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
-from quorate.launch.local.console import FollowSize, QuietConsole, ShownConsole
+from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
@@ -67,16 +66,9 @@ class Ranks(Protocol):
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
         """Let `rank` begin; once each, in order."""
-        ...
 
     def finish(self) -> None:
         """All that were started have ended."""
-        ...
-
-
-def run_processes(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> int:
-    """As `run_shown`; returns the exit status alone."""
-    return run_shown(command, size, folder, grace=grace, room=room).status
 
 
 def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> Conclusion:
@@ -89,7 +81,7 @@ def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE
     process group, outlives this call; workers do not outlive this process either.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
-    with StartedRanks(command, size, folder, shown) as ranks, _following(shown):
+    with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
         ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show, asked=shown.hide)
     if ended.why is not None:
         _show(-1, f"quorate: {ended.why}\n")
@@ -113,7 +105,7 @@ def run_crew(
     shows: Callable[[int, str], None] = lambda rank, text: None,
     asked: Callable[[], None] = lambda: None,
 ) -> Conclusion:
-    """As `run_processes`, for workers of any kind; says nothing itself (`shows`: see `Crew`).
+    """As `run_shown`, for workers of any kind; says nothing itself (`shows`: see `Crew`).
 
     `asked` is called where all are asked to end, and rank 0 has not joined yet.
     """
@@ -178,10 +170,18 @@ class Leash:
         if self.before_exec is None:
             self.inherited, self._held = os.pipe()
 
-    def __enter__(self) -> Leash:
-        return self
+    def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """What `subprocess.Popen` is told of it, for a process with this environment in a session of its own."""
+        tie = {} if self.inherited is None else {LAUNCHER_FD: str(self.inherited)}
+        return {
+            "env": {**environment, **tie},
+            "pass_fds": () if self.inherited is None else (self.inherited,),
+            "preexec_fn": self.before_exec,
+            "start_new_session": True,
+        }
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let go of the pipe."""
         for end in (self.inherited, self._held):
             if end is not None:
                 os.close(end)
@@ -201,30 +201,24 @@ class StartedRanks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leash.__exit__()
+        self._leash.close()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        """See `Ranks`."""
         if rank == len(self._consoles):  # it joins
             self._consoles.append(QuietConsole(log_of(self._folder, rank)))
-        console, leash = self._consoles[rank], self._leash
+        console = self._consoles[rank]
         out, err = console.streams()
-        tie = {} if leash.inherited is None else {LAUNCHER_FD: str(leash.inherited)}
         child = subprocess.Popen(
             self._command.words,
-            env={**environment, **tie},
             stdin=None if isinstance(console, ShownConsole) else subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,
-            pass_fds=() if leash.inherited is None else (leash.inherited,),
-            preexec_fn=leash.before_exec,
+            **self._leash.options(environment),
         )
         console.started()
         return child
 
     def finish(self) -> None:
-        """See `Ranks`."""
         for console in self._consoles:
             console.finish()
 
@@ -239,11 +233,6 @@ def _board() -> Iterator[BoardServer]:
     finally:
         server.close()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _following(shown: ShownConsole) -> contextlib.AbstractContextManager[None]:
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    return FollowSize(shown) if in_main_thread else contextlib.nullcontext()
 
 
 def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:

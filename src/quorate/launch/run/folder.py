@@ -59,7 +59,7 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {package: _version(package) for package in ("quorate", "torch", "numpy")},
+        "versions": {package: version_of(package) for package in ("quorate", "torch", "numpy")},
         "interpreter": sys.executable,
         "folder": os.getcwd(),
         "git": _commit(Path.cwd() if script is None else script.resolve().parent),
@@ -68,6 +68,15 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot write the records of this run into {folder}: {error.strerror}") from None
+
+
+def new_run_folder(workers: int, **more: object) -> Path:
+    """Make a folder for a run that no launcher of ours has begun: that of the script this process executes."""
+    script = Path(sys.argv[0] or "session")
+    folder = run_folder(usual_name(str(script))).resolve()
+    about = {"command": list(sys.argv), "script": str(script), "arguments": sys.argv[1:], "workers": workers}
+    write_run(folder, script if script.is_file() else None, {**about, "world": "real", **more, "records": str(folder)})
+    return folder
 
 
 def write_outcome(folder: Path, status: int, seconds: float, why: str | None = None) -> None:
@@ -89,7 +98,8 @@ def write_outcome(folder: Path, status: int, seconds: float, why: str | None = N
         pass  # the run itself is what counts
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Of a package that is installed; None where it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -21,35 +21,21 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.virtual.patching import StandIns
 
 _INSTEAD = {
-    "init_process_group": "quorate.join()",
-    "init_device_mesh": "quorate.join()",
-    "get_rank": "world.rank",
-    "get_world_size": "world.size",
-    "get_backend": "world.wire",
-    "all_reduce": "world.mean(x)",
-    "reduce": "world.mean(x)",
-    "all_gather": "world.gather(x)",
-    "all_gather_into_tensor": "world.gather(x)",
-    "all_gather_object": "world.gather(x)",
-    "gather": "world.gather(x)",
-    "gather_object": "world.gather(x)",
-    "broadcast": "world.gather(x)[0]",
-    "broadcast_object_list": "world.gather(x)[0]",
-    "scatter": "world.gather(x)[0]",
-    "scatter_object_list": "world.gather(x)[0]",
-    "barrier": "world.barrier()",
-    "monitored_barrier": "world.barrier()",
-    "reduce_scatter": "world.wire.reduce_scatter(x)",
-    "reduce_scatter_tensor": "world.wire.reduce_scatter(x)",
-    "all_to_all": "world.wire.all_to_all(pieces)",
-    "all_to_all_single": "world.wire.all_to_all(pieces)",
-    "new_group": "world.wire.group(members)",
-    "send": "world.wire.send(message, to, tag)",
-    "isend": "world.wire.send(message, to, tag)",
-    "recv": "world.wire.receive(source, tag)",
-    "irecv": "world.wire.receive(source, tag)",
-    "batch_isend_irecv": "world.wire.send(message, to, tag)",
+    "quorate.join()": "init_process_group init_device_mesh",
+    "world.rank": "get_rank",
+    "world.size": "get_world_size",
+    "world.wire": "get_backend",
+    "world.mean(x)": "all_reduce reduce",
+    "world.gather(x)": "all_gather all_gather_into_tensor all_gather_object gather gather_object",
+    "world.gather(x)[0]": "broadcast broadcast_object_list scatter scatter_object_list",
+    "world.barrier()": "barrier monitored_barrier",
+    "world.wire.reduce_scatter(x)": "reduce_scatter reduce_scatter_tensor",
+    "world.wire.all_to_all(pieces)": "all_to_all all_to_all_single",
+    "world.wire.group(members)": "new_group",
+    "world.wire.send(message, to, tag)": "send isend batch_isend_irecv",
+    "world.wire.receive(source, tag)": "recv irecv",
 }
+"""What to call, and the functions of `torch.distributed` in whose place."""
 
 _WITHOUT_WORKERS = {
     "num_workers": 0,
@@ -65,7 +51,7 @@ def put_torch(stand_ins: StandIns) -> None:
     """All of the above."""
     stand_ins.put(torch.utils.data.DataLoader, "__init__", _load_here)
     stand_ins.put(torch, "compile", _compile)
-    for name, instead in _INSTEAD.items():
+    for name, instead in [(name, instead) for instead, names in _INSTEAD.items() for name in names.split()]:
         refusal = _refusal(f"torch.distributed.{name}", instead)
         stand_ins.put(dist, name, refusal)
         stand_ins.put(dist.distributed_c10d, name, refusal)

@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 
-from quorate.launch.local.orphans import LAUNCHER_FD
+from quorate.launch.local.guard import end_of_input
 from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.processes import Conclusion, Leash
 from quorate.launch.warm.request import RunRequest, conclusion_from
@@ -65,7 +66,7 @@ class RunServer:
             self._run.program.end(0.0)
         if self._server is not None:
             self._server.end(0.0)  # it has nothing to put in order
-        self._leash.__exit__()
+        self._leash.close()
 
     def start(self, request: RunRequest) -> Run:
         """Begin a run; the one before has ended."""
@@ -133,14 +134,11 @@ class _Program:
         self._written = b""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
-            env=_environment(leash),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
             bufsize=0,
-            start_new_session=True,
-            pass_fds=() if leash.inherited is None else (leash.inherited,),
-            preexec_fn=leash.before_exec,
+            **leash.options(_environment()),
         )
 
     @property
@@ -156,10 +154,8 @@ class _Program:
     def write(self, line: bytes) -> None:
         """Nothing happens if it is gone: reading says so."""
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self._process.stdin.write(line)
-        except BrokenPipeError:
-            pass
 
     def line(self, seconds: float | None) -> bytes | None:
         """The next line; None if it has ended. Raises `TimeoutError` after `seconds`."""
@@ -186,13 +182,8 @@ class _Program:
         """Let it leave by itself for so long, then kill it."""
         if self._said.closed:
             return
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        assert self._process.stdout is not None
+        end_of_input(self._process, seconds)
         self._process.stdout.close()
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").split("\n")
@@ -201,8 +192,7 @@ class _Program:
         self._words = status_in_words(self._process.returncode) + (f", saying: {last}" if last else "")
 
 
-def _environment(leash: Leash) -> Mapping[str, str]:
+def _environment() -> Mapping[str, str]:
     """Threads are to be chosen before torch is imported, and how streams are buffered before python begins."""
     ours = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONUNBUFFERED": "1"}
-    tie = {} if leash.inherited is None else {LAUNCHER_FD: str(leash.inherited)}
-    return {**os.environ, **ours, **tie}
+    return {**os.environ, **ours}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.loading import load as load_here
 from quorate.checkpoint.saving import CHECKPOINTS, saving
 from quorate.core.telling import tell
-from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.launch.run.folder import new_run_folder
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -67,10 +65,7 @@ def _prepare(place: Place, *, is_needed: bool) -> None:
     context = checkpoint_context(place)
     context.tell = context.tell or _tell
     if is_needed and context.root is None and place.wire.size == 1:
-        script = Path(sys.argv[0] or "session")
-        folder = run_folder(usual_name(str(script))).resolve()
-        about = {"command": list(sys.argv), "script": str(script), "arguments": sys.argv[1:], "workers": 1}
-        write_run(folder, script if script.is_file() else None, {**about, "world": "real", "records": str(folder)})
+        folder = new_run_folder(workers=1)
         _tell(f"checkpoints in {folder}; QUORATE_RUN={folder} goes on from them")
         context.root = folder / CHECKPOINTS
 

@@ -19,7 +19,7 @@ from quorate.core.records import Recorder, records_of
 from quorate.core.rows import End, Log, Start
 from quorate.core.telling import tell
 from quorate.data.context import data_context
-from quorate.launch.run.folder import run_folder, usual_name, write_run
+from quorate.launch.run.folder import new_run_folder
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.tensorboard import event_files
 from quorate.observe.step_times import timing
@@ -44,7 +44,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         records_of(folder, wire.rank),
         closes=not is_real,
         copy=event_files(folder) if is_real and wire.rank == 0 else None,
-        say=lambda sentence: _warn(f"rank {wire.rank}: {sentence}"),
+        say=lambda sentence: tell(f"quorate: rank {wire.rank}: {sentence}\n"),
     )
     recorder.write(
         Start(
@@ -63,29 +63,15 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
 
-def _warn(sentence: str) -> None:
-    tell(f"quorate: {sentence}\n")
-
-
 def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
     named = os.environ.get("QUORATE_RUN")
     if named:
         return Path(named)
-    if not isinstance(wire, RealWire) or (wire.size == 1 and not is_wanted) or _is_ours():
+    is_ours = bool(os.environ.get("QUORATE_BOARD"))  # our own launcher named no folder on purpose
+    if not isinstance(wire, RealWire) or (wire.size == 1 and not is_wanted) or is_ours:
         return None
     if wire.rank == 0:
-        script = Path(sys.argv[0] or "session")
-        folder = run_folder(usual_name(str(script))).resolve()
-        about: dict[str, object] = {
-            "command": list(sys.argv),
-            "script": str(script),
-            "arguments": sys.argv[1:],
-            "workers": wire.size,
-            "world": "real",
-            **chosen.as_json(),
-            "records": str(folder),
-        }
-        write_run(folder, script if script.is_file() else None, about)
+        folder = new_run_folder(wire.size, **chosen.as_json())
         wire.board.set("records", str(folder).encode())
         tell(f"quorate: records in {os.path.relpath(folder)}\n")
     wire.board.wait(["records"], wire.timeout)
@@ -94,11 +80,6 @@ def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
     folder = Path(written.decode())
     folder.mkdir(parents=True, exist_ok=True)  # another host, without a common file system
     return folder
-
-
-def _is_ours() -> bool:
-    """Whether our own launcher started this worker, and named no folder on purpose."""
-    return bool(os.environ.get("QUORATE_BOARD"))
 
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:

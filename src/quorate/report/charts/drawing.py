@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import Scale
@@ -111,10 +112,10 @@ def axis_below(scale: Scale, y: float, top: float, title: str, *, most: int = 6)
     return joined(parts)
 
 
-def axis_left(scale: Scale, x: float, right: float, *, most: int = 6) -> Markup:
+def axis_left(scale: Scale, x: float, right: float) -> Markup:
     """A vertical axis at `x`: round numbers and fine lines to `right`; its title stands above the chart."""
     parts = []
-    for value, words in scale.ticks(most):
+    for value, words in scale.ticks():
         y = scale(value)
         parts += [line(x, y, right, y, class_="grid"), text(x - 8, y + 4, words, class_="tick", anchor="end")]
     return joined(parts)
@@ -141,14 +142,10 @@ def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: fl
     blocks: list[list[float]] = []
     for place, offset in zip(order, offsets, strict=True):
         blocks.append([wanted[place] - offset])
-        while len(blocks) > 1 and _mean(blocks[-2]) >= _mean(blocks[-1]):
+        while len(blocks) > 1 and fmean(blocks[-2]) >= fmean(blocks[-1]):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
-    level = [max(low, min(_mean(block), high - filled)) for block in blocks for _ in block]
+    level = [max(low, min(fmean(block), high - filled)) for block in blocks for _ in block]
     places = [0.0] * len(wanted)
     for place, start, offset in zip(order, level, offsets, strict=True):
         places[place] = start + offset
     return places
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

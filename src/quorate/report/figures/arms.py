@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, TypeVar
 
 from quorate.report.figures.rounds import RoundFigures
 from quorate.report.figures.run import RunFigures
@@ -14,18 +15,19 @@ from quorate.report.figures.time_use import step_times
 from quorate.report.reading.planned import Planned, PlannedArm
 from quorate.report.schema import Arm, Change, Difference, Estimate, Replicas, Rounds
 
+T = TypeVar("T")
 Figure = Callable[[RunFigures], float | None]
 Kind = Literal["ratio", "difference"]
 
-_FIGURES: dict[str, tuple[Figure, Kind, bool]] = {
-    "time_to_target": (lambda run: run.time_to_target, "ratio", False),
-    "examples_per_second": (lambda run: run.examples_per_second, "ratio", True),
-    "seconds": (lambda run: run.seconds, "ratio", False),
-    "no_wait_share": (lambda run: run.no_wait_share, "difference", True),
-    "bytes_per_step": (lambda run: run.bytes_per_step, "ratio", False),
-    "peak_bytes": (lambda run: run.peak_bytes, "ratio", False),
+_COMPARED: dict[str, tuple[Kind, bool]] = {
+    "time_to_target": ("ratio", False),
+    "examples_per_second": ("ratio", True),
+    "seconds": ("ratio", False),
+    "no_wait_share": ("difference", True),
+    "bytes_per_step": ("ratio", False),
+    "peak_bytes": ("ratio", False),
 }
-"""By field of `Arm`: how to get it of a run, how it is compared, and whether more is better."""
+"""By field of `Arm` and of a run's figures: how it is compared, and whether more is better."""
 
 
 def arm_of(
@@ -54,16 +56,11 @@ def arm_of(
         learning_rate_factor=arm.learning_rate_factor,
         runs=tuple(run.outcome for run in runs),
         quality=_estimate(used, lambda run: run.quality, least=-math.inf),
-        time_to_target=_estimate(used, lambda run: run.time_to_target),
         target_reached=_reached(runs, plan),
-        examples_per_second=_estimate(used, lambda run: run.examples_per_second),
-        seconds=_estimate(used, lambda run: run.seconds),
         examples=_estimate(used, lambda run: run.examples),
         speedup=_ratio_estimate(speeds),
         target_speedup=_ratio_estimate(times),
-        no_wait_share=_estimate(used, lambda run: run.no_wait_share),
-        bytes_per_step=_estimate(used, lambda run: run.bytes_per_step),
-        peak_bytes=_estimate(used, lambda run: run.peak_bytes),
+        **{name: _estimate(used, attrgetter(name)) for name in _COMPARED},
         differences=_differences(used, others, plan),
         steps=step_times(lengths, totals, edges),
         curves=tuple(run.curve for run in used if run.curve is not None),
@@ -85,14 +82,15 @@ def _reached(runs: Sequence[RunFigures], plan: Planned) -> tuple[int, int] | Non
     return sum(run.is_used and run.time_to_target is not None for run in runs), len(runs)
 
 
-def _estimate(runs: Sequence[RunFigures], figure: Figure, *, least: float = 0.0) -> Estimate | None:
-    """Over the runs that have it; an interval does not reach below the least value there can be."""
+def _estimate(
+    runs: Sequence[T], figure: Callable[[T], float | None], *, least: float = 0.0, most: float = math.inf
+) -> Estimate | None:
+    """Over the runs that have it; an interval does not reach beyond what there can be."""
     values = [value for run in runs if (value := figure(run)) is not None]
-    return _mean(values, least=least) if values else None
+    return _mean(values, least=least, most=most) if values else None
 
 
 def _mean(values: Sequence[float], *, least: float = 0.0, most: float = math.inf) -> Estimate:
-    """Of at least one value; its interval does not reach beyond what there can be."""
     found = mean_interval(values)
     low = None if found.low is None else max(found.low, least)
     high = None if found.high is None else min(found.high, most)
@@ -115,23 +113,19 @@ def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> Rounds
     contributors = sum((run.contributors for run in runs), Counter[int]())
     staleness = sum((run.staleness for run in runs), Counter[int]())
     ranks = sum((run.ranks for run in runs), Counter[int]())
-    speeds = [run.per_second for run in runs if run.per_second is not None]
-    batches = [run.effective_batch for run in runs if run.effective_batch is not None]
-    waited = [run.waiting for run in runs if run.waiting is not None]
-    in_step = [run.waiting_in_step for run in runs if run.waiting_in_step is not None]
     return Rounds(
         count=_mean([run.count for run in runs]),
-        per_second=_mean(speeds) if speeds else None,
+        per_second=_estimate(runs, lambda run: run.per_second),
         contributors=_listed(contributors),
         contributors_mean=_centre(contributors),
         live=(min(run.live[0] for run in runs), max(run.live[1] for run in runs)),
         fresh_share=_mean([run.fresh_share for run in runs], most=1.0),
         staleness=_listed(staleness),
         staleness_mean=_centre(staleness),
-        effective_batch=_mean(batches) if batches else None,
+        effective_batch=_estimate(runs, lambda run: run.effective_batch),
         rank_shares=tuple(count / ranks.total() for count in _listed(ranks, max(run.size for run in runs))),
-        waiting_share=_mean(waited, most=1.0) if waited else None,
-        waiting_in_step=_mean(in_step, most=1.0) if in_step else None,
+        waiting_share=_estimate(runs, lambda run: run.waiting, most=1.0),
+        waiting_in_step=_estimate(runs, lambda run: run.waiting_in_step, most=1.0),
         changes=changes,
     )
 
@@ -146,7 +140,7 @@ def _replicas(runs: Sequence[RunFigures]) -> Replicas | None:
         distance=tuple(distances),
         last_distance=_mean([curve.quality[-1] for curve in distances]),
         quality=tuple(qualities),
-        last_quality=_mean([curve.quality[-1] for curve in qualities], least=-math.inf) if qualities else None,
+        last_quality=_estimate(qualities, lambda curve: curve.quality[-1], least=-math.inf),
     )
 
 
@@ -187,8 +181,8 @@ def _differences(runs: Sequence[RunFigures], others: Sequence[RunFigures], plan:
         if pairs:
             more = plan.metric.higher_is_better
             found["quality"] = difference_verdict(pairs, higher_is_better=more) if is_whole else "no difference shown"
-    for name, (figure, kind, more) in _FIGURES.items():
-        pairs = _pairs(runs, others, figure)
+    for name, (kind, more) in _COMPARED.items():
+        pairs = _pairs(runs, others, attrgetter(name))
         if not pairs or (name == "seconds" and plan.equal != "examples"):
             continue
         if name == "time_to_target" and len(pairs) < max(len(runs), len(others)):

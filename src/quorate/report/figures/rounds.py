@@ -11,7 +11,7 @@ from quorate.core.rows import Step
 from quorate.report.figures.in_step import waiting_in_step
 from quorate.report.figures.throughput import Window
 from quorate.report.figures.time_use import Spent, waiting_share
-from quorate.report.reading.rounds import Merged, Round
+from quorate.report.reading.rounds import Merged, RoundRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class RoundFigures:
     """The share of the time of steps that was waiting for others."""
     waiting_in_step: float | None
     """What that share would have been, had everybody waited for everybody."""
-    changed: Sequence[Round]
+    changed: Sequence[RoundRecord]
     """The rounds with which settings changed, in order."""
 
     @property

@@ -24,7 +24,7 @@ from quorate.report.figures.quality import (
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.time_use import by_rank, spent_in, totals_of
 from quorate.report.figures.timeline import timeline_of
-from quorate.report.reading.deaths import standstill
+from quorate.report.reading.events import standstill
 from quorate.report.reading.joinings import comparable, seconds_to_join
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.planned import Planned
@@ -126,18 +126,16 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
 
 
 def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:
-    steps = {one.rank: one.steps for one in run.ranks if one.steps}
-    first = next((one for one in run.ranks if one.steps), None)
-    if first is None:
+    if not run.has_steps:
         return ()
     return tuple(
         Fault(
             seed=seed,
             rank=death.rank,
             why=death.reason,
-            seconds=first.training_seconds(death.time, run.begin),
+            seconds=run.training_seconds(death.time),
             round=death.round,
-            standstill=standstill(death, steps),
+            standstill=standstill(death, run.steps),
             left=death.left,
         )
         for death in run.deaths
@@ -145,15 +143,14 @@ def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:
 
 
 def _joined(run: RunRecords, seed: int) -> tuple[Joined, ...]:
-    first = next((one for one in run.ranks if one.steps), None)
-    if first is None:
+    if not run.has_steps:
         return ()
     return tuple(
         Joined(
             seed=seed,
             rank=joining.rank,
             replaced=None if replaced is None else replaced.rank,
-            seconds=first.training_seconds(joining.time, run.begin),
+            seconds=run.training_seconds(joining.time),
             round=joining.round,
             waited=seconds_to_join(joining, replaced, run.starts.get(joining.rank, {})),
             live=joining.live,

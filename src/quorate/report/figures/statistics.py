@@ -31,18 +31,18 @@ class Interval:
     high: float | None
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """The mean of at least one value: mean ± t(n − 1) s / √n."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Interval(mean, None, None)
-    half = t_quantile(len(values) - 1, confidence) * statistics.stdev(values) / math.sqrt(len(values))
+    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
-def ratio_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def ratio_interval(ratios: Sequence[float]) -> Interval:
     """The geometric mean of at least one ratio, all above 0: the interval of the mean logarithm, raised again."""
-    logs = mean_interval([math.log(ratio) for ratio in ratios], confidence)
+    logs = mean_interval([math.log(ratio) for ratio in ratios])
     if logs.low is None or logs.high is None:
         return Interval(math.exp(logs.mean), None, None)
     return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

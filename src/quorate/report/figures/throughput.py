@@ -65,7 +65,7 @@ def window_of(run: RunRecords, warm_up: int) -> Window | None:
     there = there or [one for one in at_work if not one.is_newcomer]
     if not there or any(one.steps[-1].step <= warm_up for one in there):
         return None
-    pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
+    pauses = run.pauses
     begin = max(_training(pauses, _beginning(one, warm_up)) for one in there)
     ends = [one for one in at_work if not one.is_newcomer and one.rank not in outlived] or there
     end = min(_training(pauses, one.steps[-1].end) for one in ends)
@@ -129,13 +129,11 @@ class _Total:
 
 def training_seconds(run: RunRecords) -> float | None:
     """From the first step's beginning to the last one's end, evaluations left out; None without steps."""
-    at_work = [one for one in run.ranks if one.steps]
-    if not at_work:
+    if not run.has_steps:
         return None
-    pauses = Spans(span for one in run.ranks for span in one.evaluations.spans)
-    begin = min(one.steps[0].begin for one in at_work)
-    end = max(one.steps[-1].end for one in at_work)
-    return end - begin - pauses.between(begin, end)
+    begin = min(own[0].begin for own in run.steps.values())
+    end = max(own[-1].end for own in run.steps.values())
+    return end - begin - run.pauses.between(begin, end)
 
 
 def examples_of(run: RunRecords) -> int | None:

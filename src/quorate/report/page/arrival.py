@@ -40,7 +40,7 @@ def arrival(view: View) -> Markup:
     darkest = max(_late(heat) for heat in heats)
     shown = [_one(view, *one, heat, longest, darkest) for one, heat in zip(known, heats, strict=True)]
     scale = paragraphs("All arms are on one scale." if len(known) > 1 else "")
-    return section("arrival", "Arrival skew", LEAD, *shown, scale, missing(absent) if absent else "")
+    return section("arrival", "Arrival skew", LEAD, *shown, scale, missing(absent))
 
 
 def _late(heat: Heat) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorate.report.charts.markup import Markup, element
-from quorate.report.page.parts import NOT_MEASURED, View, framed, section, table
+from quorate.report.charts.markup import Markup
+from quorate.report.page.parts import View, framed, nothing, section, table
 from quorate.report.schema import Fault, Joined
 from quorate.report.wording import seconds_in_words
 
@@ -19,49 +19,34 @@ JOINED = (
     "what holds steps of equal number side by side."
 )
 _HEADS = ["strategy", "seed", "worker", "why", "noticed at", "after update", "the others stood still", "went on"]
-
 _JOINED_HEADS = ["strategy", "seed", "worker", "in place of", "stepped from", "from round", "it took", "trained then"]
 
 
-def has_faults(view: View) -> bool:
-    """Whether this section means something."""
-    return any(arm.faults for arm in view.summary.arms)
-
-
 def faults(view: View) -> Markup:
-    """One row for each."""
+    """One row for each worker that died."""
     rows = [[arm.name, *_cells(one)] for arm in view.summary.arms for one in arm.faults]
+    if not rows:
+        return Markup()
     return section("faults", "Faults", LEAD, framed(view, "Workers that died", table(_HEADS, rows)))
 
 
-def _cells(one: Fault) -> list[Markup | str]:
-    still = one.standstill
-    stood = element("span", NOT_MEASURED, class_="none") if still is None else seconds_in_words(still)
+def _cells(one: Fault) -> list[str]:
+    stood = nothing() if one.standstill is None else seconds_in_words(one.standstill)
     when = [seconds_in_words(one.seconds), str(one.round)]
     return [str(one.seed), f"rank {one.rank}", one.why, *when, stood, str(one.left)]
 
 
-def has_joined(view: View) -> bool:
-    """Whether that section means something."""
-    return any(arm.joined for arm in view.summary.arms)
-
-
 def joined_later(view: View) -> Markup:
-    """One row for each."""
+    """One row for each worker that joined."""
     rows = [[arm.name, *_joined_cells(one)] for arm in view.summary.arms for one in arm.joined]
+    if not rows:
+        return Markup()
     return section("joined", "Who joined", JOINED, framed(view, "Workers that joined", table(_JOINED_HEADS, rows)))
 
 
-def _joined_cells(one: Joined) -> list[Markup | str]:
-    nobody = element("span", "nobody: it was asked for", class_="none")
+def _joined_cells(one: Joined) -> list[str]:
+    of = nothing("nobody: it was asked for") if one.replaced is None else f"rank {one.replaced}"
     since = "from its quorate.join() on" if one.replaced is None else "from that death on"
-    took = element("span", NOT_MEASURED, class_="none") if one.waited is None else seconds_in_words(one.waited)
-    return [
-        str(one.seed),
-        f"rank {one.rank}",
-        nobody if one.replaced is None else f"rank {one.replaced}",
-        seconds_in_words(one.seconds),
-        str(one.round),
-        took if one.waited is None else f"{took}, {since}",
-        str(one.live),
-    ]
+    took = nothing() if one.waited is None else f"{seconds_in_words(one.waited)}, {since}"
+    when = [seconds_in_words(one.seconds), str(one.round)]
+    return [str(one.seed), f"rank {one.rank}", of, *when, took, str(one.live)]

@@ -11,12 +11,12 @@ from quorate.report.charts.activities import patterns
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.arrival import arrival
 from quorate.report.page.fairness import fairness
-from quorate.report.page.faults import faults, has_faults, has_joined, joined_later
+from quorate.report.page.faults import faults, joined_later
 from quorate.report.page.parts import View, chip
 from quorate.report.page.quality import quality
-from quorate.report.page.replicas import has_replicas, replicas
+from quorate.report.page.replicas import replicas
 from quorate.report.page.reproduce import reproduce
-from quorate.report.page.rounds import has_rounds, rounds
+from quorate.report.page.rounds import rounds
 from quorate.report.page.steps import steps
 from quorate.report.page.timeline import timeline
 from quorate.report.page.verdict import verdict
@@ -36,7 +36,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("joined", "Who joined", joined_later),
     ("reproduce", "Reproduce", reproduce),
 )
-"""In order: where links lead, what they say, and the section."""
+"""In order: where links lead, what they say, and the section; one that is empty, as it means nothing, is left out."""
 
 
 def page(summary: Summary) -> str:
@@ -47,17 +47,11 @@ def page(summary: Summary) -> str:
     """
     view = View(summary)
     script = _asset("page.js")
-    means_something = {
-        "rounds": has_rounds(view),
-        "replicas": has_replicas(view),
-        "faults": has_faults(view),
-        "joined": has_joined(view),
-    }
-    shown = [one for one in SECTIONS if means_something.get(one[0], True)]
+    shown = [(name, words, body) for name, words, section in SECTIONS if (body := section(view))]
     contents = element(
         "nav", *(element("a", words, href=f"#{name}") for name, words, _ in shown), aria_label="Sections"
     )
-    main = element("main", *(section(view) for _, _, section in shown))
+    main = element("main", *(body for _, _, body in shown))
     body = element(
         "body",
         patterns(),

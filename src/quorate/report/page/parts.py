@@ -97,17 +97,22 @@ def sentence(words: str) -> str:
 
 
 def missing(sentence: str) -> Markup:
-    """What stands in the place of a chart that there is nothing to draw for."""
-    return element("p", sentence, class_="missing")
+    """What stands in the place of a chart that there is nothing to draw for; nothing where there is no sentence."""
+    return element("p", sentence, class_="missing") if sentence else Markup()
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, class_: str = "") -> Markup:
+def nothing(words: str = NOT_MEASURED) -> Markup:
+    """What stands in the place of a figure."""
+    return element("span", words, class_="none")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """A table in a box that scrolls when it is too wide; the first cell of a row is its name."""
     top = element("tr", *(element("th", head, scope="col") for head in heads))
     body = (
         element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in rows
     )
-    inside = element("table", element("thead", top), element("tbody", *body), class_=class_ or None)
+    inside = element("table", element("thead", top), element("tbody", *body))
     return element("div", inside, class_="scroll", tabindex=0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorate.report.charts.bands import finite
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
-from quorate.report.page.parts import HALF, NOT_MEASURED, View, figure, figure_in_words, framed, missing, section, table
+from quorate.report.page.parts import HALF, View, figure, figure_in_words, framed, missing, nothing, section, table
 from quorate.report.schema import Arm, Curve, Estimate, Replicas
 
 LEAD = (
@@ -16,14 +16,11 @@ LEAD = (
 Known = list[tuple[Arm, Replicas]]
 
 
-def has_replicas(view: View) -> bool:
-    """Whether this section means something."""
-    return any(arm.replicas is not None for arm in view.summary.arms)
-
-
 def replicas(view: View) -> Markup:
     """How far replicas were from each other; only where in some arm they differ."""
     known = [(arm, arm.replicas) for arm in view.summary.arms if arm.replicas is not None]
+    if not known:
+        return Markup()
     absent = view.left_out(
         (arm for arm in view.summary.arms if arm.replicas is None), "replicas are equal at every step"
     )
@@ -31,7 +28,7 @@ def replicas(view: View) -> Markup:
     if any(one.quality for _, one in known) and view.summary.metric is not None:
         charts.append(_chart(view, known, "How good single replicas were", view.summary.metric.name, is_distance=False))
     grid = element("div", *charts, class_="figures")
-    return section("replicas", "Replicas", LEAD, _table(view, known), grid, missing(absent) if absent else "")
+    return section("replicas", "Replicas", LEAD, _table(view, known), grid, missing(absent))
 
 
 def _table(view: View, known: Known) -> Markup:
@@ -42,7 +39,7 @@ def _table(view: View, known: Known) -> Markup:
 
 def _cell(estimate: Estimate | None) -> Markup:
     if estimate is None:
-        return element("span", NOT_MEASURED, class_="none")
+        return nothing()
     return element("span", figure_in_words(estimate.mean), class_="mean", data_value=repr(estimate.mean))
 
 

@@ -9,12 +9,12 @@ from quorate.report.charts.gains import Gain, gain_chart
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.parts import (
     HALF,
-    NOT_MEASURED,
     View,
     figure,
     framed,
     in_words,
     missing,
+    nothing,
     paragraphs,
     section,
     table,
@@ -42,22 +42,17 @@ _NAMED = 12
 """Numbers in the words for those who do not see a chart, at most."""
 
 
-def has_rounds(view: View) -> bool:
-    """Whether this section means something."""
-    return any(arm.rounds is not None for arm in view.summary.arms)
-
-
 def rounds(view: View) -> Markup:
     """Section 6 of the page; only where some arm has rounds."""
     known = [(arm, arm.rounds) for arm in view.summary.arms if arm.rounds is not None]
+    if not known:
+        return Markup()
     absent = view.left_out(
         (arm for arm in view.summary.arms if arm.rounds is None), "no rounds with a quorum are known"
     )
     charts = (_staleness(view, known), _contributors(view, known), _ranks(view, known), _gains(view, known))
     grid = element("div", *charts, class_="figures")
-    return section(
-        "rounds", "Rounds", LEAD, _table(view, known), _changes(view, known), grid, missing(absent) if absent else ""
-    )
+    return section("rounds", "Rounds", LEAD, _table(view, known), _changes(view, known), grid, missing(absent))
 
 
 def _table(view: View, known: Known) -> Markup:
@@ -100,7 +95,7 @@ def _settings(settings: Mapping[str, object]) -> str:
 
 def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> Markup:
     if estimate is None:
-        return element("span", NOT_MEASURED, class_="none")
+        return nothing()
     spread = ""
     if estimate.low is not None and estimate.high is not None:
         low, high = words(estimate.low), words(estimate.high)

@@ -64,15 +64,8 @@ def _failures(view: View) -> Markup:
                 continue
             what = "did not end" if run.status is None else f"ended with status {run.status}"
             why = f": {run.why}" if run.why else ""
-            items.append(
-                element(
-                    "li",
-                    element("strong", arm.name),
-                    f", seed {run.seed}, {what}{why} (",
-                    link(run.folder, run.folder),
-                    ")",
-                )
-            )
+            told = f", seed {run.seed}, {what}{why} ("
+            items.append(element("li", element("strong", arm.name), told, link(run.folder, run.folder), ")"))
     if not items:
         return Markup()
     return element("div", element("h3", "Runs that did not end well"), element("ul", *items), class_="failures")
@@ -98,10 +91,8 @@ def _meanings(view: View) -> Markup:
 def _ratios(view: View) -> Markup:
     """The speed-ups as a chart, where there are any."""
     charts = []
-    for field, caption in (
-        ("target_speedup", "Speed-up to the target"),
-        ("speedup", "Speed-up in examples per second"),
-    ):
+    captions = {"target_speedup": "Speed-up to the target", "speedup": "Speed-up in examples per second"}
+    for field, caption in captions.items():
         rows = []
         for arm in view.summary.arms:
             estimate: Estimate | None = getattr(arm, field)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from quorate.core.records import rows_in
 
 HEAD_BYTES = 8 << 10
 
@@ -17,10 +18,4 @@ def first_and_last_rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]
         lines = file.read(HEAD_BYTES).splitlines()
         file.seek(-most_bytes, os.SEEK_END)
         lines += file.read().splitlines()
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and "kind" in row:
-            yield row
+    return rows_in(lines)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
-from quorate.core.rows import Gone, Joined, Log
+from quorate.core.rows import Gone, Joined, Log, Step
 
 T = TypeVar("T", Gone, Joined)
 R = TypeVar("R", Gone, Joined, Log)
@@ -24,3 +25,18 @@ def each_once(found: Iterable[Sequence[T]]) -> list[T]:
 def moved(events: Sequence[R], seconds: float) -> list[R]:
     """The same on another clock."""
     return [replace(event, time=event.time + seconds) for event in events]
+
+
+def standstill(death: Gone, steps: Mapping[int, Sequence[Step]]) -> float | None:
+    """The longest time between the ends of two steps that lies around the noticing, of those that went on; seconds.
+
+    None where nobody stepped on both sides of it.
+    """
+    longest = [
+        late.end - early.end
+        for rank, some in steps.items()
+        if rank != death.rank
+        for early, late in pairwise(some)
+        if early.end <= death.time + 1.0 and late.end >= death.time - 1.0
+    ]
+    return max(longest, default=None)

@@ -9,9 +9,11 @@ from typing import Any, Literal, cast
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
+from quorate.core.rows import RunFile
 from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
-from quorate.report.reading.run import RunRecords, read_json, read_run
-from quorate.report.reading.sound import RUN, is_count, is_list, is_number, is_object, is_text, sound
+from quorate.report.reading.rows import sound_parts
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.reading.sound import is_count, is_number, read_json
 from quorate.report.schema import Metric
 
 OWN = "the script's own"
@@ -97,26 +99,27 @@ def _checked(path: Path, about: dict[str, Any]) -> dict[str, Any]:
     """`about` without what is not of its kind. Raises `ConfigurationError` where the grid of runs is not known."""
     arms, seeds = about["arms"], about.get("seeds")
     is_whole = (
-        is_list(arms)
-        and all(is_object(arm) and is_text(arm.get("name")) and _is_inside(arm["name"]) for arm in arms)
-        and all(is_text(arm.get("strategy", "")) or arm["strategy"] is None for arm in arms)
+        isinstance(arms, list)
+        and all(isinstance(arm, dict) and _is_inside(arm.get("name")) for arm in arms)
+        and all(isinstance(arm.get("strategy"), str | None) for arm in arms)
         and len({arm["name"] for arm in arms}) == len(arms)
     )
     if not is_whole:
         raise ConfigurationError(f'{path} is damaged: "arms" should be a list of objects, each with a name of its own')
-    if not is_list(seeds) or not seeds or not all(map(is_count, seeds)) or len(set(seeds)) < len(seeds):
+    if not isinstance(seeds, list) or not seeds or not all(map(is_count, seeds)) or len(set(seeds)) < len(seeds):
         raise ConfigurationError(f'{path} is damaged: "seeds" should be a list of different whole numbers from 0 on')
-    if not RUN["workers"](about.get("workers")):
+    about = sound_parts(about, RunFile)
+    if about.get("workers") is None:
         raise ConfigurationError(f'{path} is damaged: "workers" should be a whole number')
     chosen = about.get("chosen_learning_rates")
     factors = {name: one for name, one in chosen.items() if is_number(one)} if isinstance(chosen, dict) else {}
-    plain = [{**arm, "settings": arm.get("settings") if is_object(arm.get("settings")) else {}} for arm in arms]
-    return {**sound(about, RUN), "arms": plain, "chosen_learning_rates": factors}
+    plain = [{**arm, "settings": arm["settings"] if isinstance(arm.get("settings"), dict) else {}} for arm in arms]
+    return {**about, "arms": plain, "chosen_learning_rates": factors}
 
 
-def _is_inside(name: str) -> bool:
+def _is_inside(name: object) -> bool:
     """Whether it is the name of a folder right there: records say nothing of what lies elsewhere."""
-    return bool(name) and len(name) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
+    return isinstance(name, str) and 0 < len(name) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
 
 
 def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
@@ -158,7 +161,7 @@ def _run(folder: Path) -> Planned:
     strategy = about.get("strategy") or own.get("strategy")
     arm = PlannedArm(
         name=strategy or OWN,
-        strategy=strategy if is_text(strategy) else None,
+        strategy=strategy if isinstance(strategy, str) else None,
         settings=dict(about.get("settings") or own.get("settings") or {}),
         is_baseline=False,
         learning_rate_factor=about.get("learning_rate_factor"),
@@ -188,8 +191,10 @@ def _seed(run: RunRecords) -> int:
 
 def _metric(about: Mapping[str, Any]) -> Metric | None:
     """What quality is, where the file says so."""
-    metric = about.get("metric")
-    return Metric(**metric) if isinstance(metric, dict) else None
+    try:
+        return Metric.model_validate(about["metric"], strict=True)
+    except (KeyError, ValueError):
+        return None
 
 
 def _world(about: Mapping[str, Any], run: RunRecords | None = None) -> Literal["real", "virtual"]:

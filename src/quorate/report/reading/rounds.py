@@ -21,7 +21,7 @@ from quorate.report.reading.sound import is_count
 
 
 @dataclass(slots=True)
-class Round:
+class RoundRecord:
     """One `round` row. Times are seconds on the clock of the run."""
 
     number: int
@@ -52,7 +52,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RoundGradient:
     """One gradient in a round: the step of `rank` that it came from."""
 
     rank: int
@@ -64,10 +64,10 @@ class Given:
 class Merged:
     """A round that was applied, and the gradients in it as far as their steps are known."""
 
-    round: Round
+    round: RoundRecord
     formed: float
     """When the first replica had applied it: it was there at that time at the latest."""
-    given: list[Given] = field(default_factory=list)
+    given: list[RoundGradient] = field(default_factory=list)
 
     @property
     def last_arrival(self) -> float | None:
@@ -75,7 +75,7 @@ class Merged:
         return max((one.step.arrive for one in self.given), default=None)
 
 
-def round_of(row: Mapping[str, Any]) -> Round | None:
+def round_of(row: Mapping[str, Any]) -> RoundRecord | None:
     """A `round` row as an object; None where something is missing."""
     found, optimizer = row_of(RoundRow, row), row.get("optimizer")
     if found is None or not (optimizer is None or isinstance(optimizer, str)):
@@ -88,7 +88,7 @@ def round_of(row: Mapping[str, Any]) -> Round | None:
         return None
     if not all(is_count(count) for given in taken.values() for pair in given for count in pair):
         return None
-    return Round(
+    return RoundRecord(
         found.number,
         found.time,
         found.weight,
@@ -100,13 +100,13 @@ def round_of(row: Mapping[str, Any]) -> Round | None:
     )
 
 
-def take_back(rounds: list[Round], new: Round) -> None:
+def take_back(rounds: list[RoundRecord], new: RoundRecord) -> None:
     """Remove what came to nothing before `new`: a replica was copied from one that had not gone so far."""
     while rounds and rounds[-1].number >= new.number and rounds[-1].optimizer == new.optimizer:
         rounds.pop()
 
 
-def number_updates(rounds: Sequence[Round], step: Step) -> None:
+def number_updates(rounds: Sequence[RoundRecord], step: Step) -> None:
     """Count the updates up to each of these `rounds`, which the rank applied in `step` or since the step before it."""
     count, after = step.round, None
     for one in reversed(rounds):
@@ -116,7 +116,7 @@ def number_updates(rounds: Sequence[Round], step: Step) -> None:
         count, after = count - one.is_applied, one
 
 
-def number_the_rest(rounds: Sequence[Round]) -> None:
+def number_the_rest(rounds: Sequence[RoundRecord]) -> None:
     """Count on from where the count was, over rounds after which the rank took no step."""
     for early, late in pairwise(rounds):
         if late.update is None and early.update is not None and late.number == early.number + 1:
@@ -124,7 +124,7 @@ def number_the_rest(rounds: Sequence[Round]) -> None:
 
 
 def merged_in(
-    rounds: Sequence[Round], steps: Mapping[int, Sequence[Step]], moved: Mapping[int, Collection[int]]
+    rounds: Sequence[RoundRecord], steps: Mapping[int, Sequence[Step]], moved: Mapping[int, Collection[int]]
 ) -> list[Merged]:
     """All rounds that were applied, with their gradients; `steps` are all of each rank, in order.
 
@@ -153,7 +153,7 @@ def merged_in(
                 while at < len(own) and bases[at][1] < base:
                     at += 1
                 while count and at < len(own) and bases[at][0] <= base <= bases[at][1]:
-                    one.given.append(Given(rank, own[at], staleness))
+                    one.given.append(RoundGradient(rank, own[at], staleness))
                     at, count = at + 1, count - 1
     return found
 

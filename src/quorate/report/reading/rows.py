@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 T = TypeVar("T")
+_BETWEEN = {"workers": (0, 10**6), "status": (1 - 2**31, 2**31 - 1)}
+"""Whole numbers that are believed of some fields, whatever row they are in."""
 _MODELS: dict[type, type[BaseModel]] = {}
 _CHECKERS: dict[type, dict[str, TypeAdapter[Any]]] = {}
 
@@ -66,6 +68,7 @@ def _believed(kind: Any) -> dict[str, Any]:
         int: Annotated[int, Field(ge=0, le=int(MOST))],
     }
     believed |= {one | None: Union[as_believed, None] for one, as_believed in believed.items()}  # type: ignore[operator]  # noqa: UP007
-    hints = get_type_hints(kind)
-    names = (one.name for one in fields(kind))
-    return {name: hints[name] if name == "loss" else believed.get(hints[name], hints[name]) for name in names}
+    own = {"loss": get_type_hints(kind).get("loss")}
+    own |= {name: Annotated[int, Field(ge=least, le=most)] for name, (least, most) in _BETWEEN.items()}
+    hints = {name: own.get(name, believed.get(hint, hint)) for name, hint in get_type_hints(kind).items()}
+    return {one.name: hints[one.name] for one in fields(kind)}

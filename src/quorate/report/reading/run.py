@@ -6,21 +6,28 @@ is skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quorate.core.records import ranks_in, records_of, rows
-from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Start, Step
+from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, OutcomeFile, RunFile, Start, Step
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import each_once, moved
 from quorate.report.reading.joinings import is_newcomer, replaced_by
-from quorate.report.reading.rounds import Merged, Round, merged_in, number_the_rest, number_updates, round_of, take_back
+from quorate.report.reading.rounds import (
+    Merged,
+    RoundRecord,
+    merged_in,
+    number_the_rest,
+    number_updates,
+    round_of,
+    take_back,
+)
 from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import OUTCOME, RUN, has_numbers, sound
+from quorate.report.reading.sound import has_numbers, read_json
 from quorate.report.reading.spans import Spans
 
 WARM_UP_STEPS = 10
@@ -39,7 +46,7 @@ class RankRecords:
     """Of the first optimizer, in order; evaluation is not within any of them."""
     others: list[Step] = field(default_factory=list)
     """Of further optimizers."""
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
     """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
     logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
@@ -122,13 +129,26 @@ class RunRecords:
         """The ranks of those that have left rows."""
         return frozenset(one.rank for one in self.ranks if one.is_newcomer)
 
+    @property
+    def steps(self) -> dict[int, list[Step]]:
+        """By rank, of those that took any."""
+        return {one.rank: one.steps for one in self.ranks if one.steps}
+
+    @property
+    def pauses(self) -> Spans:
+        """The evaluations of all."""
+        return Spans(span for one in self.ranks for span in one.evaluations.spans)
+
+    def training_seconds(self, time: float) -> float:
+        """Of training up to `time`, as the lowest rank that took steps has it. There is one."""
+        return next(one for one in self.ranks if one.steps).training_seconds(time, self.begin)
+
     def merged(self) -> list[Merged]:
         """The rounds that were applied, with their gradients; none under strategies without a quorum."""
         told = {one.number: one for rank in self.ranks for one in rank.rounds}  # by the first rank that was left
         rounds = [told[number] for number in sorted(told)]
-        steps = {one.rank: one.steps for one in self.ranks if one.steps}
         moved_on = {one.rank: one.after_evaluation | ({1} if one.is_newcomer else set()) for one in self.ranks}
-        return merged_in(rounds, steps, moved_on)
+        return merged_in(rounds, self.steps, moved_on)
 
     @property
     def usual_warm_up(self) -> int:
@@ -170,22 +190,14 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
         _leave_out_evaluation(one)
     _leave_out_what_was_before(ranks)
     about, outcome = read_json(folder / "run.json") or {}, read_json(folder / "outcome.json")
-    return RunRecords(folder, sound(about, RUN), None if outcome is None else sound(outcome, OUTCOME), tuple(ranks))
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is no file, or no object in it."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    ended = None if outcome is None else sound_parts(outcome, OutcomeFile)
+    return RunRecords(folder, sound_parts(about, RunFile), ended, tuple(ranks))
 
 
 def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     found = RankRecords(rank)
     spans: list[tuple[float, float]] = []
-    fresh: list[Round] = []
+    fresh: list[RoundRecord] = []
     sessions = Sessions()
     path = records_of(folder, rank)
     is_long = most_bytes is not None and path.stat().st_size > most_bytes + HEAD_BYTES

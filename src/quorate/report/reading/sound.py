@@ -5,14 +5,14 @@ Run folders come from other machines and other versions, are cut off by full dis
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 MOST = 1e15
 """The greatest number that is believed, of seconds, bytes, examples or anything else: Floats count whole up to here."""
-
-Kind = Callable[[object], bool]
 
 
 def is_number(value: object) -> bool:
@@ -30,67 +30,13 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= MOST
 
 
-def is_text(value: object) -> bool:
-    """A text."""
-    return isinstance(value, str)
-
-
-def is_object(value: object) -> bool:
-    """A JSON object."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> bool:
-    """A JSON list."""
-    return isinstance(value, list)
-
-
-def _texts_or_nothing(value: object) -> bool:
-    return isinstance(value, dict) and all(one is None or isinstance(one, str) for one in value.values())
-
-
-def _is_commit(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("commit"), str) and type(value.get("dirty")) in _YES_NO
-
-
-def is_metric(value: object) -> bool:
-    """A name, and which direction is better."""
-    is_whole = isinstance(value, dict) and value.keys() == {"name", "higher_is_better"}
-    return is_whole and is_text(value["name"]) and type(value["higher_is_better"]) is bool  # type: ignore[index]
-
-
-_YES_NO = (bool, type(None))
-
-RUN: Mapping[str, Kind] = {
-    "workers": lambda value: is_count(value) and value <= 10**6,  # type: ignore[operator]
-    "strategy": is_text,
-    "settings": is_object,
-    "seed": is_count,
-    "learning_rate_factor": is_number,
-    "script": is_text,
-    "arguments": is_list,
-    "command": is_list,
-    "versions": _texts_or_nothing,
-    "git": _is_commit,
-    "metric": is_metric,
-    "cores": is_count,
-    "seconds": is_number,
-    "target": is_number,
-    "equal": is_text,
-    "warm_up_steps": is_count,
-    "subject": is_object,
-}
-"""By key of `run.json` and of `compare.json`."""
-OUTCOME: Mapping[str, Kind] = {
-    "status": lambda value: type(value) is int and abs(value) < 2**31,
-    "seconds": is_number,
-    "why": is_text,
-}
-
-
-def sound(said: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """`said` without what is not of its kind; keys that `kinds` does not name stay."""
-    return {key: value for key, value in said.items() if key not in kinds or value is None or kinds[key](value)}
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where there is no file, or no object in it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def finite(value: Any) -> Any:

@@ -36,6 +36,8 @@ LAYOUT = (
 )
 _EVALUATION = 1
 """The track of evaluations; those of optimizers come after it, two for each."""
+_TOLD = ("loss", "examples", "tokens", "bytes_out", "bytes_in", "contributors", "staleness")
+"""What is told of a step beside its numbers."""
 _CHANGES = {"gone": "died", "joined": "joined"}
 """What such a row says of its rank."""
 
@@ -149,30 +151,19 @@ class _Lane:
             elif isinstance(kind, str) and kind in _CHANGES and has_numbers(row, "time", "rank"):
                 yield self._changed(row)
             elif kind == "log" and has_numbers(row, "time") and isinstance(row.get("values"), dict):
-                at = self._at(row["time"])
-                yield {
-                    "ph": "i",
-                    "s": "p",
-                    "name": "log",
-                    "pid": self.rank,
-                    "tid": 0,
-                    "ts": at,
-                    "args": finite(row["values"]),
-                }
+                yield self._instant("log", "p", self._at(row["time"]), finite(row["values"]))
 
     def _round(self, one: Merged) -> Event:
         """A line across all ranks, at the time at which the first of them had applied it."""
         taken = {f"rank {rank}": ", ".join(map(_age, given)) for rank, given in one.round.taken.items()}
         args = {"round": one.round.update, "contributors": len(taken), **taken}
-        at = _micro(one.formed - self.survey.first)
-        return {"ph": "i", "s": "g", "name": "round", "pid": self.rank, "tid": 0, "ts": at, "args": args}
+        return self._instant("round", "g", _micro(one.formed - self.survey.first), args)
 
     def _changed(self, row: Mapping[str, Any]) -> Event:
         """A line across all ranks, when a worker had died, or has joined."""
         args = finite({name: value for name, value in row.items() if name not in ("kind", "time")})
         name = f"rank {row['rank']} {_CHANGES[row['kind']]}"
-        at = self._at(row["time"])
-        return {"ph": "i", "s": "g", "name": name, "pid": self.rank, "tid": 0, "ts": at, "args": args}
+        return self._instant(name, "g", self._at(row["time"]), args)
 
     def _step(self, step: Step) -> Iterator[Event]:
         self.steps += 1
@@ -185,15 +176,7 @@ class _Lane:
         alone = (step.arrive + self.clock, self.rank)  # rows that came while this is being read are known to nobody
         latest, who = self.survey.last.get(self._keys.of(step), alone)
         known = {"step": step.step, "round": step.round}
-        told = {
-            "loss": step.loss,
-            "examples": step.examples,
-            "tokens": step.tokens,
-            "bytes out": step.bytes_out,
-            "bytes in": step.bytes_in,
-            "contributors": step.contributors,
-            "staleness": step.staleness,
-        }
+        told = {name.replace("_", " "): getattr(step, name) for name in _TOLD}
         yield self._slice(f"step {step.step}", track, begin, end, {**known, **finite(told)})
         for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.survey.first) - arrive):
             args = {**known, "waited for": f"rank {who}"} if name == "waiting" else known
@@ -218,6 +201,9 @@ class _Lane:
 
     def _named(self, what: str, track: int, name: str) -> Event:
         return {"ph": "M", "name": what, "pid": self.rank, "tid": track, "args": {"name": name}}
+
+    def _instant(self, name: str, scope: str, at: int, args: Event) -> Event:
+        return {"ph": "i", "s": scope, "name": name, "pid": self.rank, "tid": 0, "ts": at, "args": args}
 
     def _slice(self, name: str, track: int, begin: int, end: int, args: Event) -> Event:
         length = max(0, end - begin)

@@ -23,6 +23,8 @@ from quorate.wire.socket_folder import make_socket_folder
 
 SLICE = 0.05
 """Seconds between two looks at the board while waiting."""
+_KEYS = "generation/0"
+"""Before the keys of what endpoints say of themselves."""
 _REMEMBERED = 12
 _LOOK_EVERY = 0.02
 _FAREWELL = 5.0
@@ -51,7 +53,7 @@ class WallClock:
 
 
 class Endpoint:
-    """One process among `size`; made once per process and generation. Waits for all to arrive (at most `timeout`)."""
+    """One process among `size`; made once per process. Waits for all to arrive (at most `timeout`)."""
 
     def __init__(
         self,
@@ -60,20 +62,18 @@ class Endpoint:
         size: int,
         *,
         most: int = 0,
-        generation: int = 0,
         timeout: float = DEFAULT_TIMEOUT,
         folder: Path | None = None,
         token: str = "",
         find_address: Callable[[], str] = socket.gethostname,
     ) -> None:
-        self.board, self.rank, self.size, self.generation, self.timeout = board, rank, size, generation, timeout
+        self.board, self.rank, self.size, self.timeout = board, rank, size, timeout
         self.most = max(size, most)
         """See `Wire.most`."""
         self.clock = WallClock()
         self.others = [peer for peer in range(size) if peer != rank]
         self.host = socket.gethostname()
         self._thread = threading.local()
-        self._keys = f"generation/{generation}"
         self._token, self._find_address, self._key = token, find_address, b""
         self._folder: Path | None = None
         self._addresses: dict[int, str] = {}
@@ -104,21 +104,21 @@ class Endpoint:
 
     def _open(self, folder: Path | None) -> None:
         board = self.board
-        board.set(f"{self._keys}/host/{self.rank}", self.host.encode())
+        board.set(f"{_KEYS}/host/{self.rank}", self.host.encode())
         if self.rank == 0:
-            board.set(f"{self._keys}/token", secrets.token_hex(32).encode())
+            board.set(f"{_KEYS}/token", secrets.token_hex(32).encode())
         everyone = range(self.size)
-        board.wait([f"{self._keys}/token"], self.timeout)
-        token = board.get(f"{self._keys}/token") or b""
+        board.wait([f"{_KEYS}/token"], self.timeout)
+        token = board.get(f"{_KEYS}/token") or b""
         own = key_of(self._token, token) if self._token else b""
-        board.set(f"{self._keys}/place/{self.rank}", sign(own, "place", self.rank, machine()))
-        board.wait([f"{self._keys}/place/{peer}" for peer in everyone], self.timeout)
-        places = [board.get(f"{self._keys}/place/{peer}") or b"" for peer in everyone]
+        board.set(f"{_KEYS}/place/{self.rank}", sign(own, "place", self.rank, machine()))
+        board.wait([f"{_KEYS}/place/{peer}" for peer in everyone], self.timeout)
+        places = [board.get(f"{_KEYS}/place/{peer}") or b"" for peer in everyone]
         self.is_local = {signed(place) for place in places} == {machine()}
         if not self.is_local and self.rank >= self.size:
             raise ConfigurationError("workers join a run on its own host only, and this one spans several")
         if not self.is_local:
-            hosts = {peer: (board.get(f"{self._keys}/host/{peer}") or b"").decode() for peer in everyone}
+            hosts = {peer: (board.get(f"{_KEYS}/host/{peer}") or b"").decode() for peer in everyone}
             try:
                 self._key = check_token(self._token, token, self.rank, places, hosts)
             except ConfigurationError:
@@ -129,20 +129,20 @@ class Endpoint:
         if self.is_local:
             if folder is None:
                 folder = self._folder = make_socket_folder()
-            path = str(folder / f"mail-{self.generation}-{self.rank}")
+            path = str(folder / f"mail-{self.rank}")
         self.mailbox = Mailbox(self.rank, self.most, self.inbox, path, self.address, self._key or token, self._find)
-        board.set(f"{self._keys}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
+        board.set(f"{_KEYS}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
 
     def _part_from(self, everyone: Collection[int]) -> None:
         """All are refused; the board may go with one of them, so none goes before the others have seen why."""
-        self.board.set(f"{self._keys}/refused/{self.rank}", b"1")
+        self.board.set(f"{_KEYS}/refused/{self.rank}", b"1")
         with suppress(QuorateError):
-            self.board.wait([f"{self._keys}/refused/{peer}" for peer in everyone], _FAREWELL)
+            self.board.wait([f"{_KEYS}/refused/{peer}" for peer in everyone], _FAREWELL)
 
     def _find(self, peer: int) -> str:
         with self._lock:
             if peer not in self._addresses:
-                key = f"{self._keys}/mail/{peer}"
+                key = f"{_KEYS}/mail/{peer}"
                 self.board.wait([key], self.timeout)
                 written = self.board.get(key) or b""
                 if not self.is_local and not is_signed(self._key, "mail", peer, written):
@@ -263,12 +263,12 @@ class Endpoint:
         return [p for p in needed if p in lost or any(self.board.get(key) is not None for key in keys[p])]
 
     def note(self, key: str, value: object) -> None:
-        """Leave word on the board under this generation."""
-        self.board.set(f"{self._keys}/{key}", json.dumps(value).encode())
+        """Leave word on the board."""
+        self.board.set(f"{_KEYS}/{key}", json.dumps(value).encode())
 
     def noted(self, key: str) -> object | None:
         """The word left under `key`."""
-        value = self.board.get(f"{self._keys}/{key}")
+        value = self.board.get(f"{_KEYS}/{key}")
         return None if value is None else json.loads(value)
 
     def close(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 
 from quorate.core.contracts import Message
+from quorate.wire.boxes import Boxes
 
 
 class Waiting:
@@ -22,49 +22,21 @@ class Waiting:
         self.filled.set()
 
 
-class _Box:
-    """What came and who waits under one tag; never both for the same source."""
-
-    def __init__(self) -> None:
-        self.arrived: deque[tuple[int, Message]] = deque()
-        self.waiting: deque[Waiting] = deque()
-
-
 class Inbox:
-    """First in, first out per (sender, tag); receives are served in the order they were asked for."""
+    """What came to this worker, by tag; from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._boxes: dict[str, _Box] = {}
+        self._boxes = Boxes[str, Waiting]()
 
     def put(self, source: int, tag: str, message: Message) -> None:
         """A message has come: the first receive that fits gets it."""
         with self._lock:
-            box = self._boxes.setdefault(tag, _Box())
-            for waiting in box.waiting:
-                if waiting.source is None or waiting.source == source:
-                    box.waiting.remove(waiting)
-                    waiting.fill(source, message)
-                    break
-            else:
-                box.arrived.append((source, message))
-            self._tidy(tag, box)
+            self._boxes.put(source, tag, message)
 
     def ask(self, source: int | None, tag: str) -> Waiting:
         """Ask for the next message from `source` (None: from anyone) under `tag`."""
         waiting = Waiting(source)
         with self._lock:
-            box = self._boxes.setdefault(tag, _Box())
-            for place, (sender, message) in enumerate(box.arrived):
-                if source is None or sender == source:
-                    del box.arrived[place]
-                    waiting.fill(sender, message)
-                    break
-            else:
-                box.waiting.append(waiting)
-            self._tidy(tag, box)
+            self._boxes.ask(tag, waiting)
         return waiting
-
-    def _tidy(self, tag: str, box: _Box) -> None:
-        if not box.arrived and not box.waiting:
-            del self._boxes[tag]

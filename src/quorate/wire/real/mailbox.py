@@ -128,7 +128,6 @@ class Mailbox:
         return outgoing
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """See `Wire.empty`."""
         return torch.empty(numel, dtype=dtype) if self._arena is None else self._arena.empty(numel, dtype)
 
     def lends(self, address: int) -> bool:

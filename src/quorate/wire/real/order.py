@@ -79,11 +79,6 @@ class Order:
         return compare
 
     def _mismatch(self, operation: str, peer: int, theirs: str) -> Mismatch:
-        rank = self.endpoint.rank
-        (first, a), (second, b) = sorted([(rank, operation), (peer, theirs)])
-        reason = (
-            f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every worker "
-            "must call the same collectives in the same order"
-        )
-        report_failure(self.endpoint.board, rank, reason, kind="mismatch")
-        return Mismatch(reason)
+        error = Mismatch.between(self.endpoint.rank, operation, peer, theirs)
+        report_failure(self.endpoint.board, self.endpoint.rank, str(error), kind="mismatch")
+        return error

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quorate.wire.real import bells
+from quorate.wire.real import semaphores
 
 LEAST_BYTES = 1 << 16
 """Bytes from which a tensor is worth a block."""
@@ -37,7 +37,7 @@ _POPULATE_WRITE = 23
 
 def is_possible() -> bool:
     """Whether this system has files in memory that can be handed to another process."""
-    return sys.platform.startswith("linux") and hasattr(os, "memfd_create") and bells.are_there()
+    return sys.platform.startswith("linux") and hasattr(os, "memfd_create") and semaphores.are_there()
 
 
 def _rounded(nbytes: int) -> int:

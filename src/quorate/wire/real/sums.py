@@ -23,7 +23,7 @@ from torch import Tensor
 
 from quorate.core.errors import QuorateError
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.ground import DONE, READY, SLOTS, Bytes, Ground, Send, add_up, piece, small_bytes
+from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Bytes, Send, SharedSegment, add_up, piece, small_bytes
 
 _LOOK_SECONDS = 0.005
 """Between two looks of the thread beside."""
@@ -52,7 +52,7 @@ class Sums:
 
     def __init__(self, endpoint: Endpoint, tag: str, send: Send, beside: Beside) -> None:
         self._beside = beside
-        self._ground = Ground(endpoint, tag, send)
+        self._segment = SharedSegment(endpoint, tag, send)
         self._lock = threading.Lock()
         self._count = 0
         self._hidden, self._shown, self._added = deque[Sum](), deque[Sum](), deque[Sum]()
@@ -63,7 +63,7 @@ class Sums:
     def start(self, operation: str, x: Tensor) -> Sum:
         """Launch the sum of `x`; every worker gives the same `operation`. Never waits."""
         self._count += 1
-        one = Sum(x, operation, self._count, self._ground.size)
+        one = Sum(x, operation, self._count, self._segment.size)
         self._hidden.append(one)
         if self._lock.acquire(blocking=False):
             try:
@@ -116,38 +116,38 @@ class Sums:
             return peer
 
     def _held_by(self, one: Sum) -> tuple[list[int], int | None]:
-        """Who is to do something next, and the bell that tells of it; None where a message does."""
-        ground = self._ground
-        if not ground.is_open():
-            return ground.missing(), None
+        """Who is to do something next, and the semaphore that tells of it; None where a message does."""
+        segment = self._segment
+        if not segment.is_open():
+            return segment.missing(), None
         if not one.is_added and self._shown:
             first = self._shown[0].number
-            late = ground.late(READY, first)
-            return (late, READY) if late else (ground.untold(first), None)
+            late = segment.late(READY, first)
+            return (late, READY) if late else (segment.untold(first), None)
         if not one.is_added:
-            return ground.late(DONE, self._hidden[0].number - SLOTS), DONE
-        return ground.late(DONE, one.number), DONE
+            return segment.late(DONE, self._hidden[0].number - SLOTS), DONE
+        return segment.late(DONE, one.number), DONE
 
     def _wait_for_news(self, one: Sum, seconds: float) -> None:
-        late, bell = self._held_by(one)
+        late, semaphore = self._held_by(one)
         if self._is_stopped:
             time.sleep(seconds)
         elif not late:
-            if self._shown and not self._ground.are_alike(self._shown[0].number):
+            if self._shown and not self._segment.are_alike(self._shown[0].number):
                 time.sleep(seconds)  # others mean something else: there is nothing to come
-        elif bell is None:
-            self._ground.wait_for_message(late[0], seconds)
+        elif semaphore is None:
+            self._segment.wait_for_message(late[0], seconds)
         else:
-            self._ground.wait_for_bell(late[0], bell, seconds)
+            self._segment.wait_for_semaphore(late[0], semaphore, seconds)
 
     # -- one after the other, without waiting
 
     def _move(self) -> None:
-        if self._is_stopped or not self._ground.is_open():
+        if self._is_stopped or not self._segment.is_open():
             return
         while self._show_next() or self._add_next():
             pass
-        while self._added and not self._ground.late(DONE, self._added[0].number):
+        while self._added and not self._segment.late(DONE, self._added[0].number):
             self._finish(self._added.popleft())
 
     def _show_next(self) -> bool:
@@ -155,7 +155,7 @@ class Sums:
         if not self._hidden:
             return False
         one, before = self._hidden[0], self._hidden[0].number - SLOTS
-        if (self._shown and self._shown[0].number <= before) or self._ground.late(DONE, before):
+        if (self._shown and self._shown[0].number <= before) or self._segment.late(DONE, before):
             return False
         self._show(one)
         self._shown.append(self._hidden.popleft())
@@ -167,7 +167,7 @@ class Sums:
             return False
         one = self._shown[0]
         self._add(one)
-        self._ground.ring(DONE)
+        self._segment.post(DONE)
         self._shown.popleft()
         one.is_added = True
         if one.is_small:
@@ -177,41 +177,41 @@ class Sums:
         return True
 
     def _may_add(self, number: int) -> bool:
-        ground = self._ground
-        return not ground.late(READY, number) and not ground.untold(number) and ground.are_alike(number)
+        segment = self._segment
+        return not segment.late(READY, number) and not segment.untold(number) and segment.are_alike(number)
 
     def _show(self, one: Sum) -> None:
         place = 0
         if one.is_small:
-            slot: Bytes = self._ground.own.slots[one.number % SLOTS][: one.numbers.nbytes]
+            slot: Bytes = self._segment.own.slots[one.number % SLOTS][: one.numbers.nbytes]
             one.own = slot.view(one.numbers.dtype)
             one.own[...] = one.numbers
         else:
             home = one.x
-            if not self._ground.lends(home):
+            if not self._segment.lends(home):
                 home = one.staged = self._stage(one.numbers.nbytes)
                 one.own = home.numpy()[: one.numbers.nbytes].view(one.numbers.dtype)
                 np.copyto(one.own, one.numbers)
-            place = self._ground.place_of(home)
-        self._ground.show(one.number, one.operation, place)
+            place = self._segment.place_of(home)
+        self._segment.show(one.number, one.operation, place)
         one.is_shown = True
-        self._ground.ring(READY)
+        self._segment.post(READY)
 
     def _stage(self, nbytes: int) -> Tensor:
         """A block of at least so many bytes, and at most twice as many."""
         for index, x in enumerate(self._staging):
             if nbytes <= len(x) <= 2 * nbytes:
                 return self._staging.pop(index)
-        return self._ground.lent(nbytes)
+        return self._segment.lent(nbytes)
 
     def _add(self, one: Sum) -> None:
         own = one.own.view(np.uint8)
-        brought = [x.view(one.numbers.dtype) for x in self._ground.brought(one.number, own)]
+        brought = [x.view(one.numbers.dtype) for x in self._segment.brought(one.number, own)]
         with np.errstate(all="ignore"):
             if one.is_small:
                 add_up(brought, one.numbers)
                 return
-            mine = piece(len(one.numbers), self._ground.rank, self._ground.size)
+            mine = piece(len(one.numbers), self._segment.rank, self._segment.size)
             step = max(1, _AT_ONCE // one.numbers.itemsize)
             for first in range(mine.start, mine.stop, step):
                 here = slice(first, min(first + step, mine.stop))

@@ -48,7 +48,7 @@ class RealWire(Exchange):
     def __init__(self, endpoint: Endpoint, name: str = "main", beside: Beside | None = None) -> None:
         super().__init__()
         self.endpoint, self.name = endpoint, name
-        self.rank, self.size, self.generation = endpoint.rank, endpoint.size, endpoint.generation
+        self.rank, self.size = endpoint.rank, endpoint.size
         self.board, self.clock, self.timeout = endpoint.board, endpoint.clock, endpoint.timeout
         self.order = Order(endpoint, name)
         self._groups: dict[str, Any] = {}
@@ -155,7 +155,7 @@ class RealWire(Exchange):
     def _group(self, device: torch.device) -> Any:
         group = self._groups.get(device.type)
         if group is None:
-            store = BoardStore(self.board, f"generation/{self.generation}/group/{self.name}/{device.type}")
+            store = BoardStore(self.board, f"generation/0/group/{self.name}/{device.type}")
             make = _nccl if device.type == "cuda" else _gloo
             group = self._groups[device.type] = make(store, self.endpoint)
             self._stores.append(store)  # torch keeps its native part only, and NCCL asks it later

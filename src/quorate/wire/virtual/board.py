@@ -21,7 +21,6 @@ class Keys(Pending[None]):
         self.lacking = dict.fromkeys(keys)
 
     def timed_out(self, seconds: float) -> WireTimeout:
-        """The error that names the keys."""
         keys = ", ".join(f'"{key}"' for key in self.lacking)
         return WireTimeout(f"rank {self.rank} waited {seconds:g} s for {keys} in board.wait")
 
@@ -36,7 +35,6 @@ class VirtualBoard(Board):
         self._waits: dict[str, list[Keys]] = {}
 
     def set(self, key: str, value: bytes) -> None:
-        """Write, whatever was there."""
         self._values[key] = bytes(value)
         if self._scene.is_traced:
             self._scene.note(None, f"board {key} = {len(value)} bytes")
@@ -50,23 +48,19 @@ class VirtualBoard(Board):
             self._scene.learn_who_is_gone(self._values[key])
 
     def get(self, key: str) -> bytes | None:
-        """Read; None where nothing is written."""
         return self._values.get(key)
 
     def add(self, key: str, amount: int = 1) -> int:
-        """Add to a counter and return the new value."""
         self._counters[key] = self._counters.get(key, 0) + amount
         return self._counters[key]
 
     def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        """Write `value` if the key holds `expected`; True for the one winner."""
         if self._values.get(key) != expected:
             return False
         self.set(key, value)
         return True
 
     def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
-        """Return when every key is written."""
         scene = self._scene
         wait = Keys(scene, scene.scheduler.running().rank, keys, scene.timeout)
         for key in keys:
@@ -83,7 +77,6 @@ class VirtualBoard(Board):
                 self._forget(key, wait)
 
     def delete(self, prefix: str) -> None:
-        """Delete every key that starts with `prefix`."""
         for table in (self._values, self._counters):
             for key in [key for key in table if key.startswith(prefix)]:
                 del table[key]

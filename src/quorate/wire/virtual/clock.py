@@ -31,13 +31,11 @@ class VirtualClock:
         return self._scheduler.now
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass for this worker."""
         if not (seconds >= 0 and math.isfinite(seconds)):
             raise ConfigurationError(f"a worker sleeps for a finite number of seconds from 0 on, not {seconds!r}")
         self._scheduler.sleep(seconds)
 
     def pause(self) -> None:
-        """Another worker may run here, if there is one that can at this time."""
         self._scheduler.pause()
 
     def compute(self, share: float) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.wire.exchange import sum_in_order
+
 Given = Sequence[Tensor]
 """What one worker gives: one tensor, one per rank, or none."""
 
@@ -25,16 +27,16 @@ def form(operation: str, given: Sequence[Given], root: int) -> list[Any]:
         case "barrier":
             return [None] * size
         case "all_reduce":
-            total = sum_by_rank([x for (x,) in given])
+            total = sum_in_order([x for (x,) in given])
             return [write(x, total) for (x,) in given]
         case "reduce":
-            total = sum_by_rank([x for (x,) in given])
+            total = sum_in_order([x for (x,) in given])
             return [write(x, total) if rank == root else x for rank, (x,) in enumerate(given)]
         case "broadcast":
             (source,) = given[root]
             return [x if rank == root else write(x, source) for rank, (x,) in enumerate(given)]
         case "reduce_scatter":
-            total = sum_by_rank([x for (x,) in given]).flatten()
+            total = sum_in_order([x for (x,) in given]).flatten()
             return [piece.clone() for piece in total.tensor_split(size)]
         case "all_gather":
             return [[copy(x) for (x,) in given] for _ in range(size)]
@@ -45,16 +47,6 @@ def form(operation: str, given: Sequence[Given], root: int) -> list[Any]:
         case "scatter":
             return [copy(piece) for piece in given[root]]
     raise ValueError(f"{operation!r} is no collective")
-
-
-def sum_by_rank(tensors: Sequence[Tensor]) -> Tensor:
-    """A new tensor: their sum, added from the first to the last, in the type they have."""
-    first = tensors[0].detach()
-    is_small = first.is_floating_point() and first.element_size() < 4
-    total = first.to(torch.float32 if is_small else first.dtype, copy=True, memory_format=torch.contiguous_format)
-    for x in tensors[1:]:
-        total.add_(x.detach())
-    return total.to(first.dtype)
 
 
 def write(x: Tensor, value: Tensor) -> Tensor:

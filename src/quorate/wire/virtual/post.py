@@ -9,6 +9,7 @@ from functools import partial
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.wire.boxes import Boxes
 from quorate.wire.virtual.formation import copy, nbytes
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Departure, Pending
@@ -29,6 +30,10 @@ class Receipt(Pending[tuple[int, Message]]):
         self._post, self._address, self._needs = post, address, needs
         self.source = source
 
+    def fill(self, source: int, message: Message) -> None:
+        """It is here."""
+        self.finish((source, message))
+
     def missing(self) -> Sequence[int]:
         """The sender, or all others; and the dead that were needed."""
         dead = [rank for rank in self._needs if rank in self._scene.gone and rank != self.source]
@@ -43,22 +48,12 @@ class Receipt(Pending[tuple[int, Message]]):
         return rank == self.source and self._post.is_on_its_way(self._address, rank)
 
 
-class Box:
-    """What has come to one address and was not received yet, or who waits there; never both."""
-
-    __slots__ = ("messages", "receipts")
-
-    def __init__(self) -> None:
-        self.messages: deque[tuple[int, Message]] = deque()
-        self.receipts: deque[Receipt] = deque()
-
-
 class Post:
     """All messages of a virtual world that were sent and not received."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self._boxes: dict[Address, Box] = {}
+        self._boxes = Boxes[Address, Receipt]()
         self._busy_until: dict[tuple[int, int], float] = {}
         self._on_their_way: dict[tuple[int, int], deque[tuple[Address, Message]]] = {}
 
@@ -90,14 +85,7 @@ class Post:
     def receive(self, address: Address, source: int | None, timeout: float, needs: Sequence[int]) -> Receipt:
         """The next message at `address` that is not promised to an earlier receive."""
         receipt = Receipt(self._scene, self, address, source, timeout, needs)
-        box = self._boxes.setdefault(address, Box())
-        for place, (sender, message) in enumerate(box.messages):
-            if source is None or source == sender:
-                del box.messages[place]
-                self._tidy(address, box)
-                receipt.finish((sender, message))
-                return receipt
-        box.receipts.append(receipt)
+        self._boxes.ask(address, receipt)
         return receipt
 
     def is_on_its_way(self, address: Address, source: int) -> bool:
@@ -111,18 +99,7 @@ class Post:
     def _deliver(self, source: int, address: Address, message: Message) -> None:
         if self._scene.is_traced:
             self._scene.note(address[1], f"got {address[2]} from {source} on {address[0]}")
-        box = self._boxes.setdefault(address, Box())
-        for place, receipt in enumerate(box.receipts):
-            if receipt.source is None or receipt.source == source:
-                del box.receipts[place]
-                self._tidy(address, box)
-                receipt.finish((source, message))
-                return
-        box.messages.append((source, message))
-
-    def _tidy(self, address: Address, box: Box) -> None:
-        if not box.messages and not box.receipts:
-            del self._boxes[address]
+        self._boxes.put(source, address, message)
 
 
 def _as_json(message: Message) -> tuple[dict[str, object], int]:

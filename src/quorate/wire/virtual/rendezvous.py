@@ -15,8 +15,8 @@ from quorate.wire.virtual.network import collective_seconds
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Pending, in_words
 
-Key = tuple[int, str, int]
-"""Generation, channel, place in the order of that channel's collectives."""
+Key = tuple[str, int]
+"""Channel, place in the order of that channel's collectives."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Rendezvous:
         meeting.latest = max(meeting.latest, scene.scheduler.own_now())
         meeting.came += 1
         if scene.is_traced:
-            scene.note(rank, f"{call} on {key[1]} #{key[2]}")
+            scene.note(rank, f"{call} on {key[0]} #{key[1]}")
         if meeting.came == scene.size:
             del self._meetings[key]
             self._hold(meeting, key, call)
@@ -128,4 +128,4 @@ def _disagreement(meeting: Meeting, key: Key) -> str:
         assert call is not None
         ranks_of.setdefault(call, []).append(rank)
     sides = ", ".join(f"{in_words(ranks)} called {call}" for call, ranks in ranks_of.items())
-    return f"the workers called different things as collective {key[2]} of {key[1]}: {sides}"
+    return f"the workers called different things as collective {key[1]} of {key[0]}: {sides}"

@@ -15,15 +15,12 @@ class Awaited(Protocol):
 
     def missing(self) -> Sequence[int]:
         """The workers that this waits for, as far as known."""
-        ...
 
     def can_come_from(self, rank: int) -> bool:
         """Whether what is needed of `rank`, which has ended, is still on its way."""
-        ...
 
     def ended(self, ranks: Sequence[int]) -> PeerFailed:
         """The error for a wait for workers that have ended."""
-        ...
 
 
 class Scene(Protocol):
@@ -39,16 +36,12 @@ class Scene(Protocol):
 
     def note(self, rank: int | None, event: str) -> None:
         """Write a line of the trace."""
-        ...
 
     def obstacle(self, pending: Awaited) -> Failure | None:
         """What a wait for `pending`, which is not finished, would raise at once."""
-        ...
 
     def learn_of_failure(self, value: bytes | None) -> None:
         """What is written under `failed` has changed; now everyone knows."""
-        ...
 
     def learn_who_is_gone(self, value: bytes) -> None:
         """What is written under `gone` has changed; now everyone knows."""
-        ...

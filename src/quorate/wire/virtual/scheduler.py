@@ -32,7 +32,6 @@ class Awaited(Protocol):
 
     def timed_out(self, seconds: float) -> BaseException:
         """The error for a wait that lasted `seconds`."""
-        ...
 
 
 class Strand:

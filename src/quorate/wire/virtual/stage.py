@@ -64,8 +64,6 @@ class Life:
 class Stage:
     """The shared state of one run; its parts know each other through it."""
 
-    generation = 0
-
     def __init__(
         self,
         size: int,
@@ -102,14 +100,12 @@ class Stage:
         self._has_generators = has_generators
 
     def note(self, rank: int | None, event: str) -> None:
-        """Write a line of the trace."""
         who = "-" if rank is None else str(rank)
         self.trace.append(f"{self.scheduler.now:.9f} {who} {event}")
 
     # -- why a wait cannot be
 
     def obstacle(self, pending: Awaited) -> Failure | None:
-        """What a wait for `pending`, which is not finished, would raise at once."""
         if self._failure is not None:
             return failure_in(self._failure)
         away = self.ended | self.gone if self.gone else self.ended
@@ -120,12 +116,10 @@ class Stage:
         return None
 
     def learn_of_failure(self, value: bytes | None) -> None:
-        """What is written under `failed` has changed; now everyone knows."""
         self._failure = value
         self._stop_waits()
 
     def learn_who_is_gone(self, value: bytes) -> None:
-        """What is written under `gone` has changed; now everyone knows."""
         now = frozenset(one.rank for one in gone_in(value))
         new, self.gone, self.came = sorted(now - self.gone), now, frozenset(came_in(value))
         for address in self.followers if new else ():

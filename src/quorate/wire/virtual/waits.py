@@ -33,11 +33,9 @@ class Pending(Generic[T]):
     # -- the contract of Work
 
     def done(self) -> bool:
-        """Whether `wait` would return (or raise) at once."""
         return self.is_finished or self._scene.obstacle(self) is not None
 
     def wait(self, timeout: float | None = None) -> T:
-        """The result, once it is there. Raises `PeerFailed`, `WireTimeout`, and what it failed with."""
         if not self.is_finished:
             self._await(timeout)
         if self._error is not None:
@@ -57,21 +55,17 @@ class Pending(Generic[T]):
         self._end()
 
     def missing(self) -> Sequence[int]:
-        """The workers that this waits for, as far as known."""
         return ()
 
     def can_come_from(self, rank: int) -> bool:
-        """Whether what is needed of `rank`, which has ended, is still on its way."""
         return False
 
     # -- for errors
 
     def timed_out(self, seconds: float) -> WireTimeout:
-        """The error for a wait that lasted `seconds`."""
         return WireTimeout(f"rank {self.rank} waited {seconds:g} s {self._for_what()}", self.missing())
 
     def ended(self, ranks: Sequence[int]) -> PeerFailed:
-        """The error for a wait for workers that have ended."""
         them = "it" if len(ranks) == 1 else "them"
         message = f"{in_words(ranks)} ended while rank {self.rank} waited for {them} in {self.operation}"
         return PeerFailed(message, ranks)
@@ -116,11 +110,9 @@ class Departure:
         self._target = target
 
     def done(self) -> bool:
-        """Whether the link has taken the message."""
         return self._scene.scheduler.now >= self._at
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the link has taken the message."""
         scheduler = self._scene.scheduler
         remaining = self._at - scheduler.now
         if timeout is not None and remaining > timeout:

@@ -35,7 +35,6 @@ class VirtualWire(Wire):
     def __init__(self, stage: Stage, rank: int, clock: Clock, name: str = ROOT_NAME, channels: Channels | None = None):
         self.rank = rank
         self.size = stage.size
-        self.generation = stage.generation
         self.board: Board = stage.board
         self.clock = clock
         self.timeout = stage.timeout
@@ -47,7 +46,6 @@ class VirtualWire(Wire):
 
     @property
     def gone(self) -> frozenset[int]:
-        """Those the others have outlived."""
         return self._stage.gone
 
     @property
@@ -57,15 +55,12 @@ class VirtualWire(Wire):
 
     @property
     def came(self) -> frozenset[int]:
-        """Those that have joined."""
         return self._stage.came
 
     def come(self) -> None:
-        """Said on the board."""
         report_coming(self.board, self.rank)
 
     def outlives(self, tag: str) -> None:
-        """Follow who is gone."""
         self._stage.followers.append((self.name, self.rank, tag))
 
     def channel(self, name: str) -> Wire:
@@ -75,43 +70,34 @@ class VirtualWire(Wire):
         return known or VirtualWire(self._stage, self.rank, self.clock, whole_name, self._channels)
 
     def group(self, members: Sequence[int]) -> Wire:
-        """A wire among `members`, over send and receive."""
         from quorate.wire.group import GroupWire
 
         return cast(Wire, GroupWire(self, members))
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
-        """The sum over all workers, written into `x`."""
         return self._launch(_alike("all_reduce", x), (x,))
 
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
-        """Piece `rank` of the sum over all workers."""
         return self._launch(_alike("reduce_scatter", x), (x,))
 
     def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
-        """Every worker's tensor, by rank."""
         return self._launch(Call("all_gather", dtypes=(x.dtype,)), (x,))
 
     def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
-        """What each rank sent here, by rank."""
         self._check_pieces("all_to_all", pieces)
         dtypes = tuple(dict.fromkeys(piece.dtype for piece in pieces))
         return self._launch(Call("all_to_all", dtypes=dtypes), tuple(pieces))
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
-        """`x` of `root`, written into everyone's `x`."""
         return self._launch(_alike("broadcast", x, self._checked(root, "root")), (x,))
 
     def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
-        """The sum, written into `x` at `root`."""
         return self._launch(_alike("reduce", x, self._checked(root, "root")), (x,))
 
     def gather(self, x: Tensor, root: int = 0) -> Work[list[Tensor] | None]:
-        """At `root`: every worker's tensor, by rank."""
         return self._launch(Call("gather", self._checked(root, "root"), (x.dtype,)), (x,))
 
     def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
-        """Piece `rank` of what `root` gave."""
         self._checked(root, "root")
         if self.rank != root:
             return self._launch(Call("scatter", root), ())
@@ -121,15 +107,12 @@ class VirtualWire(Wire):
         return self._launch(Call("scatter", root), tuple(pieces))
 
     def barrier(self) -> Work[None]:
-        """Done when every worker has called it."""
         return self._launch(Call("barrier"), ())
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
-        """Never waits for the receiver; from any thread."""
         return self._stage.post.send(self.rank, (self.name, self._known(to, "receiver"), tag), message)
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
-        """The next message from `source` (None: from anyone) under `tag`."""
         self._own()
         if source is not None:
             self._known(source, "sender")
@@ -140,11 +123,9 @@ class VirtualWire(Wire):
         return torch.empty(numel, dtype=dtype)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
-        """Run `task` beside this worker, on `channel(name)`."""
         return self._stage.spawn(self.rank, name, partial(task, self.channel(name)))
 
     def crash(self) -> None:
-        """End this worker here and now."""
         self._stage.crash(self.rank)
 
     def close(self) -> None:
@@ -157,7 +138,7 @@ class VirtualWire(Wire):
         launched = self._channels.launched
         number = launched.get(self.name, 0)
         launched[self.name] = number + 1
-        key = (self.generation, self.name, number)
+        key = (self.name, number)
         return self._stage.rendezvous.launch(self.rank, key, call, given, self.timeout)
 
     def _own(self) -> None:

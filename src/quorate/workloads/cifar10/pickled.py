@@ -8,7 +8,6 @@ wrote it, or Python 3); five names stand for themselves; everything else is refu
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,9 +72,7 @@ def read(data: bytes) -> Any:
     machine = _Machine()
     try:
         for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name not in _INSTRUCTIONS:
-                raise NotPlainData(f"has the instruction {opcode.name} in it")
-            _INSTRUCTIONS[opcode.name](machine, argument)
+            _carry_out(machine, opcode.name, argument)
         (result,) = machine.stack
     except NotPlainData:
         raise
@@ -93,17 +90,13 @@ def _finished(thing: Any) -> Any:
     return thing
 
 
-def _push(machine: _Machine, argument: Any) -> None:
-    machine.stack.append(argument)
-
-
 def _named(machine: _Machine, argument: str) -> None:
     if argument not in NAMES:
         raise NotPlainData(f"names {argument.replace(' ', '.')}, which plain data do not need")
     machine.stack.append(_Name(NAMES[argument]))
 
 
-def _called(machine: _Machine, _: Any) -> None:
+def _called(machine: _Machine) -> None:
     """What one of `NAMES` would give for these arguments."""
     arguments = machine.stack.pop()
     match machine.stack.pop(), arguments:
@@ -119,7 +112,7 @@ def _called(machine: _Machine, _: Any) -> None:
             raise NotPlainData("makes something else than arrays of bytes")
 
 
-def _filled(machine: _Machine, _: Any) -> None:
+def _filled(machine: _Machine) -> None:
     """Give an array its content: (version, shape, dtype, whether columns come first, bytes)."""
     state = machine.stack.pop()
     match machine.stack[-1], state:
@@ -132,63 +125,44 @@ def _filled(machine: _Machine, _: Any) -> None:
             raise NotPlainData("fills something else than arrays of bytes")
 
 
-def _remember(machine: _Machine, place: int) -> None:
-    machine.memo[place] = machine.stack[-1]
-
-
-def _recall(machine: _Machine, place: int) -> None:
-    machine.stack.append(machine.memo[place])
-
-
-def _mark(machine: _Machine, _: Any) -> None:
-    machine.marks.append(len(machine.stack))
-
-
-def _tuple(machine: _Machine, _: Any) -> None:
-    machine.stack.append(tuple(machine.since_mark()))
-
-
-def _append(machine: _Machine, _: Any) -> None:
-    item = machine.stack.pop()
-    machine.stack[-1].append(item)
-
-
-def _appends(machine: _Machine, _: Any) -> None:
-    items = machine.since_mark()
-    machine.stack[-1].extend(items)
-
-
-def _set_items(machine: _Machine, _: Any) -> None:
-    items = machine.since_mark()
-    machine.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-
-def _set_item(machine: _Machine, _: Any) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    machine.stack[-1].update({key: value})
-
-
-_INSTRUCTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    **dict.fromkeys(("PROTO", "STOP"), lambda machine, argument: None),
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE"), _push),
-    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _remember),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), _recall),
-    "NONE": lambda machine, argument: machine.stack.append(None),
-    "NEWTRUE": lambda machine, argument: machine.stack.append(True),
-    "NEWFALSE": lambda machine, argument: machine.stack.append(False),
-    "EMPTY_DICT": lambda machine, argument: machine.stack.append({}),
-    "EMPTY_LIST": lambda machine, argument: machine.stack.append([]),
-    "EMPTY_TUPLE": lambda machine, argument: machine.stack.append(()),
-    "MARK": _mark,
-    "TUPLE": _tuple,
-    "TUPLE1": lambda machine, argument: machine.many(1),
-    "TUPLE2": lambda machine, argument: machine.many(2),
-    "TUPLE3": lambda machine, argument: machine.many(3),
-    "APPEND": _append,
-    "APPENDS": _appends,
-    "SETITEM": _set_item,
-    "SETITEMS": _set_items,
-    "GLOBAL": _named,
-    "REDUCE": _called,
-    "BUILD": _filled,
-}
+def _carry_out(machine: _Machine, instruction: str, argument: Any) -> None:
+    stack = machine.stack
+    match instruction:
+        case "PROTO" | "STOP":
+            pass
+        case "BININT" | "BININT1" | "BININT2" | "BINSTRING" | "SHORT_BINSTRING" | "BINUNICODE":
+            stack.append(argument)
+        case "NONE" | "NEWTRUE" | "NEWFALSE":
+            stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[instruction])
+        case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+            stack.append({"EMPTY_DICT": {}, "EMPTY_LIST": [], "EMPTY_TUPLE": ()}[instruction])
+        case "BINPUT" | "LONG_BINPUT":
+            machine.memo[argument] = stack[-1]
+        case "BINGET" | "LONG_BINGET":
+            stack.append(machine.memo[argument])
+        case "MARK":
+            machine.marks.append(len(stack))
+        case "TUPLE":
+            stack.append(tuple(machine.since_mark()))
+        case "TUPLE1" | "TUPLE2" | "TUPLE3":
+            machine.many(int(instruction[-1]))
+        case "APPEND":
+            item = stack.pop()
+            stack[-1].append(item)
+        case "APPENDS":
+            items = machine.since_mark()
+            stack[-1].extend(items)
+        case "SETITEM":
+            value, key = stack.pop(), stack.pop()
+            stack[-1].update({key: value})
+        case "SETITEMS":
+            items = machine.since_mark()
+            stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        case "GLOBAL":
+            _named(machine, argument)
+        case "REDUCE":
+            _called(machine)
+        case "BUILD":
+            _filled(machine)
+        case _:
+            raise NotPlainData(f"has the instruction {instruction} in it")

@@ -9,15 +9,14 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
-from quorate.workloads import residual
 from quorate.workloads.cifar10.crops import augmented
 from quorate.workloads.cifar10.files import CLASSES, Files, found_in
-from quorate.workloads.labelled_images import Images, classified, collated, mean_loss
+from quorate.workloads.drawing import drawn
+from quorate.workloads.labelled_images import Images, ImageWorkload
+from quorate.workloads.residual import ResidualNetwork
 
 WIDTHS = (16, 32, 64)
 DEPTH = 5
@@ -55,7 +54,7 @@ class Photographs(Dataset[tuple[Tensor, Tensor]]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10(Workload[Images]):
+class Cifar10(ImageWorkload):
     """ResNet-32 (467,194 parameters) on CIFAR-10's photographs, read from the published files.
 
     Training images are cropped at random out of a margin of 4 pixels, and half of them mirrored. That is drawn from
@@ -104,25 +103,9 @@ class Cifar10(Workload[Images]):
         pixels, labels = self._training if train else self._test
         return Photographs(pixels, labels, self.seed if train and self.augment else None)
 
-    def collate(self, examples: Sequence[tuple[Tensor, ...]]) -> Images:
-        return collated(examples)
-
     def model(self, seed: int = 0) -> nn.Module:
         """ResNet-32: 16, 32 and 64 wide, five basic blocks each, with a projection at the start of every stage."""
-        return residual.drawn(3, WIDTHS, DEPTH, len(CLASSES), seed)
-
-    def loss(self, model: nn.Module, batch: Images) -> Tensor:
-        """The mean cross-entropy of the classes."""
-        return mean_loss(model, batch)
-
-    def quality(self, model: nn.Module, batch: Images) -> dict[str, float]:
-        """How many images were put in their class ("top1"), and their summed "cross_entropy"; see `classified`."""
-        return classified(model, batch)
-
-    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """SGD with momentum 0.9 and weight decay 1e-4."""
-        rate = self.learning_rate if learning_rate is None else learning_rate
-        return SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
+        return drawn(lambda: ResidualNetwork(3, WIDTHS, DEPTH, len(CLASSES)), seed)
 
     def describe(self) -> list[str]:
         version = "binary" if self._files.is_binary else "python"

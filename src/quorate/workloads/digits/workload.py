@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
-from quorate.workloads import residual
 from quorate.workloads.digits import images
-from quorate.workloads.labelled_images import Images, classified, collated, mean_loss
+from quorate.workloads.drawing import drawn
+from quorate.workloads.labelled_images import ImageWorkload
+from quorate.workloads.residual import ResidualNetwork
 
 WIDTHS = (16, 32)
 DEPTH = 1
@@ -23,7 +21,7 @@ CLASSES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(Workload[Images]):
+class Digits(ImageWorkload):
     """A small residual network with batch norm reads handwritten digits; real images, seconds to 98 %.
 
     The images come with scikit-learn, which is the extra `digits`; of each digit a fifth tests, drawn from `seed`.
@@ -59,25 +57,9 @@ class Digits(Workload[Images]):
         members = self._members[0 if train else 1]
         return TensorDataset(self._digits.images[members], self._digits.labels[members])
 
-    def collate(self, examples: Sequence[tuple[Tensor, ...]]) -> Images:
-        return collated(examples)
-
     def model(self, seed: int = 0) -> nn.Module:
         """A residual network of two basic blocks, 16 and 32 wide."""
-        return residual.drawn(1, WIDTHS, DEPTH, CLASSES, seed)
-
-    def loss(self, model: nn.Module, batch: Images) -> Tensor:
-        """The mean cross-entropy of the digits."""
-        return mean_loss(model, batch)
-
-    def quality(self, model: nn.Module, batch: Images) -> dict[str, float]:
-        """How many digits were right ("top1"), and their summed "cross_entropy"; see `classified`."""
-        return classified(model, batch)
-
-    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """SGD with momentum 0.9 and weight decay 1e-4."""
-        rate = self.learning_rate if learning_rate is None else learning_rate
-        return SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
+        return drawn(lambda: ResidualNetwork(1, WIDTHS, DEPTH, CLASSES), seed)
 
     def describe(self) -> list[str]:
         training, test = self._members

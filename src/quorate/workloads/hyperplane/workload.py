@@ -5,34 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
 from quorate.workloads.hyperplane import kept
 from quorate.workloads.hyperplane.plane import Plane
+from quorate.workloads.points import Points, PointWorkload
 
 HELD_OUT_SHARE = 8
 """One held-out point for so many training points, and at least one."""
-
-
-class Points(NamedTuple):
-    """A batch of n points."""
-
-    inputs: Tensor
-    """(n, features), float32"""
-    targets: Tensor
-    """(n,), float32"""
-
-    def to(self, device: str | torch.device) -> Self:
-        """The same points on `device`."""
-        return self._replace(inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
 class PointDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -62,7 +48,7 @@ class PointDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyperplane(Workload[Points]):
+class Hyperplane(PointWorkload):
     """Linear regression with 8,193 parameters on 32,768 points; every batch is the same work.
 
     Model, number of points, the global batch of 2,048 (256 on each of 8 workers) and the 48 epochs are those of
@@ -73,6 +59,9 @@ class Hyperplane(Workload[Points]):
 
     The first use writes 1.2 GB to the user's cache folder, which all workers of the machine then map; `data` "counter"
     needs no file and gives the same numbers, at about ten times the cost of a batch.
+
+    With a global batch of B from many more points plain SGD is stable below a learning rate of about
+    1 / (1 + features/B): 0.03 for 256, 0.2 for 2,048.
 
     Raises `ConfigurationError` for settings out of range, and, when the data are asked for, where the file cannot be
     kept.
@@ -128,13 +117,6 @@ class Hyperplane(Workload[Points]):
         rows = range(self.points) if train else range(self.points, self._rows)
         return PointDataset(self._plane, rows, self._points)
 
-    def collate(self, examples: Sequence[tuple[Tensor, ...]]) -> Points:
-        """A batch that was fetched whole is left as it is."""
-        if isinstance(examples, Points):
-            return examples
-        inputs, targets = zip(*examples, strict=True)
-        return Points(torch.stack(inputs), torch.stack(targets))
-
     def model(self, seed: int = 0) -> nn.Module:
         """A linear map with a bias, all uniform between ±1/√features."""
         linear = nn.Linear(self.features, 1, device="meta").to_empty(device="cpu")
@@ -153,14 +135,6 @@ class Hyperplane(Workload[Points]):
         """The sum of squared errors ("squared_error")."""
         errors = mse_loss(model(batch.inputs).squeeze(1), batch.targets, reduction="sum")
         return {"squared_error": float(errors), "examples": float(len(batch.targets))}
-
-    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """Plain SGD.
-
-        With a global batch of B from many more points it is stable below about 1 / (1 + features/B): 0.03 for 256,
-        0.2 for 2,048.
-        """
-        return SGD(model.parameters(), lr=self.learning_rate if learning_rate is None else learning_rate)
 
     def describe(self) -> list[str]:
         return [

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, TensorDataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
-
-
-class Points(NamedTuple):
-    """A batch of n points."""
-
-    inputs: Tensor
-    """(n, features), float32"""
-    targets: Tensor
-    """(n,), float32"""
-
-    def to(self, device: str | torch.device) -> Self:
-        """The same points on `device`."""
-        return self._replace(inputs=self.inputs.to(device), targets=self.targets.to(device))
+from quorate.workloads.points import Points, PointWorkload
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeastSquares(Workload[Points]):
+class LeastSquares(PointWorkload):
     """Linear regression on random points, with a known exact optimum; runs in milliseconds.
 
     Inputs and true weights are standard normal, so the Hessian XᵀX/n is near the identity and plain gradient descent
@@ -80,10 +65,6 @@ class LeastSquares(Workload[Points]):
         rows = slice(0, self.examples) if train else slice(self.examples, None)
         return TensorDataset(self._points.inputs[rows], self._points.targets[rows])
 
-    def collate(self, examples: Sequence[tuple[Tensor, ...]]) -> Points:
-        inputs, targets = zip(*examples, strict=True)
-        return Points(torch.stack(inputs), torch.stack(targets))
-
     def model(self, seed: int = 0) -> nn.Module:
         """A linear map without bias, its weights standard normal."""
         linear = nn.Linear(self.features, 1, bias=False, device="meta").to_empty(device="cpu")
@@ -101,10 +82,6 @@ class LeastSquares(Workload[Points]):
             "squared_error": float(self._residuals(model, batch).square().sum()),
             "examples": float(len(batch.targets)),
         }
-
-    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """Plain SGD."""
-        return SGD(model.parameters(), lr=self.learning_rate if learning_rate is None else learning_rate)
 
     def optimum(self) -> Tensor:
         """The weights with the least training loss, (features,) in float64: the solution of XᵀX·w = Xᵀy."""

@@ -48,10 +48,3 @@ class ByteModel(nn.Module):
         places = torch.arange(text.shape[1], device=text.device)
         scores: Tensor = self.output(self.norm(self.blocks(self.byte(text) + self.place(places))))
         return scores
-
-
-def drawn(length: int, width: int, layers: int, heads: int, seed: int) -> ByteModel:
-    """A model with parameters drawn from `seed`; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every accelerator
-        return ByteModel(length, width, layers, heads)

@@ -16,7 +16,8 @@ from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.workload import Workload
-from quorate.workloads.stdlib_bytes.model import drawn
+from quorate.workloads.drawing import drawn
+from quorate.workloads.stdlib_bytes.model import ByteModel
 from quorate.workloads.stdlib_bytes.text import Text, library_folder, read
 
 
@@ -105,8 +106,7 @@ class StdlibBytes(Workload[Windows]):
         return Windows(torch.stack(list(examples)).long())
 
     def model(self, seed: int = 0) -> nn.Module:
-        """See `ByteModel`."""
-        return drawn(self.length, self.width, self.layers, self.heads, seed)
+        return drawn(lambda: ByteModel(self.length, self.width, self.layers, self.heads), seed)
 
     def loss(self, model: nn.Module, batch: Windows) -> Tensor:
         """The mean cross-entropy of the next byte, in nats."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
+
+from quorate.workloads.labelled_sequences import at_the_ends
 
 
 class FunctionClassifier(nn.Module):
@@ -24,13 +25,5 @@ class FunctionClassifier(nn.Module):
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
         """Scores (batch, classes) of `words` (batch, longest), of which the first `lengths` (batch,) >= 1 count."""
         states, _ = self.lstm(self.embedding(words))
-        ends = (lengths - 1).view(-1, 1, 1).expand(-1, 1, states.shape[2])
-        scores: Tensor = self.output(states.gather(1, ends).squeeze(1))
+        scores: Tensor = self.output(at_the_ends(states, lengths))
         return scores
-
-
-def drawn(vocabulary_size: int, classes: int, embedding: int, hidden: int, seed: int) -> FunctionClassifier:
-    """A classifier with parameters drawn from `seed`; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every accelerator
-        return FunctionClassifier(vocabulary_size, classes, embedding, hidden)

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
-from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
+from quorate.workloads.drawing import drawn
+from quorate.workloads.labelled_sequences import Sequences, SequenceWorkload
 from quorate.workloads.stdlib_functions import cache
 from quorate.workloads.stdlib_functions.corpus import Corpus, Selection, build
 from quorate.workloads.stdlib_functions.description import described
 from quorate.workloads.stdlib_functions.functions import library_folder, source_paths
-from quorate.workloads.stdlib_functions.model import drawn
+from quorate.workloads.stdlib_functions.model import FunctionClassifier
 from quorate.workloads.stdlib_functions.vocabulary import CLASSES
-
-
-class Functions(NamedTuple):
-    """A batch of n functions, padded to its own longest."""
-
-    words: Tensor
-    """(n, longest), int64, 0 after the end"""
-    lengths: Tensor
-    """(n,), int64, each at least 1"""
-    labels: Tensor
-    """(n,), int64"""
-
-    @property
-    def tokens(self) -> int:
-        """What the LSTM reads: n times the longest, padding included."""
-        return self.words.numel()
-
-    def to(self, device: str | torch.device) -> Self:
-        """The same batch on `device`."""
-        return self._replace(
-            words=self.words.to(device), lengths=self.lengths.to(device), labels=self.labels.to(device)
-        )
 
 
 class FunctionDataset(Dataset[tuple[Tensor, int]]):
@@ -66,7 +41,7 @@ class FunctionDataset(Dataset[tuple[Tensor, int]]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StdlibFunctions(Workload[Functions]):
+class StdlibFunctions(SequenceWorkload):
     """An LSTM names the standard-library module a Python function comes from; lengths are very unequal.
 
     The functions are those of the Python that runs, without its test suites: 17,617 in 3.11.7, of 2 to 3,000 words.
@@ -115,13 +90,7 @@ class StdlibFunctions(Workload[Functions]):
     @cached_property
     def corpus(self) -> Corpus:
         """The tokenised functions: from the cache where it has them, else read and kept there."""
-        selection = Selection(
-            modules=self.modules,
-            limit=self.limit,
-            longest=self.longest,
-            smallest_class=self.smallest_class,
-            vocabulary_size=self.vocabulary_size,
-        )
+        selection = Selection(**{one.name: getattr(self, one.name) for one in fields(Selection)})
         folder = library_folder()
         paths = source_paths(folder, self.modules)
         kept_at = cache.cache_path(folder, paths, selection) if self.use_cache else None
@@ -139,37 +108,14 @@ class StdlibFunctions(Workload[Functions]):
         members = (self.corpus.is_test != train).nonzero().squeeze(1)
         return FunctionDataset(self.corpus, members)
 
-    def collate(self, examples: Sequence[tuple[Tensor, int]]) -> Functions:
-        words, labels = zip(*examples, strict=True)
-        return Functions(
-            pad_sequence(list(words), batch_first=True).long(),
-            torch.tensor([len(each) for each in words]),
-            torch.tensor(labels),
-        )
+    def collate(self, examples: Sequence[tuple[Tensor, int]]) -> Sequences:
+        batch = super().collate(examples)
+        return batch._replace(items=batch.items.long())
 
     def model(self, seed: int = 0) -> nn.Module:
         """Embedding, LSTM, linear layer; see `FunctionClassifier`."""
-        return drawn(len(self.corpus.vocabulary), len(self.corpus.classes), self.embedding, self.hidden, seed)
-
-    def loss(self, model: nn.Module, batch: Functions) -> Tensor:
-        """The mean cross-entropy of the classes."""
-        return cross_entropy(model(batch.words, batch.lengths), batch.labels)
-
-    @torch.no_grad()
-    def quality(self, model: nn.Module, batch: Functions) -> dict[str, float]:
-        """How many functions had their class in the first place ("top1"), or among the first five ("top5")."""
-        scores = cast(Tensor, model(batch.words, batch.lengths))
-        best = scores.topk(min(5, scores.shape[1]), dim=1).indices
-        hits = best == batch.labels.unsqueeze(1)
-        return {
-            "top1": float(hits[:, 0].sum()),
-            "top5": float(hits.sum()),
-            "examples": float(len(batch.labels)),
-        }
-
-    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """AdamW."""
-        return AdamW(model.parameters(), lr=self.learning_rate if learning_rate is None else learning_rate)
+        sizes = len(self.corpus.vocabulary), len(self.corpus.classes), self.embedding, self.hidden
+        return drawn(lambda: FunctionClassifier(*sizes), seed)
 
     def describe(self) -> list[str]:
         return described(self.corpus)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from quorate.workloads.labelled_sequences import at_the_ends
+
 DENSE = 512
 """Width between the LSTM and the scores."""
 
@@ -39,13 +41,5 @@ class VideoClassifier(nn.Module):
     def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
         """Scores (n, classes) of `frames` (n, longest, features), of which the first `lengths` (n,) >= 1 count."""
         states, _ = self.lstm(frames)
-        ends = (lengths - 1).view(-1, 1, 1).expand(-1, 1, states.shape[2])
-        scores: Tensor = self.output(torch.relu(self.dense(states.gather(1, ends).squeeze(1))))
+        scores: Tensor = self.output(torch.relu(self.dense(at_the_ends(states, lengths))))
         return scores
-
-
-def drawn(features: int, hidden: int, classes: int, seed: int) -> VideoClassifier:
-    """A classifier with parameters drawn from `seed`; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every accelerator
-        return VideoClassifier(features, hidden, classes)

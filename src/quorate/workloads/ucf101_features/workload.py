@@ -6,42 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
-from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
-from quorate.workloads.ucf101_features.model import drawn
+from quorate.workloads.drawing import drawn
+from quorate.workloads.labelled_sequences import SequenceWorkload
+from quorate.workloads.ucf101_features.model import VideoClassifier
 from quorate.workloads.ucf101_features.videos import Video, class_names, folder_of, frames, labels_of, split
-
-
-class Clips(NamedTuple):
-    """A batch of n videos, padded to its own longest."""
-
-    frames: Tensor
-    """(n, longest, features), float32, 0 after the end"""
-    lengths: Tensor
-    """(n,), int64, each at least 1"""
-    labels: Tensor
-    """(n,), int64"""
-
-    @property
-    def tokens(self) -> int:
-        """The frames that the LSTM reads: n times the longest, padding included."""
-        return self.frames.shape[0] * self.frames.shape[1]
-
-    def to(self, device: str | torch.device) -> Self:
-        """The same batch on `device`."""
-        return self._replace(
-            frames=self.frames.to(device), lengths=self.lengths.to(device), labels=self.labels.to(device)
-        )
 
 
 class VideoDataset(Dataset[tuple[Tensor, int]]):
@@ -64,7 +40,7 @@ class VideoDataset(Dataset[tuple[Tensor, int]]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ucf101Features(Workload[Clips]):
+class Ucf101Features(SequenceWorkload):
     """An LSTM (34,663,525 parameters) names the action in a video; lengths are very unequal.
 
     The features, 2,048 numbers per frame, are made beforehand: `folder` has a file per video and two split files; see
@@ -129,37 +105,9 @@ class Ucf101Features(Workload[Clips]):
             self._datasets[train] = VideoDataset(videos, labels, self.features, self.longest)
         return self._datasets[train]
 
-    def collate(self, examples: Sequence[tuple[Tensor, int]]) -> Clips:
-        found, labels = zip(*examples, strict=True)
-        return Clips(
-            pad_sequence(list(found), batch_first=True),
-            torch.tensor([len(each) for each in found]),
-            torch.tensor(labels),
-        )
-
     def model(self, seed: int = 0) -> nn.Module:
         """LSTM, dense layer of 512, linear layer; see `VideoClassifier`."""
-        return drawn(self.features, self.hidden, self.classes, seed)
-
-    def loss(self, model: nn.Module, batch: Clips) -> Tensor:
-        """The mean cross-entropy of the classes."""
-        return cross_entropy(model(batch.frames, batch.lengths), batch.labels)
-
-    @torch.no_grad()
-    def quality(self, model: nn.Module, batch: Clips) -> dict[str, float]:
-        """How many videos had their class in the first place ("top1"), or among the first five ("top5")."""
-        scores = cast(Tensor, model(batch.frames, batch.lengths))
-        best = scores.topk(min(5, scores.shape[1]), dim=1).indices
-        hits = best == batch.labels.unsqueeze(1)
-        return {
-            "top1": float(hits[:, 0].sum()),
-            "top5": float(hits.sum()),
-            "examples": float(len(batch.labels)),
-        }
-
-    def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """AdamW."""
-        return AdamW(model.parameters(), lr=self.learning_rate if learning_rate is None else learning_rate)
+        return drawn(lambda: VideoClassifier(self.features, self.hidden, self.classes), seed)
 
     def describe(self) -> list[str]:
         training, test = self.dataset(train=True), self.dataset(train=False)

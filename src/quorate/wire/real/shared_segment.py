@@ -1,8 +1,8 @@
-"""The memory in which the workers of one host meet on one channel: bells, small tensors, and where large ones lie.
+"""The memory in which the workers of one host meet on one channel: semaphores, small tensors, and where large ones lie.
 
-Each worker has a block of its own: bells that the others ring, and `SLOTS` slots, of which its sum number k uses number
-k modulo `SLOTS`. A slot holds what the sum is and, of a small tensor, its numbers; of a large one the number of the
-place where it lies, which is told in a message once.
+Each worker has a block of its own: semaphores that the others post, and `SLOTS` slots, of which its sum number k uses
+number k modulo `SLOTS`. A slot holds what the sum is and, of a small tensor, its numbers; of a large one the number of
+the place where it lies, which is told in a message once.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quorate.core.contracts import Message
-from quorate.wire.real.bells import BELL_BYTES, Bells
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.semaphores import SEMAPHORE_BYTES, Semaphores
 from quorate.wire.real.shared import LEAST_BYTES
 
 SLOTS = 4
 """Sums that a worker may have begun before everyone has read the first of them."""
 READY, DONE = 0, 1
-"""The bells of each worker: what it brings to its next sum is there; it has done its part of the next one."""
+"""The semaphores of each worker: what it brings to its next sum is there; it has done its part of the next one."""
 _HEAD_BYTES = 64
 _READ_BYTES = 1 << 19
 """Of others: so much is sooner read by every worker than shared out among them, which takes a second hop."""
 _TRIES = 50
-"""Before a wait for a bell sleeps: some 30 µs, which is less than waking up takes."""
+"""Before a wait for a semaphore sleeps: some 30 µs, which is less than waking up takes."""
 
 Bytes = NDArray[np.uint8]
 Send = Callable[[Message, int], object]
 
 
-class Heard:
+class WorkerBlock:
     """One worker's block, and what this worker knows of that one."""
 
     def __init__(self, block: Bytes, size: int) -> None:
-        bells = 2 * size * BELL_BYTES
-        self.bells = Bells(block[:bells])
-        slots = block[bells : bells + SLOTS * (_HEAD_BYTES + small_bytes(size))].reshape(SLOTS, -1)
+        semaphores = 2 * size * SEMAPHORE_BYTES
+        self.semaphores = Semaphores(block[:semaphores])
+        slots = block[semaphores : semaphores + SLOTS * (_HEAD_BYTES + small_bytes(size))].reshape(SLOTS, -1)
         self.heads = [slot[:_HEAD_BYTES].view(np.int64) for slot in slots]
         """Of each slot: what the sum is, and the number of the place."""
         self.slots: list[Bytes] = [slot[_HEAD_BYTES:] for slot in slots]
         self.counts = [0, 0]
-        """Of its ringing that this worker has heard, by kind."""
+        """Of its posts that this worker has taken, by kind."""
         self.places: dict[int, Bytes] = {}
         """By number."""
 
@@ -57,11 +57,11 @@ def small_bytes(size: int) -> int:
 
 def block_bytes(size: int) -> int:
     """Of one worker's block; memory is only taken by what is used of it."""
-    return 2 * size * BELL_BYTES + SLOTS * (_HEAD_BYTES + small_bytes(size))
+    return 2 * size * SEMAPHORE_BYTES + SLOTS * (_HEAD_BYTES + small_bytes(size))
 
 
-class Ground:
-    """The meeting ground of one channel. Made without waiting; `is_open` when everyone's block has come.
+class SharedSegment:
+    """The shared segment of one channel. Made without waiting; `is_open` when everyone's block has come.
 
     Its methods are called by one thread at a time.
     """
@@ -72,9 +72,9 @@ class Ground:
         self._endpoint, self._mailbox, self._tag, self._send = endpoint, mailbox, tag, send
         self.rank, self.size, self.others = endpoint.rank, endpoint.size, endpoint.others
         block = self.lent(block_bytes(self.size))
-        self.own = Heard(block.numpy(), self.size)
-        self.own.bells.hang()
-        self._peers: dict[int, Heard] = {}
+        self.own = WorkerBlock(block.numpy(), self.size)
+        self.own.semaphores.initialize()
+        self._peers: dict[int, WorkerBlock] = {}
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         """By address and bytes: the number of the place, and the address of its block."""
         self._count = 0
@@ -97,7 +97,7 @@ class Ground:
         """Whether everyone's block is here; never waits."""
         for peer in self.others:
             if peer not in self._peers and self._asked[peer].filled.is_set():
-                self._peers[peer] = Heard(self._next_message(peer).tensors[0].numpy(), self.size)
+                self._peers[peer] = WorkerBlock(self._next_message(peer).tensors[0].numpy(), self.size)
         return len(self._peers) == self.size - 1
 
     def missing(self) -> list[int]:
@@ -114,35 +114,35 @@ class Ground:
         """Until there is one, for at most `seconds`."""
         self._asked[peer].filled.wait(seconds)
 
-    # -- bells
+    # -- semaphores
 
-    def ring(self, kind: int) -> None:
+    def post(self, kind: int) -> None:
         """Everyone else's."""
         for peer in self.others:
-            self._peers[peer].bells.ring(kind * self.size + self.rank)
+            self._peers[peer].semaphores.post(kind * self.size + self.rank)
 
     def late(self, kind: int, number: int) -> list[int]:
-        """Who has not rung that for sum `number` (from 1)."""
+        """Who has not posted that for sum `number` (from 1)."""
         if number < 1:
             return []
-        return [peer for peer in self.others if not self._has_rung(peer, kind, number)]
+        return [peer for peer in self.others if not self._has_posted(peer, kind, number)]
 
-    def _has_rung(self, peer: int, kind: int, number: int) -> bool:
+    def _has_posted(self, peer: int, kind: int, number: int) -> bool:
         counts = self._peers[peer].counts
-        while counts[kind] < number and self.own.bells.heard(kind * self.size + peer):
+        while counts[kind] < number and self.own.semaphores.try_wait(kind * self.size + peer):
             counts[kind] += 1
         return counts[kind] >= number
 
-    def wait_for_bell(self, peer: int, kind: int, seconds: float) -> None:
-        """Until `peer` rings it once more, for at most `seconds`."""
-        bell = kind * self.size + peer
-        bells, counts = self.own.bells, self._peers[peer].counts
-        if any(bells.heard(bell) for _ in range(_TRIES)) or bells.wait(bell, seconds):
+    def wait_for_semaphore(self, peer: int, kind: int, seconds: float) -> None:
+        """Until `peer` posts it once more, for at most `seconds`."""
+        semaphore = kind * self.size + peer
+        semaphores, counts = self.own.semaphores, self._peers[peer].counts
+        if any(semaphores.try_wait(semaphore) for _ in range(_TRIES)) or semaphores.wait(semaphore, seconds):
             counts[kind] += 1
 
     # -- what is brought
 
-    def blocks(self) -> list[Heard]:
+    def blocks(self) -> list[WorkerBlock]:
         """By rank."""
         return [self.own if rank == self.rank else self._peers[rank] for rank in range(self.size)]
 

@@ -1,0 +1,65 @@
+"""Messages that came and receives that were asked for, matched: first in, first out per (sender, address)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, Protocol, TypeVar
+
+from quorate.core.contracts import Message
+
+A = TypeVar("A", bound=Hashable)
+
+
+class Receive(Protocol):
+    """A receive that was asked for."""
+
+    source: int | None
+    """Whose message it is for; None: anyone's."""
+
+    def fill(self, source: int, message: Message) -> None:
+        """Its message is here."""
+
+
+R = TypeVar("R", bound=Receive)
+
+
+class _Box(Generic[R]):
+    """What came and who waits at one address; never both for the same source."""
+
+    def __init__(self) -> None:
+        self.arrived: deque[tuple[int, Message]] = deque()
+        self.waiting: deque[R] = deque()
+
+
+class Boxes(Generic[A, R]):
+    """Those of all addresses; receives are served in the order they were asked for. Not locked."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[A, _Box[R]] = {}
+
+    def put(self, source: int, address: A, message: Message) -> None:
+        """A message has come: the first receive that fits gets it."""
+        box = self._boxes.setdefault(address, _Box())
+        fitting = next((one for one in box.waiting if one.source is None or one.source == source), None)
+        if fitting is None:
+            box.arrived.append((source, message))
+            return
+        box.waiting.remove(fitting)
+        self._tidy(address, box)
+        fitting.fill(source, message)
+
+    def ask(self, address: A, receive: R) -> None:
+        """Give `receive` the next message at `address` that is not promised to an earlier one, now or later."""
+        box = self._boxes.setdefault(address, _Box())
+        for place, (source, message) in enumerate(box.arrived):
+            if receive.source is None or receive.source == source:
+                del box.arrived[place]
+                self._tidy(address, box)
+                receive.fill(source, message)
+                return
+        box.waiting.append(receive)
+
+    def _tidy(self, address: A, box: _Box[R]) -> None:
+        if not box.arrived and not box.waiting:
+            del self._boxes[address]
