@@ -91,8 +91,7 @@ class RunRecords:
     @property
     def status(self) -> int | None:
         """The exit status, as far as it is known."""
-        status = (self.outcome or {}).get("status")
-        return status if type(status) is int else None
+        return (self.outcome or {}).get("status")
 
     @property
     def has_steps(self) -> bool:
