@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quorate.core.contracts import Wire, Work
-from quorate.wire.failure import let_outlive
+from quorate.wire.failure import allow_going_on
 from tests.contract.failure_tasks import Seen, seen
 from tests.contract.worlds import RealWorkers, VirtualWorkers, Workers, in_both_worlds, in_words
 
@@ -28,8 +28,8 @@ DIES, IS_LATE = 1, 2
 
 def one_dies_after_it_has_called(collective: str, times: int, wire: Wire) -> Seen | None:
     """Rank 1 dies once it has called, and rank 2, which has not, calls nothing any more; the others have called."""
-    let_outlive(wire.board, wire.size, name="t")
-    wire.outlives("gone")
+    allow_going_on(wire.board, wire.size, name="t")
+    wire.tolerate_deaths("gone")
     wire.barrier().wait()
     call = COLLECTIVES[collective]
     for _ in range(times):
@@ -48,15 +48,15 @@ def one_dies_after_it_has_called(collective: str, times: int, wire: Wire) -> See
 
 def sees_it(wire: Wire) -> None:
     """Returns when it has seen the death and the others have had time to."""
-    while not wire.gone:
+    while not wire.dead:
         wire.clock.sleep(0.01)
     wire.board.wait(["seen"], 30.0)
 
 
 def work_is_done_by_a_death(collective: str, wire: Wire) -> list[bool]:
     """As above; rank 0 never waits, and only asks."""
-    let_outlive(wire.board, wire.size, name="t")
-    wire.outlives("gone")
+    allow_going_on(wire.board, wire.size, name="t")
+    wire.tolerate_deaths("gone")
     wire.barrier().wait()
     if wire.rank == IS_LATE:
         sees_it(wire)

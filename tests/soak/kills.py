@@ -63,7 +63,7 @@ class Trial:
         return [(self.rank + further) % self.size for further in range(count)]
 
     @property
-    def is_outlived(self) -> bool:
+    def is_survived(self) -> bool:
         """Whether the others go on."""
         goes_on = (*LONE_KILLS, "kill two workers", "kill all but one")
         return self.strategy != "all-reduce" and self.fault in goes_on
@@ -262,7 +262,7 @@ def _expected(trial: Trial) -> tuple[tuple[int, ...], str]:
     """The exit statuses that are right, and how the sentence begins."""
     who, where = rf"rank {trial.rank} \(host \S+\)", f" in round [0-9]+ of {trial.strategy}"
     kind = trial.fault
-    if trial.is_outlived:
+    if trial.is_survived:
         return (0,), ""
     if kind in ("kill two workers", "kill all but one"):
         return (1,), r"rank [0-9] \(host \S+\) was killed by signal 9 \(SIGKILL\)"

@@ -31,7 +31,7 @@ def main(strategy: str, fault: str = "", rank: int = -1, at: int = -1) -> None:
     (RUN / f"begun-{world.rank}").write_text("x")
     last = 100_000
     for step in range(last):
-        if world.wire.gone and last == 100_000:
+        if world.wire.dead and last == 100_000:
             last = step + 25
         if step >= last:
             break

@@ -27,7 +27,7 @@ class Admission:
     @property
     def is_open(self) -> bool:
         """Whether anybody may join at all."""
-        return self._wire.most > self._wire.size
+        return self._wire.max_size > self._wire.size
 
     def put(self, header: Tensor | list[float]) -> None:
         """Say who waits, in what this worker gives to a sum. Cost, where anybody may join: one word with the board."""
@@ -38,7 +38,7 @@ class Admission:
     def learn(self, header: Sequence[float], *, is_calm: bool) -> None:
         """What a sum has said; `is_calm`: nobody ends or pauses."""
         if self.is_open and is_calm:
-            outside = set(range(self._wire.size, self._wire.most)) - self.members - set(self.entering)
+            outside = set(range(self._wire.size, self._wire.max_size)) - self.members - set(self.entering)
             self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0]
 
     def take_in(self) -> list[int]:

@@ -141,15 +141,15 @@ class OfTheLiving:
         self._wire, self._peer, self._work = wire, peer, work
 
     def done(self) -> bool:
-        return self._work.done() or self._peer in self._wire.gone
+        return self._work.done() or self._peer in self._wire.dead
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
-        if self._peer in self._wire.gone and not self._work.done():
+        if self._peer in self._wire.dead and not self._work.done():
             return self._peer, Message()  # at once: a wire takes its time before it says so
         try:
             return self._work.wait(timeout)
         except PeerFailed:
-            if self._peer not in self._wire.gone:
+            if self._peer not in self._wire.dead:
                 raise
             return self._peer, Message()
 

@@ -39,7 +39,7 @@ class Members:
 
         Numbers never fall.
         """
-        gone = self._wire.gone.intersection(range(self._wire.size))  # who came later was never in the graph
+        gone = self._wire.dead.intersection(range(self._wire.size))  # who came later was never in the graph
         if gone and all(loss.dead != gone for loss in self._losses):
             self._losses.append(_Loss(gone))
         for loss in self._losses:

@@ -69,7 +69,7 @@ class Headers:
 
     def __init__(self, replica: Replica, wire: Wire, told: Announced, before: Headers | None = None) -> None:
         self._replica, self._told, self._rank = replica, told, wire.rank
-        self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.most
+        self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
         self.changed = slice(COUNTS + self._count, self._bad_from)
         """For each part, how many changed it after it had left."""
         self.admission = Admission(wire, self._bad_from)

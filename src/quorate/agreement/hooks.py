@@ -12,7 +12,7 @@ from quorate.agreement.headers import Announced
 from quorate.core.means import Mean
 from quorate.core.vectors import Flat
 from quorate.observe.backward import Spending
-from quorate.reducers.outliving import Outliving
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Watches:
 
     told: Announced
     spending: Spending
-    beside: list[Outliving] | None
+    beside: list[FaultTolerantSum] | None
     """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, WireTimeout
-from quorate.core.neighbours import Books, Given
+from quorate.core.neighbours import Given, MassLedger
 from quorate.core.vectors import Flat
 
 TAG = "exchange"
@@ -17,7 +17,7 @@ _FAR_AHEAD = 8
 class Incoming:
     """The messages of `source`, asked for one at a time, so that none is asked for that may never come."""
 
-    def __init__(self, wire: Wire, source: int, read: Callable[[Message], Flat], books: Books) -> None:
+    def __init__(self, wire: Wire, source: int, read: Callable[[Message], Flat], books: MassLedger) -> None:
         self._wire, self._source, self._read, self.books = wire, source, read, books
         self._asked: Work[tuple[int, Message]] | None = None
         self._held: dict[int, Given] = {}
@@ -102,7 +102,7 @@ class Incoming:
         try:
             _, message = self._ask().wait(timeout)
         except PeerFailed:
-            if self._source not in self._wire.gone:
+            if self._source not in self._wire.dead:
                 raise
             self.is_away = self.has_ended = self.is_dead = True
             return

@@ -17,7 +17,7 @@ from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.reducers.dense import Dense
-from quorate.reducers.outliving import Outliving
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
@@ -47,9 +47,9 @@ class MeansOfAll:
         self.wire, self.rank, self.size, self._replica = wire, wire.rank, wire.size, replica
         self.layout, self._parameters = replica.layout, replica.trained
         self.headers: Headers = Headers(replica, wire, watches.told, None if before is None else before.headers)
-        self.reducer: Dense | Outliving = Dense(self.layout, wire)
+        self.reducer: Dense | FaultTolerantSum = Dense(self.layout, wire)
         if watches.beside is not None:
-            self.reducer = Outliving(self.layout, wire, watches.beside, self.headers.changed)
+            self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         flat = self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
@@ -58,11 +58,11 @@ class MeansOfAll:
         self.ready = ReadyGradients(self._parameters, flat, self._launch if overlaps else None, self._blank)
         self.ended = self.all_ended = self.paused = self.all_away = False
         self.some_ended = False
-        self._company: Work[Flat] | None = None
+        self._shadowed: Work[Flat] | None = None
         self._weight = 1.0
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
-            if isinstance(self.reducer, Outliving) and isinstance(before.reducer, Outliving):
+            if isinstance(self.reducer, FaultTolerantSum) and isinstance(before.reducer, FaultTolerantSum):
                 self.reducer.follows(before.reducer)
         self.ready.scale = self._weight / self.size
 
@@ -107,14 +107,14 @@ class MeansOfAll:
 
     def _arrive(self) -> None:
         self._timer.arrived()
-        if self._company is not None:
-            self._settle_company()
+        if self._shadowed is not None:
+            self._settle_shadow()
 
     # -- for the loop
 
     def of_number(self, value: Tensor) -> Tensor:
         """The mean of every worker's `value`; all that train ask for it at the same place."""
-        if isinstance(self.reducer, Outliving):
+        if isinstance(self.reducer, FaultTolerantSum):
             found = self.reducer.survivors.all_gather(value).wait()
             return sum_in_order(found) / len(found)
         return self.wire.all_reduce(value / self.size).wait()
@@ -207,9 +207,9 @@ class MeansOfAll:
                 if other is not self:
                     other._answer()
             self._answer()
-            if self._company is not None:
+            if self._shadowed is not None:
                 try:
-                    self._company.wait(None if alone else _POLL)
+                    self._shadowed.wait(None if alone else _POLL)
                     since = self.wire.clock.now()
                 except WireTimeout:
                     if alone or self.wire.clock.now() - since > self.wire.timeout:
@@ -217,17 +217,17 @@ class MeansOfAll:
 
     def _answer(self) -> None:
         """One more mean with weight 0, if the last one is over."""
-        if self._company is not None:
-            if not self._company.done():
+        if self._shadowed is not None:
+            if not self._shadowed.done():
                 return
-            self._settle_company()
+            self._settle_shadow()
         if not (self.all_ended or self.all_away):
             given = self._vector(*(self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)))
             given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
-            self._company = self.reducer.start(given, self.reducer.kept(given))
+            self._shadowed = self.reducer.start(given, self.reducer.kept(given))
 
-    def _settle_company(self) -> None:
-        company, self._company = self._company, None
+    def _settle_shadow(self) -> None:
+        company, self._shadowed = self._shadowed, None
         if company is None:
             return
         sums = company.wait()

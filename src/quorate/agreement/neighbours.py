@@ -17,14 +17,14 @@ from quorate.agreement.hosts import hosts_of
 from quorate.agreement.incoming import TAG, Incoming
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Answer, Books, Codec, Given, Neighbours, Request, mass_of_the_dead
+from quorate.core.neighbours import Answer, Codec, Given, MassLedger, Neighbours, Request, weight_of_the_dead
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
-from quorate.wire.survivors import Outlived, Survivors
+from quorate.wire.survivors import DeathTolerance, Survivors
 
 
 class NeighbourExchange:
@@ -41,7 +41,7 @@ class NeighbourExchange:
         wire: Wire,
         timer: StepTimer,
         replica: Replica,
-        outlived: Outlived,
+        tolerance: DeathTolerance,
         losses: Losses,
         worker: AmongNeighbours,
         *,
@@ -52,7 +52,7 @@ class NeighbourExchange:
         self.has_moments = False
         self.codec: Codec | None = None
         self.lock = threading.Lock()
-        self._of_worker, self._timer, self._replica, self._outlived = wire, timer, replica, outlived
+        self._of_worker, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
         self._losses, self._worker = losses, worker
         self._incoming: dict[int, Incoming] = {}
         self._answers: Answers | None = None
@@ -62,7 +62,7 @@ class NeighbourExchange:
         """What was given to this worker in exchanges that it took no part in, at the newest pause of all."""
         self._pauses = -1 if wire.is_newcomer else 0
         self._hosts: tuple[str, ...] | None = None
-        self.books = Books()
+        self.books = MassLedger()
         self.lost = 0.0
         """Of what was given to this worker, what was lost on the way before the newest pause of all."""
         self.lost_with: dict[int, float] = {}
@@ -95,9 +95,9 @@ class NeighbourExchange:
         return tuple(sorted(self._worker.members()))
 
     @property
-    def gone(self) -> frozenset[int]:
+    def dead(self) -> frozenset[int]:
         """See `core.neighbours.Neighbours`."""
-        return self._wire.gone.union(self.lost_with) if self.lost_with else self._wire.gone
+        return self._wire.dead.union(self.lost_with) if self.lost_with else self._wire.dead
 
     def members(self) -> tuple[int, ...]:
         """See `core.neighbours.Neighbours`."""
@@ -125,7 +125,7 @@ class NeighbourExchange:
             raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
         self._timer.arrived()
         self.round += 1
-        kept, gone = 0.0, self.gone
+        kept, gone = 0.0, self.dead
         says: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
         coded, sent = Coded(self.codec), dict[int, Flat]()
         for peer, weight in to:
@@ -195,7 +195,7 @@ class NeighbourExchange:
         others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
         for other in others.values():
             late += other.rest_of_it(ended=self._has_ended)
-        there = self._outlived.survivors
+        there = self._tolerance.survivors
         if there is None:
             self.round = max(self.round, *(other.reached for other in others.values()), -1)
         else:
@@ -228,7 +228,7 @@ class NeighbourExchange:
         dead = set(self.ranks).difference(found).union(*(one["dead"] for one in found.values()))
         balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
         for rank in sorted(dead.difference(self.lost_with)):
-            self.lost_with[rank] = mass_of_the_dead([rank], self._began, balances)
+            self.lost_with[rank] = weight_of_the_dead([rank], self._began, balances)
             self.books.lost.pop(rank, None)
             if self._worker.weighs() and self._losses.is_first:
                 tell(
@@ -251,7 +251,7 @@ class NeighbourExchange:
                     "way; the mean is that of what is left\n"
                 )
         self.lost += sum(self.books.lost.values())
-        self.books = Books()
+        self.books = MassLedger()
         for other in self._incoming.values():
             other.books = self.books
 

@@ -29,7 +29,7 @@ from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
-from quorate.wire.survivors import Outlived
+from quorate.wire.survivors import DeathTolerance
 
 
 class WorkerRounds:
@@ -47,7 +47,7 @@ class WorkerRounds:
         finite: Finite,
         digests: Digests | None,
         losses: Losses,
-        outlived: Outlived,
+        tolerance: DeathTolerance,
         clip_norm: float | None = None,
         measures: bool = False,
     ) -> None:
@@ -57,7 +57,7 @@ class WorkerRounds:
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
         self._saving, self._finite, self._digests = saving, finite, digests
-        self._losses, self._outlived = losses, outlived
+        self._losses, self._tolerance = losses, tolerance
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
@@ -123,7 +123,7 @@ class WorkerRounds:
         finite = self._finite
         if finite.looks and not finite.sees(vector.parts):
             finite.note([s.name for s in vector.layout.segments], grads)
-            put_bad(vector.header, self._wire.rank, self._wire.most)
+            put_bad(vector.header, self._wire.rank, self._wire.max_size)
 
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""
@@ -169,7 +169,7 @@ class WorkerRounds:
         self._note(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
-        bad = bad_in(one.sum, wire.most)
+        bad = bad_in(one.sum, wire.max_size)
         if self._finite.leaves_out(bad, one.number, is_scaled=self._replica.is_scaled):
             return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
@@ -240,7 +240,7 @@ class WorkerRounds:
         self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        left = self._outlived.survivors
+        left = self._tolerance.survivors
         if left is not None:
             left.among([*range(self._wire.size), *joined], number)
 

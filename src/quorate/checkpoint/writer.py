@@ -18,7 +18,7 @@ from quorate.checkpoint.parts import TensorFile
 from quorate.checkpoint.tensor_file import FileOutput, Open
 from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError
-from quorate.wire.failure import read_gone
+from quorate.wire.failure import read_deaths
 
 Tell = Callable[[str], None]
 
@@ -74,7 +74,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
 
 def _only_the_dead_are_missing(part: Part, board: Board) -> bool:
     """Whether all that live have written, and this one is to make it complete."""
-    gone = {one.rank for one in read_gone(board)}
+    gone = {one.rank for one in read_deaths(board)}
     place = f"checkpoint/{part.key}"
     lives = [board.get(f"{place}/part/{rank}") is not None for rank in range(part.size) if rank not in gone]
     return bool(gone) and all(lives) and board.swap(f"{place}/completed by", None, b"%d" % part.rank)

@@ -14,7 +14,7 @@ from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, Wi
 from quorate.launch.local.newcomers import ask_for_one, has_ended
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.address import board_of
-from quorate.wire.failure import GONE, came_in, gone_in
+from quorate.wire.failure import GONE, gone_in, joined_in
 
 _LOOK_EVERY = 0.1
 _ANSWER_SECONDS = 10.0
@@ -62,7 +62,7 @@ def _wait(board: Board, rank: int, until: float) -> str | None:
     """Return when `rank` trains; why it does not."""
     while True:
         written = board.get(GONE)
-        if rank in came_in(written):
+        if rank in joined_in(written):
             return None
         if has_ended(board, rank):
             return "has ended before it could join"

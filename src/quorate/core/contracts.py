@@ -118,12 +118,12 @@ class Wire(ABC):
     name: str
 
     @property
-    def gone(self) -> frozenset[int]:
-        """The ranks that have died and are done without; empty until `outlives` was called. Raises as `Work.wait`."""
+    def dead(self) -> frozenset[int]:
+        """The ranks that have died, where the others go on; empty before `tolerate_deaths`. Raises as `Work.wait`."""
         return frozenset()
 
     @property
-    def most(self) -> int:
+    def max_size(self) -> int:
         """How many workers there may ever be: those that join a run have the ranks from `size` on, each once."""
         return self.size
 
@@ -133,21 +133,21 @@ class Wire(ABC):
         return self.rank >= self.size
 
     @property
-    def came(self) -> frozenset[int]:
+    def joined(self) -> frozenset[int]:
         """The ranks that have joined since the start; as `gone`."""
         return frozenset()
 
     @property
-    def living(self) -> list[int]:
+    def alive(self) -> list[int]:
         """The ranks that there are now, as far as this worker knows, in order."""
-        return sorted({*range(self.size), *self.came} - self.gone)
+        return sorted({*range(self.size), *self.joined} - self.dead)
 
-    def come(self) -> None:
+    def enter(self) -> None:
         """This worker, which has joined, is one of those that train: `came` has it, everywhere, from now on."""
         raise ConfigurationError("nobody joins the workers of this wire")
 
     @abstractmethod
-    def outlives(self, tag: str) -> None:
+    def tolerate_deaths(self, tag: str) -> None:
         """From now on this worker goes on when others die, if the board says that all do (`wire.failure`).
 
         `gone` has those ranks, what is sent to them is lost without an error, and a message with the header

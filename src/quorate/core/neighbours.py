@@ -34,7 +34,7 @@ class Given:
 
 
 @dataclass
-class Books:
+class MassLedger:
     """The masses that one worker has given to others, and got from them, since all rested last."""
 
     given: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -123,7 +123,7 @@ class Neighbours(Protocol):
         """
 
     @property
-    def gone(self) -> frozenset[int]:
+    def dead(self) -> frozenset[int]:
         """Those that have died and are done without, as far as this worker knows; others may know of more, or fewer."""
 
     def members(self) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def added_up(found: Iterable[Given], total: Flat) -> tuple[Flat, float]:
     return total, weight
 
 
-def mass_of_the_dead(
+def weight_of_the_dead(
     dead: Collection[int], began: Mapping[int, float], balances: Iterable[Mapping[int, float]]
 ) -> float:
     """What was lost with the `dead`: what they held, and what was under way from them and to them.

@@ -11,12 +11,13 @@ from quorate.core.contracts import Wire
 class Claims:
     """One worker's part in dealing out the batches of loader `loader`.
 
-    Where `outlives()`, the board holds which batches each worker has taken and not computed yet, so that those of one
-    that dies can be taken by others. Cost: one word with the board per batch, two where others are outlived.
+    Where the others go on at a death (`tolerates_death`), the board holds which batches each worker has taken and not
+    computed yet, so that those of one that dies can be taken by others. Cost: one word with the board per batch, two
+    in that case.
     """
 
-    def __init__(self, wire: Wire, loader: int, outlives: Callable[[], bool]) -> None:
-        self._wire, self._key, self._outlives = wire, f"loader/{loader}", outlives
+    def __init__(self, wire: Wire, loader: int, tolerates_death: Callable[[], bool]) -> None:
+        self._wire, self._key, self._tolerates_death = wire, f"loader/{loader}", tolerates_death
         self._open: dict[int, list[int]] = {}
 
     def claim(self, iteration: int) -> int:
@@ -26,7 +27,7 @@ class Claims:
         return number
 
     def _take(self, iteration: int, number: int) -> None:
-        if self._outlives():
+        if self._tolerates_death():
             mine = self._open.setdefault(iteration, [])
             mine.append(number)
             self._wire.board.set(self._place(iteration, self._wire.rank), json.dumps(mine).encode())
@@ -40,7 +41,7 @@ class Claims:
     def left(self, iteration: int, count: int) -> Iterator[int]:
         """Of the `count` batches, what the dead have taken and not computed: each goes to the first that asks."""
         board = self._wire.board
-        for rank in sorted(self._wire.gone) if self._outlives() else ():
+        for rank in sorted(self._wire.dead) if self._tolerates_death() else ():
             for number in json.loads(board.get(self._place(iteration, rank)) or b"[]"):
                 again = f"{self._key}/again/{iteration}/{number} of {rank}"
                 if number < count and board.swap(again, None, b"%d" % self._wire.rank):

@@ -48,7 +48,7 @@ class Limit:
         """Whether this is rank 0, or the first of those that are left."""
         if self._since is None:
             self._since = self._wire.clock.now()
-        return self._wire.rank == 0 or (bool(self._wire.gone) and self._wire.rank == self._wire.living[0])
+        return self._wire.rank == 0 or (bool(self._wire.dead) and self._wire.rank == self._wire.alive[0])
 
     @property
     def taken(self) -> int:
@@ -62,7 +62,7 @@ class Limit:
     def _decide(self) -> int | None:
         now = self._wire.clock.now()
         assert self._since is not None, "it began with the first batch"
-        written = self._wire.board.get(_STOP) if self._wire.gone else None
+        written = self._wire.board.get(_STOP) if self._wire.dead else None
         if written is not None:
             return int(written)  # the one before has decided
         trained = now - self._since - self._paused

@@ -17,35 +17,35 @@ from quorate.agreement.equal_replicas import level as level_all
 from quorate.agreement.means import MeansOfAll
 from quorate.core.contracts import Message, Wire
 from quorate.core.strategy import Strategy
-from quorate.reducers.outliving import Outliving
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.failure import forbid_outliving, let_outlive, let_outlive_errors, note_training
-from quorate.wire.survivors import Outlived, Survivors, survivors
+from quorate.wire.failure import allow_going_on, allow_going_on_after_errors, forbid_going_on, note_training
+from quorate.wire.survivors import DeathTolerance, Survivors, survivors
 
 _TAG = "gone"
-"""Nobody reads what comes under it: this worker sees `Wire.gone`."""
+"""Nobody reads what comes under it: this worker sees `Wire.dead`."""
 
 
-def outlive(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
+def tolerate_deaths(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
     """Optimizer `name` is distributed on this worker: at a death, or an error in a script, do what `strategy` says.
 
     Workers go on only where the strategies of all optimizers do.
     """
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
     note_training(wire.board, wire.rank, is_under_way=True)
-    let_outlive_errors(wire.board, wanted=wanted and errors)
-    own = place.context(Outlived)
+    allow_going_on_after_errors(wire.board, wanted=wanted and errors)
+    own = place.context(DeathTolerance)
     if wanted and not own.is_refused:
         own.survivors = own.survivors or Survivors(place.wire.channel("survivors"))
-        wire.outlives(_TAG)
+        wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
-            let_outlive(wire.board, wire.size, name=name)
+            allow_going_on(wire.board, wire.size, name=name)
     elif wire.size > 1:
         own.survivors, own.is_refused = None, True
-        forbid_outliving(wire.board)
+        forbid_going_on(wire.board)
 
 
 def agree_on_buffers(
@@ -101,7 +101,7 @@ def level(
 def synchronize(means: MeansOfAll, place: Place) -> None:
     """All have paused or ended: what workers call together, those that have joined call as well from here on."""
     left, reducer = survivors(place), means.reducer
-    if left is not None and isinstance(reducer, Outliving) and left.members != means.headers.admission.members:
+    if left is not None and isinstance(reducer, FaultTolerantSum) and left.members != means.headers.admission.members:
         left.among(means.headers.admission.members, reducer.calls)
     if means.all_ended:
         say_over(means.wire)

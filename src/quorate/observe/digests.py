@@ -60,9 +60,9 @@ class Digests:
         names, parameters = self._named()
         key = f"digests/{wire.name}/{when}"
         board.set(f"{key}/{wire.rank}", json.dumps([digest(x) for x in parameters]).encode())
-        if board.add(f"{key}/written") < wire.size and not wire.gone:
+        if board.add(f"{key}/written") < wire.size and not wire.dead:
             return
-        alive = wire.living
+        alive = wire.alive
         written = [board.get(f"{key}/{rank}") for rank in alive]
         found = {rank: one for rank, one in zip(alive, written, strict=True) if one is not None}
         if len(found) < len(alive):

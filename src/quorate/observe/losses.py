@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from quorate.core.contracts import Wire
 from quorate.core.rows import Gone, Joined
 from quorate.observe.step_times import StepTimer
-from quorate.wire.failure import read_gone
+from quorate.wire.failure import read_deaths
 
 
 class Losses:
@@ -27,15 +27,15 @@ class Losses:
     def is_first(self) -> bool:
         """Whether this worker is the first that is left."""
         wire = self._wire
-        return wire.rank == 0 or (bool(wire.gone) and wire.rank == wire.living[0])
+        return wire.rank == 0 or (bool(wire.dead) and wire.rank == wire.alive[0])
 
     def look(self) -> None:
         """Called now and then, between two rounds."""
         wire = self._wire
-        if len(wire.gone) == len(self._told):
+        if len(wire.dead) == len(self._told):
             return
-        for one in read_gone(wire.board):
-            if one.rank in self._told or one.rank not in wire.gone:
+        for one in read_deaths(wire.board):
+            if one.rank in self._told or one.rank not in wire.dead:
                 continue
             self._told.add(one.rank)
             self._held.append(
@@ -46,7 +46,7 @@ class Losses:
                     reason=one.reason,
                     round=self._version(),
                     generation=len(self._told),
-                    left=len(wire.living) + len(wire.gone) - len(self._told),
+                    left=len(wire.alive) + len(wire.dead) - len(self._told),
                 )
             )
         self._write()
@@ -57,7 +57,7 @@ class Losses:
         new = sorted(set(ranks) - self._joined)
         if not new:
             return
-        live = len({*range(wire.size), *ranks} - wire.gone)
+        live = len({*range(wire.size), *ranks} - wire.dead)
         now = self._timer.clock.now()
         self._held += [Joined(time=now, rank=rank, round=number, live=live) for rank in new]
         self._joined.update(new)

@@ -34,7 +34,7 @@ class Copies:
         self._sources[to] = others[asked % len(others)]
         return self._sources[to]
 
-    def are_gone(self, ranks: Iterable[int]) -> list[int]:
+    def have_died(self, ranks: Iterable[int]) -> list[int]:
         """These have died; who waits for a copy of one of them."""
         dead = set(ranks)
         left = [to for to, source in self._sources.items() if source in dead and to in self._until]

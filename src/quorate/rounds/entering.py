@@ -19,7 +19,7 @@ def _over(wire: Wire) -> str:
 
 def say_over(wire: Wire) -> None:
     """All have ended: nobody joins any more."""
-    if wire.most > wire.size:
+    if wire.max_size > wire.size:
         wire.board.set(_over(wire), b"1")
 
 

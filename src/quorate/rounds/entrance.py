@@ -43,6 +43,6 @@ class Entrance:
         self._ready.difference_update(found)
         return found
 
-    def are_gone(self, ranks: set[int]) -> None:
+    def have_died(self, ranks: set[int]) -> None:
         """They have died."""
         self._ready -= ranks

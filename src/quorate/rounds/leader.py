@@ -114,7 +114,7 @@ class Leader:
             self._has[rank] = -1
             self._told.pop(rank, None)
 
-    def are_gone(self, ranks: Iterable[int], now: float) -> None:
+    def have_died(self, ranks: Iterable[int], now: float) -> None:
         """They have died: they count for nothing any more. What they have given to the round under way is in it."""
         for rank in ranks:
             self.are_absent([rank])
@@ -122,8 +122,8 @@ class Leader:
             self._asking.forget(rank)
             if self.gathering is not None:
                 self.gathering.until.pop(rank, None)
-        self._entrance.are_gone(set(ranks))
-        for other in self._copies.are_gone(ranks):
+        self._entrance.have_died(set(ranks))
+        for other in self._copies.have_died(ranks):
             self._send(other, {"kind": "again"}, None)
         if self.gathering is not None:
             self._form_if_whole(self.gathering, now)

@@ -53,7 +53,7 @@ class Member:
         """To lead: it knows more than the one that was about to."""
         self.wish: dict[str, Any] | None = None
         """The newest request of this worker for other settings: see `Changes`."""
-        self.gone: set[int] = set()
+        self.dead: set[int] = set()
         """The workers that have died."""
         self.jumps = 0
         self.heard_at = 0.0
@@ -94,7 +94,7 @@ class Member:
     def received(self, source: int, says: dict[str, Any], vector: Flat | None, now: float) -> None:
         """One message."""
         kind, term = says["kind"], says["term"]
-        if source in self.gone:
+        if source in self.dead:
             return
         if term > self.term:
             self._follow(term, says["leads"])
@@ -218,7 +218,7 @@ class Member:
         self._follow(term, self.rank)
         self._states, self._early = {}, []
         self._states_until = now + self.patience.seconds
-        for rank in self._everyone - self.gone:
+        for rank in self._everyone - self.dead:
             self._tell(rank, {"kind": "term"}, None)
 
     @property
@@ -231,13 +231,13 @@ class Member:
         """Whether this worker has not joined yet."""
         return self.rank not in self._everyone
 
-    def are_gone(self, ranks: Iterable[int], now: float) -> None:
+    def have_died(self, ranks: Iterable[int], now: float) -> None:
         """They have died."""
-        self.gone.update(ranks)
-        self.copies_wanted = [rank for rank in self.copies_wanted if rank not in self.gone]
-        self.entries_wanted = [rank for rank in self.entries_wanted if rank not in self.gone]
+        self.dead.update(ranks)
+        self.copies_wanted = [rank for rank in self.copies_wanted if rank not in self.dead]
+        self.entries_wanted = [rank for rank in self.entries_wanted if rank not in self.dead]
         if self.leader is not None:
-            self.leader.are_gone(ranks, now)
+            self.leader.have_died(ranks, now)
             self.leader.advance(now)
         if self._states is not None:
             for rank in ranks:
@@ -246,7 +246,7 @@ class Member:
         self._news()
 
     def _take_office_if_all_have_answered(self, now: float) -> None:
-        if self._states is not None and self._states.keys() >= self._everyone - self.gone:
+        if self._states is not None and self._states.keys() >= self._everyone - self.dead:
             self._take_office(now)
 
     def _take_office(self, now: float) -> None:
@@ -259,11 +259,11 @@ class Member:
         started = max(state["started"] for state in states.values())
         leader = self.leader = self._new_leader(started)
         leader.are_absent(set(self.agreed.ranks) - states.keys())
-        leader.are_gone(self.gone, now)
+        leader.have_died(self.dead, now)
         for rank, state in states.items():
             leader.noted(rank, {**state, **state["did"]}, now)
             leader.bring_up(rank, state, now)
-        for source, says in [(source, says) for source, says in self._early if source not in self.gone]:
+        for source, says in [(source, says) for source, says in self._early if source not in self.dead]:
             leader.heard(source, says, now)
             leader.noted(source, says, now)
         leader.advance(now)

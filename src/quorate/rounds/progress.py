@@ -43,9 +43,9 @@ class Progress:
         """Whether the training thread waits for a round: then the leader is watched."""
         self._pinged: float | None = None
         self._is_open = True
-        if agreed.outlives:
-            self._wire.outlives(_TAG)
-            self.member.are_gone(self._wire.gone, self._wire.clock.now())  # one that joins has not seen them go
+        if agreed.tolerates_death:
+            self._wire.tolerate_deaths(_TAG)
+            self.member.have_died(self._wire.dead, self._wire.clock.now())  # one that joins has not seen them go
         self.task = wire.spawn(self._run, "progress")
 
     def blank(self) -> Flat:
@@ -109,7 +109,7 @@ class Progress:
         says = dict(message.header)
         now = self._wire.clock.now()
         if "gone" in says:
-            self.member.are_gone(says["gone"], now)
+            self.member.have_died(says["gone"], now)
             return
         if says.pop("to", None) == "member":
             if says.get("close"):
@@ -137,7 +137,7 @@ class Progress:
     def _seconds(self) -> float:
         """Until something has to be looked at."""
         member, now = self.member, self._wire.clock.now()
-        until = [now + (_AGAIN_SECONDS if member.leads in member.gone else _IDLE_SECONDS)]
+        until = [now + (_AGAIN_SECONDS if member.leads in member.dead else _IDLE_SECONDS)]
         if member.leader is not None:
             until.append(member.leader.looks_at)
         if member.asks_until is not None:
@@ -149,7 +149,7 @@ class Progress:
     def _watch(self, now: float) -> None:
         """Stand where the leader does not answer, or where one that was about to lead asks for it."""
         member = self.member
-        if member.is_wanted or member.leads in member.gone:
+        if member.is_wanted or member.leads in member.dead:
             member.is_wanted = False
             self._stand(now)
         elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):

@@ -28,7 +28,7 @@ class Rounds:
         check(agreed)
         self.agreed, self._wire, self._replica = agreed, wire, replica
         self._progress = Progress(wire, agreed, layout)
-        self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.outlives else wire
+        self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.tolerates_death else wire
         self._member = self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
@@ -108,7 +108,7 @@ class Rounds:
             self._progress.check()
             yield from self.completed()
             knocking.check()
-        self._wire.come()
+        self._wire.enter()
 
     def completed(self, *, in_step: bool = False) -> Iterator[Round]:
         """The rounds that are there and not applied, in order; each is applied when the next one is asked for.

@@ -24,7 +24,7 @@ class Agreed:
     """What the workers of one optimizer have agreed about their rounds; the same on all."""
 
     size: int
-    most: int = 0
+    max_size: int = 0
     """How many workers there may ever be (0: as many as now): those that join have the ranks from `size` on."""
     wait_for: WaitFor = "majority"
     late: Literal["carry", "drop", "replace"] = "carry"
@@ -40,13 +40,13 @@ class Agreed:
     log_bytes: int = 256 << 20
     """What results that were applied may take in memory."""
     seed: int = 0
-    outlives: bool = False
+    tolerates_death: bool = False
     """Whether the others go on when a worker dies; else it is everyone's end."""
 
     @property
     def ranks(self) -> range:
         """All that there may ever be."""
-        return range(max(self.size, self.most))
+        return range(max(self.size, self.max_size))
 
     @property
     def quorum(self) -> int:

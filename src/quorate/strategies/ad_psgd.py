@@ -91,7 +91,7 @@ class ADPSGD(GossipSettings):
 
     def _ask(self, worker: Worker) -> tuple[Flat, Work[Answer]] | None:
         s, rank, step = worker.state, worker.rank, worker.step
-        living = [other for other in range(worker.size) if other not in worker.neighbours.gone]
+        living = [other for other in range(worker.size) if other not in worker.neighbours.dead]
         near = [edge.peer for edge in among(s.graph, worker.size, living).out_edges(rank, worker.size, step)[1:]]
         if not near:
             return None

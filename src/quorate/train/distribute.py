@@ -182,7 +182,7 @@ def distribute(
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
     kept = Distributed(channel, optimizer, model, label, _settings(chosen))
-    if place.wire.most == 1 and alone == "bypass":
+    if place.wire.max_size == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
         listeners(place).all.append(LeavesAlone(place))
         if timing(place).recorder is not None or injected(place).pacing is not None:

@@ -13,7 +13,7 @@ from quorate.agreement.equal_replicas import copy_optimizer, copy_tensors
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.membership.same_call import compare_calls
-from quorate.reducers.outliving import Outliving
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
 from quorate.train.worker import StrategyWorker
@@ -51,18 +51,18 @@ def enter(worker: StrategyWorker, *, is_only: bool) -> None:
         return
     if not is_only:
         raise ConfigurationError("workers join trainings with one distributed optimizer; this script has several")
-    if not (worker.strategy.lets_join and worker.outlives):
+    if not (worker.strategy.lets_join and worker.tolerates_death):
         raise ConfigurationError(
             "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "
             'of local steps (without overlap), and all-reduce with on_death="continue"; under others all begin together'
         )
     if worker.has_rounds:
         worker.rounds.enter()
-    elif isinstance(worker.means.reducer, Outliving):
+    elif isinstance(worker.means.reducer, FaultTolerantSum):
         _enter_sums(worker, worker.means.reducer)
 
 
-def _enter_sums(worker: StrategyWorker, reducer: Outliving) -> None:
+def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:
     """Wait to be let in by a sum of the others; the first of them sends its replica."""
     wire, clock = worker.wire, worker.wire.clock
     receive = wire.receive(None, _TAG)
@@ -74,7 +74,7 @@ def _enter_sums(worker: StrategyWorker, reducer: Outliving) -> None:
         except WireTimeout:
             if not sources:
                 leave_if_over(wire)
-            if sources and sources <= wire.gone:
+            if sources and sources <= wire.dead:
                 raise RuntimeError("the worker that was to send its replica has died") from None
             if clock.now() > until:
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s to join") from None
@@ -90,15 +90,15 @@ def _enter_sums(worker: StrategyWorker, reducer: Outliving) -> None:
     worker.neighbours.joins(says["stands"])
     reducer.take_in(says["members"], says["calls"])
     worker.means.headers.has_vectors, worker.means.headers.has_voted = says["flags"]
-    wire.come()
+    wire.enter()
 
 
 def admit(worker: StrategyWorker) -> None:
     """A step has ended: those that its sums have let in are members from the next sum on."""
     means, wire, admission = worker.means, worker.wire, worker.means.headers.admission
-    if not admission.entering or not isinstance(means.reducer, Outliving):
+    if not admission.entering or not isinstance(means.reducer, FaultTolerantSum):
         return
-    source = min(admission.members - wire.gone)
+    source = min(admission.members - wire.dead)
     new = admission.take_in()
     calls = means.reducer.take_in(admission.members)
     says: dict[str, Any] = {"source": source}

@@ -16,7 +16,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
-from quorate.membership.survivors import agree_on_buffers, level, outlive
+from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import listeners
 from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure
@@ -59,7 +59,7 @@ class Loop:
         begin(self.worker)
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
-        outlive(self.worker.wire, place, name, strategy)
+        tolerate_deaths(self.worker.wire, place, name, strategy)
         enter(self.worker, is_only=not loops_of(place))
         self._listeners.all.append(self)
         self.worker.timer.set_out_again()

@@ -31,7 +31,7 @@ from quorate.observe.finite import Finite
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
-from quorate.reducers.outliving import Outliving
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import check_closure
 from quorate.replica.replica import Replica
@@ -41,14 +41,14 @@ from quorate.train.step_weight import StepWeight
 from quorate.train.watched import Watched
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
-from quorate.wire.survivors import Outlived
+from quorate.wire.survivors import DeathTolerance
 
 
 @dataclass
 class _Sums:
     """Of all optimizers of one worker, where they go on without the dead."""
 
-    all: list[Outliving] = field(default_factory=list)
+    all: list[FaultTolerantSum] = field(default_factory=list)
 
 
 class StrategyWorker:
@@ -67,9 +67,9 @@ class StrategyWorker:
         self.timer = StepTimer(place, name, meter)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater = data_context(place).seed, updater
-        self.replica = make_replica(partial(header_length, max_size=wire.most))
+        self.replica = make_replica(partial(header_length, max_size=wire.max_size))
         self.differs = strategy.replicas != "equal"
-        self.outlives = strategy.on_death == "continue"
+        self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
         self.agrees_in_backward = type(strategy).backward is not Strategy.backward
         self.state: Any = None
@@ -96,9 +96,9 @@ class StrategyWorker:
             weighs=lambda: isinstance(self.state, PushSum),
             drain=partial(self.strategy.drain, self),
         )
-        outlived, is_gossip = self._place.context(Outlived), self.strategy.is_gossip
+        tolerance, is_gossip = self._place.context(DeathTolerance), self.strategy.is_gossip
         return NeighbourExchange(
-            self.wire, self.timer, self.replica, outlived, self.losses, worker, is_gossip=is_gossip
+            self.wire, self.timer, self.replica, tolerance, self.losses, worker, is_gossip=is_gossip
         )
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
@@ -106,7 +106,7 @@ class StrategyWorker:
         watches = Watches(
             told=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
             spending=listeners(place).spending,
-            beside=place.context(_Sums).all if self.outlives else None,
+            beside=place.context(_Sums).all if self.tolerates_death else None,
         )
         shadow = Shadow(
             contribution=partial(self.strategy.contribution, self),
@@ -179,8 +179,8 @@ class StrategyWorker:
         if self._rounds is not None:
             return  # other parameters are trained than before
         nbytes = sum(p.numel() * p.element_size() for p in self.replica.every)
-        known: dict[str, Any] = {"size": self.size, "most": self.wire.most, "seed": self.seed, "vector_bytes": nbytes}
-        agreed = Agreed(**known, outlives=self.outlives, **settings)
+        known: dict[str, Any] = {"size": self.size, "max_size": self.wire.max_size, "seed": self.seed}
+        agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=self.tolerates_death, **settings)
         worker = InRounds(
             step=lambda: self.step,
             share=lambda weight: (self.weight if weight is None else weight) / self.step_weight.full,
@@ -197,7 +197,7 @@ class StrategyWorker:
             finite=self.finite,
             digests=None if self.differs else self.digests,
             losses=self.losses,
-            outlived=self._place.context(Outlived),
+            tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,
         )

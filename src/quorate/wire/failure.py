@@ -121,18 +121,18 @@ class Gone:
         return f"rank {self.rank} (host {self.host}) {self.reason}"
 
 
-def let_outlive(board: Board, size: int, *, name: str) -> None:
+def allow_going_on(board: Board, size: int, *, name: str) -> None:
     """Called by each of `size` workers for the training `name`: when all have, a death leaves the others going."""
     if board.add(f"{_OUTLIVES}/{name}") == size:
         board.swap(_OUTLIVES, None, b"%d" % size)
 
 
-def forbid_outliving(board: Board) -> None:
+def forbid_going_on(board: Board) -> None:
     """Something in this run needs every worker: a death is everyone's end, whatever else was said."""
     board.set(_OUTLIVES, b"0")
 
 
-def let_outlive_errors(board: Board, *, wanted: bool) -> None:
+def allow_going_on_after_errors(board: Board, *, wanted: bool) -> None:
     """Called by each worker for each training: where all want it, a worker's own error is a death like any other."""
     if wanted:
         board.swap(_OUTLIVES_ERRORS, None, b"1")
@@ -150,15 +150,15 @@ def is_in_training(board: Board, rank: int) -> bool:
     return board.get(f"{_TRAINING}/{rank}") == b"1"
 
 
-def is_outlived(board: Board, rank: int) -> bool:
+def is_survived(board: Board, rank: int) -> bool:
     """Whether the others go on where `rank` is found dead; false for the last one."""
     written, known = board.get(_OUTLIVES), board.get(GONE)
     if written is None or int(written) == 0:
         return False
-    return bool({*range(int(written)), *came_in(known)} - {rank, *(one.rank for one in gone_in(known))})
+    return bool({*range(int(written)), *joined_in(known)} - {rank, *(one.rank for one in gone_in(known))})
 
 
-def read_gone(board: Board) -> list[Gone]:
+def read_deaths(board: Board) -> list[Gone]:
     """Those that were outlived so far."""
     return gone_in(board.get(GONE))
 
@@ -169,7 +169,7 @@ def gone_in(written: bytes | None) -> list[Gone]:
     return [Gone(int(one["rank"]), str(one["host"]), str(one["reason"])) for one in found]
 
 
-def came_in(written: bytes | None) -> list[int]:
+def joined_in(written: bytes | None) -> list[int]:
     """Who has joined, as the value of the key `gone` says."""
     return [int(one["came"]) for one in _events(written) if "came" in one]
 
@@ -180,18 +180,18 @@ def _events(written: bytes | None) -> list[dict[str, Any]]:
 
 def has_come(board: Board, size: int, rank: int) -> bool:
     """Whether `rank` is one of those that train, or was there at the start (one of `size`)."""
-    return rank < size or rank in came_in(board.get(GONE))
+    return rank < size or rank in joined_in(board.get(GONE))
 
 
 def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:
     """`rank` has ended before it had joined: nobody's end but its own. Those that had let it in go on without it."""
-    if is_outlived(board, rank):
+    if is_survived(board, rank):
         report_death(board, rank, reason, host)
 
 
 def report_coming(board: Board, rank: int) -> None:
     """`rank` is one of those that train from now on."""
-    while rank not in came_in(written := board.get(GONE)):
+    while rank not in joined_in(written := board.get(GONE)):
         if board.swap(GONE, written, json.dumps([*_events(written), {"came": rank}]).encode()):
             return
 
@@ -199,7 +199,7 @@ def report_coming(board: Board, rank: int) -> None:
 def report_death(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
     """`rank` is dead: written under `gone` where the others outlive it (True), else as the failure of the run."""
     place = socket.gethostname() if host is None else host
-    while is_outlived(board, rank):
+    while is_survived(board, rank):
         written = board.get(GONE)
         known = gone_in(written)
         if any(one.rank == rank for one in known):
@@ -213,7 +213,7 @@ def report_death(board: Board, rank: int, reason: str, host: str | None = None) 
 
 def report_outlived_error(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
     """As `report_death`, of a worker that ended by an error of its own; False, and nothing written, where all stop."""
-    if board.get(_OUTLIVES_ERRORS) != b"1" or not is_outlived(board, rank):
+    if board.get(_OUTLIVES_ERRORS) != b"1" or not is_survived(board, rank):
         return False
     board.set(f"{_ERRED}/{rank}", b"1")
     return report_death(board, rank, reason, host)

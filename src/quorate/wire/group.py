@@ -43,10 +43,10 @@ class GroupWire(Exchange):
         self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
 
     @property
-    def gone(self) -> frozenset[int]:
-        return frozenset(place for place, rank in enumerate(self.members) if rank in self.parent.gone)
+    def dead(self) -> frozenset[int]:
+        return frozenset(place for place, rank in enumerate(self.members) if rank in self.parent.dead)
 
-    def outlives(self, tag: str) -> None:
+    def tolerate_deaths(self, tag: str) -> None:
         raise ConfigurationError("the whole world outlives a worker, or nobody does; a group cannot by itself")
 
     def channel(self, name: str) -> Wire:

@@ -73,7 +73,7 @@ class Gathering:
         self._there = {wire.rank: said}
         self._receives: dict[int, Work[tuple[int, Message]]] = {}
         for peer in sorted(self._members):
-            if peer != wire.rank and peer not in wire.gone:
+            if peer != wire.rank and peer not in wire.dead:
                 wire.send(said, peer, self._key)
                 self._receives[peer] = wire.receive(peer, self._key)
         self._has_said = False
@@ -99,24 +99,24 @@ class Gathering:
         return self._result
 
     def _late(self) -> list[int]:
-        missing = [peer for peer, work in self._receives.items() if peer not in self._wire.gone and not work.done()]
+        missing = [peer for peer, work in self._receives.items() if peer not in self._wire.dead and not work.done()]
         if missing:
             return missing
         board = self._wire.board
         return [rank for rank in self._living() if board.get(f"{self._key}/has/{rank}") is None]
 
     def _living(self) -> list[int]:
-        return sorted(self._members - self._wire.gone)
+        return sorted(self._members - self._wire.dead)
 
     def _move_on(self, seconds: float) -> None:
         """One step further, in at most `seconds`; raises `WireTimeout` where it takes longer."""
         wire = self._wire
-        missing = next((peer for peer in self._receives if peer not in wire.gone), None)
+        missing = next((peer for peer in self._receives if peer not in wire.dead), None)
         if missing is not None:
             try:
                 _, message = self._receives[missing].wait(seconds)
             except PeerFailed:
-                if missing not in wire.gone:
+                if missing not in wire.dead:
                     raise
                 return
             self._compare(missing, message)
@@ -159,7 +159,7 @@ class Gathering:
 
 
 @dataclass
-class Outlived:
+class DeathTolerance:
     """One of each worker."""
 
     survivors: Survivors | None = None
@@ -170,4 +170,4 @@ class Outlived:
 
 def survivors(place: Place) -> Survivors | None:
     """Those with whom the worker of `place` goes on; None where a death is everyone's end."""
-    return place.context(Outlived).survivors
+    return place.context(DeathTolerance).survivors

@@ -35,22 +35,22 @@ class Wrapped(Wire):
         """
 
     @property
-    def gone(self) -> frozenset[int]:
-        return self.inner.gone
+    def dead(self) -> frozenset[int]:
+        return self.inner.dead
 
     @property
-    def most(self) -> int:
-        return self.inner.most
+    def max_size(self) -> int:
+        return self.inner.max_size
 
     @property
-    def came(self) -> frozenset[int]:
-        return self.inner.came
+    def joined(self) -> frozenset[int]:
+        return self.inner.joined
 
-    def come(self) -> None:
-        self.inner.come()
+    def enter(self) -> None:
+        self.inner.enter()
 
-    def outlives(self, tag: str) -> None:
-        self.inner.outlives(tag)
+    def tolerate_deaths(self, tag: str) -> None:
+        self.inner.tolerate_deaths(tag)
 
     def channel(self, name: str) -> Wire:
         return self._again(self.inner.channel(name))

@@ -9,7 +9,7 @@ import pytest
 from quorate.agreement.graph_members import Members
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire.failure import let_outlive
+from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
 
 
@@ -17,8 +17,8 @@ def asked(size: int, deaths: dict[int, float], pauses: list[float], seed: int = 
     """What every survivor is told for 40 exchanges, which are so many seconds apart; the dead die at these times."""
 
     def live(wire: Wire) -> list[tuple[int, ...]]:
-        wire.outlives("gone")
-        let_outlive(wire.board, wire.size, name="x")
+        wire.tolerate_deaths("gone")
+        allow_going_on(wire.board, wire.size, name="x")
         members, found = Members(wire), []
         for number in range(40):
             if wire.clock.now() >= deaths.get(wire.rank, 1e9):
@@ -65,8 +65,8 @@ def test_one_that_came_later_and_ended_does_not_count() -> None:
         if wire.is_newcomer:
             wire.clock.sleep(0.01)
             raise ConfigurationError("another model")
-        wire.outlives("gone")
-        let_outlive(wire.board, wire.size, name="x")
+        wire.tolerate_deaths("gone")
+        allow_going_on(wire.board, wire.size, name="x")
         members, found = Members(wire), []
         for number in range(100):
             if wire.rank == 2 and wire.clock.now() >= 0.1:

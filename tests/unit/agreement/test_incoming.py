@@ -12,7 +12,7 @@ from quorate.agreement.incoming import TAG, Incoming
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
-from quorate.core.neighbours import Books
+from quorate.core.neighbours import MassLedger
 from quorate.core.vectors import Flat
 from quorate.wire.virtual.world import VirtualWorld
 
@@ -24,9 +24,9 @@ def told(round: int, before: float, mass: float = 0.5) -> Message:
     return Message((torch.full((2,), float(round)),), says)
 
 
-def of(sends: Callable[[Wire], None], takes: Callable[[Incoming, Wire], None]) -> Books:
+def of(sends: Callable[[Wire], None], takes: Callable[[Incoming, Wire], None]) -> MassLedger:
     """What rank 0's books say after it has taken from rank 1, which has sent."""
-    books = Books()
+    books = MassLedger()
 
     def live(wire: Wire) -> Any:
         if wire.rank == 1:

@@ -36,7 +36,7 @@ class Told:
     pending: float
     rounds: list[Round] = field(default_factory=list)
     means: list[Any] = field(default_factory=list)
-    gone: frozenset[int] = frozenset()
+    dead: frozenset[int] = frozenset()
     times: list[float] = field(default_factory=list)
     """When its steps ended."""
 
@@ -96,9 +96,9 @@ class Plan:
         optimizer.finish()
         flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
         if not worker.has_rounds:
-            return Told(flat, Ledger(), 0.0, seen, means, world.wire.gone, times)
+            return Told(flat, Ledger(), 0.0, seen, means, world.wire.dead, times)
         rounds = worker._rounds.rounds
-        return Told(flat, rounds.ledger, pending_weight(rounds), seen, means, world.wire.gone, times)
+        return Told(flat, rounds.ledger, pending_weight(rounds), seen, means, world.wire.dead, times)
 
     def run(self) -> tuple[list[Outcome[Told]], VirtualWorld]:
         self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
@@ -209,7 +209,7 @@ def test_those_plans_strike_and_the_rest_is_soon_at_work(victim: int, strategy: 
     outcomes, _ = plan.run()
     found = check(plan, outcomes)
     assert [fault.fired for fault in plan.faults] == [1]
-    assert all(told.gone == {victim} for told in found)
+    assert all(told.dead == {victim} for told in found)
     for told in found:
         halt = max(late - early for early, late in itertools.pairwise(told.times))
         assert halt < 0.1, "until it is noticed, 0.05 s pass"

@@ -54,7 +54,7 @@ def test_nobody_is_let_in_where_all_settle_nor_right_after_with_the_old_copy() -
 def test_the_dead_are_not_let_in() -> None:
     door = entrance()
     door.knocked(3, note("enter"))
-    door.are_gone({3})
+    door.have_died({3})
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 

@@ -232,7 +232,7 @@ def test_results_that_all_have_are_not_kept() -> None:
     go(10)
     assert kept()[0] == kept(1)[0] == has
     for member in bench.members[:2]:
-        member.are_gone({2}, bench.now)
+        member.have_died({2}, bench.now)
     go(10)
     newest = bench.members[0].log.newest
     assert newest > has + 10

@@ -12,7 +12,7 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.core.neighbours import Books, mass_of_the_dead
+from quorate.core.neighbours import MassLedger, weight_of_the_dead
 from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld
@@ -111,7 +111,7 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
     size = 3
     held: list[float] = []
     got: list[dict[int, float]] = []
-    books: dict[int, Books] = {}
+    books: dict[int, MassLedger] = {}
 
     def live(wire: Wire) -> None:
         current.enter(wire, thread_only=True)
@@ -137,7 +137,7 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
     survivors = {rank: books[rank] for rank in (0, 1)}
     under_way = sum(book.given[2] - got[0].get(rank, 0.0) for rank, book in survivors.items())
     assert under_way > 0.1
-    lost = mass_of_the_dead([2], dict.fromkeys(range(size), 1.0), [book.balances() for book in survivors.values()])
+    lost = weight_of_the_dead([2], dict.fromkeys(range(size), 1.0), [book.balances() for book in survivors.values()])
     assert lost == pytest.approx(held[0] + under_way, abs=1e-12)
 
 

@@ -97,7 +97,7 @@ def test_readers_that_have_ended_hold_nothing(arena: Arena) -> None:
     arena.place(x, 2)
     del x
     assert arena.empty(NUMEL, torch.float32).data_ptr() != address
-    arena.gone = {2}
+    arena.dead = {2}
     others = [arena.empty(NUMEL, torch.float32) for _ in range(2)]
     assert address in {x.data_ptr() for x in others}
 

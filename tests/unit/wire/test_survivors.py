@@ -9,7 +9,7 @@ import torch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
-from quorate.wire.failure import forbid_outliving, gone_in, is_outlived, let_outlive, read_gone, report_death
+from quorate.wire.failure import allow_going_on, forbid_going_on, gone_in, is_survived, read_deaths, report_death
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.survivors import Survivors
 from quorate.wire.virtual.world import VirtualWorld
@@ -23,8 +23,8 @@ def gathered(size: int, faults: list[Fault], seed: int) -> list[list[list[int]] 
 
     def task(wire: Wire) -> list[list[int]]:
         faulty = Faulty(wire, faults)
-        let_outlive(wire.board, wire.size, name="t")
-        faulty.outlives("gone")
+        allow_going_on(wire.board, wire.size, name="t")
+        faulty.tolerate_deaths("gone")
         faulty.barrier().wait()
         survivors, found = Survivors(faulty.channel("s")), []
         for number in range(CALLS):
@@ -61,8 +61,8 @@ def test_what_only_one_has_got_does_not_count(seed: int) -> None:
 
     def task(wire: Wire) -> list[int]:
         fault = Fault(kind="stop", rank=3, at=2, operation="send")
-        let_outlive(wire.board, wire.size, name="t")
-        wire.outlives("gone")
+        allow_going_on(wire.board, wire.size, name="t")
+        wire.tolerate_deaths("gone")
         wire.barrier().wait()
         if wire.rank == 2:
             wire.clock.sleep(0.2)
@@ -101,17 +101,17 @@ def test_different_calls_are_told() -> None:
 def test_a_death_is_outlived_only_where_all_have_said_so_and_somebody_is_left() -> None:
     def task(wire: Wire) -> None:
         board = wire.board
-        let_outlive(board, 3, name="a")
-        let_outlive(board, 3, name="a")
-        assert not is_outlived(board, 1)
-        let_outlive(board, 3, name="a")
+        allow_going_on(board, 3, name="a")
+        allow_going_on(board, 3, name="a")
+        assert not is_survived(board, 1)
+        allow_going_on(board, 3, name="a")
         assert report_death(board, 1, "was killed", "h")
         assert report_death(board, 1, "was killed", "h"), "told twice, it is one death"
-        assert [one.in_words for one in read_gone(board)] == ["rank 1 (host h) was killed"]
+        assert [one.in_words for one in read_deaths(board)] == ["rank 1 (host h) was killed"]
         assert report_death(board, 0, "raised", "h")
-        assert not is_outlived(board, 2), "it is the last one"
-        forbid_outliving(board)
-        assert not is_outlived(board, 0)
+        assert not is_survived(board, 2), "it is the last one"
+        forbid_going_on(board)
+        assert not is_survived(board, 0)
         assert gone_in(None) == []
 
     VirtualWorld(1).run(task)
@@ -119,14 +119,14 @@ def test_a_death_is_outlived_only_where_all_have_said_so_and_somebody_is_left() 
 
 def test_who_needs_one_that_has_died_is_told_so() -> None:
     def task(wire: Wire) -> None:
-        let_outlive(wire.board, wire.size, name="t")
-        wire.outlives("gone")
+        allow_going_on(wire.board, wire.size, name="t")
+        wire.tolerate_deaths("gone")
         wire.barrier().wait()
         if wire.rank == 1:
             wire.crash()
         with pytest.raises(PeerFailed, match="rank 1 ended"):
             wire.receive(1, "never").wait()
-        assert wire.gone == {1}
+        assert wire.dead == {1}
         assert wire.receive(wire.rank, "gone").wait()[1].header == {"gone": [1]}
 
     outcomes = VirtualWorld(3).outcomes(task)

@@ -11,7 +11,7 @@ import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed, WireTimeout
-from quorate.wire.failure import let_outlive
+from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual import Constant, Link, Network, Sampled, VirtualWorld
 from quorate.wire.virtual.scheduler import Scheduler
 
@@ -138,11 +138,11 @@ def test_a_sum_that_the_dead_had_come_to_ends_for_those_that_wait() -> None:
     """Rank 0 comes and dies; rank 2, which knows it by then, does not come: rank 1 is not to wait for it."""
 
     def task(wire: Wire) -> tuple[int, ...]:
-        wire.outlives("gone")
-        let_outlive(wire.board, wire.size, name="x")
+        wire.tolerate_deaths("gone")
+        allow_going_on(wire.board, wire.size, name="x")
         if wire.rank == 2:
             wire.clock.sleep(30.0)
-            return tuple(wire.gone)
+            return tuple(wire.dead)
         work = wire.all_reduce(torch.ones(3))
         if wire.rank == 0:
             wire.crash()

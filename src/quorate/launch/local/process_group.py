@@ -19,9 +19,9 @@ from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_s
 from quorate.wire.failure import (
     ended,
     is_in_training,
-    is_outlived,
+    is_survived,
+    read_deaths,
     read_failure,
-    read_gone,
     report_death,
     report_failure,
 )
@@ -225,7 +225,7 @@ class Crew:
     def _is_missed(self, rank: int, status: int) -> bool:
         """Whether it ended with status 0 where others train on and count on it: a death, which they can outlive."""
         is_here = status == 0 and bool(self._alive) and is_in_training(self._board, rank)
-        return is_here and is_outlived(self._board, rank)
+        return is_here and is_survived(self._board, rank)
 
     def _is_outlived(self, rank: int, ending: Ending) -> bool:
         """Whether the others go on without it, which is said."""
@@ -237,7 +237,7 @@ class Crew:
         reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
         if not report_death(self._board, rank, reason):
             return False
-        known = next(one for one in read_gone(self._board) if one.rank == rank)
+        known = next(one for one in read_deaths(self._board) if one.rank == rank)
         others = ranks_in_words(self.alive)
         self._say(f"{known.in_words}; {others} {'goes' if len(self._alive) == 1 else 'go'} on")
         started = None if self._newcomers is None else self._newcomers.died(rank)

@@ -27,7 +27,7 @@ from quorate.launch.run.address import open_to_all
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
 from quorate.wire.board_server import BoardServer
-from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure, read_gone
+from quorate.wire.failure import has_erred, has_joined, noted_place, read_deaths, read_failure
 from quorate.wire.socket_folder import make_socket_folder
 
 WRONG_INPUT = 2
@@ -241,7 +241,7 @@ def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
         return Conclusion(status_after(crew.interrupted_by), why)
     if crew.first_failure is None:
         asked = asked_to_stop(server.board)
-        erred = [one for one in read_gone(server.board) if has_erred(server.board, one.rank)]
+        erred = [one for one in read_deaths(server.board) if has_erred(server.board, one.rank)]
         if erred:
             where = f"its log is {log_of(folder, erred[0].rank)}"
             return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')

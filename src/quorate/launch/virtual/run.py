@@ -146,15 +146,15 @@ class Report:
         if not failures:
             return 0
         first = failures[0]
-        is_outlived = first.rank in self.world.stage.gone and not first.is_crashed
-        if is_outlived:
+        is_survived = first.rank in self.world.stage.dead and not first.is_crashed
+        if is_survived:
             tell(
                 f'quorate: rank {first.rank} had failed, and the others went on (on_error="continue")\n', self._console
             )
         followers = [o.rank for o in outcomes if o.rank != first.rank and self._is_secondary(o.error)]
         if first.is_crashed:
             tell(f"quorate: rank {first.rank} crashed\n", self._console)
-        if followers and not is_outlived:
+        if followers and not is_survived:
             tell(f"quorate: {in_words(followers)} stopped because rank {first.rank} had failed\n", self._console)
         return _status(first.error)
 

@@ -34,10 +34,10 @@ from quorate.wire import current
 from quorate.wire.failure import (
     GONE,
     Kind,
-    came_in,
     has_come,
+    joined_in,
     note_place,
-    read_gone,
+    read_deaths,
     report_failure,
     report_outlived_error,
     report_outsider,
@@ -172,11 +172,11 @@ class _Ending:
     def _part(self) -> None:
         """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
         wire = self.place.wire
-        if wire.most > 1:
+        if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")
             try:
-                came = came_in(wire.board.get(GONE))
-                others = {*range(wire.size), *came} - {one.rank for one in read_gone(wire.board)}
+                came = joined_in(wire.board.get(GONE))
+                others = {*range(wire.size), *came} - {one.rank for one in read_deaths(wire.board)}
                 wire.board.wait([left(peer) for peer in sorted(others)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout, ranks_in_words
-from quorate.wire.failure import GONE, came_in, ended, gone_in, read_failure
+from quorate.wire.failure import GONE, ended, gone_in, joined_in, read_failure
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
 from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
@@ -68,8 +68,8 @@ class Endpoint:
         find_address: Callable[[], str] = socket.gethostname,
     ) -> None:
         self.board, self.rank, self.size, self.timeout = board, rank, size, timeout
-        self.most = max(size, most)
-        """See `Wire.most`."""
+        self.max_size = max(size, most)
+        """See `Wire.max_size`."""
         self.clock = WallClock()
         self.others = [peer for peer in range(size) if peer != rank]
         self.host = socket.gethostname()
@@ -91,15 +91,15 @@ class Endpoint:
         """What each thread waits for that has not got it at once: what, which ranks, since when."""
         self.gave_up: tuple[str, Collection[int], float] | None = None
         """The wait that took too long last."""
-        self.gone: frozenset[int] = frozenset()
-        """See `Wire.gone`."""
-        self.came: frozenset[int] = frozenset()
-        """See `Wire.came`."""
+        self.dead: frozenset[int] = frozenset()
+        """See `Wire.dead`."""
+        self.joined: frozenset[int] = frozenset()
+        """See `Wire.joined`."""
         self.followers: list[str] = []
         """The tags under which it is said that a worker is gone."""
         self._gone_written: bytes | None = None
         self._looked_at = 0.0
-        if self.most > 1:
+        if self.max_size > 1:
             self._open(folder)
 
     def _open(self, folder: Path | None) -> None:
@@ -130,7 +130,7 @@ class Endpoint:
             if folder is None:
                 folder = self._folder = make_socket_folder()
             path = str(folder / f"mail-{self.rank}")
-        self.mailbox = Mailbox(self.rank, self.most, self.inbox, path, self.address, self._key or token, self._find)
+        self.mailbox = Mailbox(self.rank, self.max_size, self.inbox, path, self.address, self._key or token, self._find)
         board.set(f"{_KEYS}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
 
     def _part_from(self, everyone: Collection[int]) -> None:
@@ -184,7 +184,7 @@ class Endpoint:
         try:
             while True:
                 self.look()
-                dead = self.gone.intersection((*needed, *also)) if self.gone else ()
+                dead = self.dead.intersection((*needed, *also)) if self.dead else ()
                 if dead and not ready(0.0):
                     raise PeerFailed(f"{ranks_in_words(sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
@@ -218,12 +218,12 @@ class Endpoint:
             self._look_for_gone()
 
     def who_is_gone(self) -> frozenset[int]:
-        """See `Wire.gone`; raises what went wrong elsewhere. Cost: two words with the board, at most every 20 ms."""
+        """See `Wire.dead`; raises what went wrong elsewhere. Cost: two words with the board, at most every 20 ms."""
         now = time.monotonic()
         if self.followers and now - self._looked_at > _LOOK_EVERY:
             self._looked_at = now
             self.look()
-        return self.gone
+        return self.dead
 
     def is_in_vain(self, needed: Collection[int]) -> bool:
         """Whether a wait that needs these would raise by now; asks the board at most every 20 ms."""
@@ -238,8 +238,8 @@ class Endpoint:
             return
         with self._lock:
             found = {one.rank for one in gone_in(written)}
-            new, self._gone_written = sorted(found - self.gone), written
-            self.gone, self.came = frozenset(found), frozenset(came_in(written))
+            new, self._gone_written = sorted(found - self.dead), written
+            self.dead, self.joined = frozenset(found), frozenset(joined_in(written))
         if new:
             for tag in self.followers:
                 self.inbox.put(self.rank, tag, Message((), {"gone": new}))
@@ -252,8 +252,8 @@ class Endpoint:
                 return failure
             if self.followers:
                 self._look_for_gone()
-                if self.gone:
-                    return PeerFailed(f"{ranks_in_words(sorted(self.gone))} died before {waits_for}", sorted(self.gone))
+                if self.dead:
+                    return PeerFailed(f"{ranks_in_words(sorted(self.dead))} died before {waits_for}", sorted(self.dead))
             time.sleep(0.01)
         return PeerFailed(f"rank {self.rank} lost its connection to a worker it needed for {waits_for} ({detail})")
 

@@ -86,7 +86,7 @@ class Mailbox:
         self.rank, self.size, self.inbox, self.lost = rank, size, inbox, set[int]()
         self._arena = Arena(size) if path is not None and is_possible() else None
         if self._arena is not None:
-            self._arena.gone = self.lost
+            self._arena.dead = self.lost
         self._token, self._find = token, find
         self._links: dict[int, _Link] = {}
         self._lock = threading.Lock()

@@ -89,7 +89,7 @@ class Arena:
         self._let_go = deque[int]()
         self._resting: dict[int, list[_Block]] = {}
         """By size: those that their owner has let go of."""
-        self.gone: Collection[int] = ()
+        self.dead: Collection[int] = ()
         """Readers that have ended, and hold nothing any more."""
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -171,7 +171,7 @@ class Arena:
         held = self._table[block.number] != block.sent
         if not held.any():
             return True
-        return all(reader in self.gone for reader in np.flatnonzero(held).tolist())
+        return all(reader in self.dead for reader in np.flatnonzero(held).tolist())
 
     def close(self) -> None:
         """No more blocks; those that others hold stay until they let go."""

@@ -59,22 +59,22 @@ class RealWire(Exchange):
         self._busy = threading.Lock()
 
     @property
-    def gone(self) -> frozenset[int]:
+    def dead(self) -> frozenset[int]:
         return self.endpoint.who_is_gone()
 
     @property
-    def most(self) -> int:
-        return self.endpoint.most
+    def max_size(self) -> int:
+        return self.endpoint.max_size
 
     @property
-    def came(self) -> frozenset[int]:
+    def joined(self) -> frozenset[int]:
         self.endpoint.who_is_gone()
-        return self.endpoint.came
+        return self.endpoint.joined
 
-    def come(self) -> None:
+    def enter(self) -> None:
         report_coming(self.board, self.rank)
 
-    def outlives(self, tag: str) -> None:
+    def tolerate_deaths(self, tag: str) -> None:
         self.endpoint.followers.append(self._tag(tag))
 
     def channel(self, name: str) -> Wire:
@@ -185,8 +185,8 @@ class RealWire(Exchange):
         return ReceiveWork(self.endpoint, source, self._tag(tag), needs)
 
     def _known(self, peer: int) -> None:
-        if not 0 <= peer < self.most:
-            raise ConfigurationError(f"rank {peer} is none of this wire's; they are 0 to {self.most - 1}")
+        if not 0 <= peer < self.max_size:
+            raise ConfigurationError(f"rank {peer} is none of this wire's; they are 0 to {self.max_size - 1}")
 
     def _tag(self, tag: str) -> str:
         return f"{self.name}:{tag}"

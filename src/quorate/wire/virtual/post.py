@@ -36,7 +36,7 @@ class Receipt(Pending[tuple[int, Message]]):
 
     def missing(self) -> Sequence[int]:
         """The sender, or all others; and the dead that were needed."""
-        dead = [rank for rank in self._needs if rank in self._scene.gone and rank != self.source]
+        dead = [rank for rank in self._needs if rank in self._scene.dead and rank != self.source]
         if self.source is not None:
             return (self.source, *dead)
         return [rank for rank in range(self._scene.size) if rank != self.rank]
@@ -44,7 +44,7 @@ class Receipt(Pending[tuple[int, Message]]):
     def can_come_from(self, rank: int) -> bool:
         """Whether a message is on its way; a wait for anyone needs no particular worker."""
         if self.source is None:
-            return rank not in self._needs or rank not in self._scene.gone
+            return rank not in self._needs or rank not in self._scene.dead
         return rank == self.source and self._post.is_on_its_way(self._address, rank)
 
 

@@ -47,8 +47,8 @@ class Arrival(Pending[Any]):
     def missing(self) -> Sequence[int]:
         """The workers that have not come; and with them those that have come and died since, as others may know."""
         absent = [] if self._meeting is None else self._meeting.absent()
-        if absent and self._scene.gone:
-            return sorted({*absent, *self._scene.gone})
+        if absent and self._scene.dead:
+            return sorted({*absent, *self._scene.dead})
         return absent
 
     def _end(self) -> None:

@@ -31,7 +31,7 @@ class Scene(Protocol):
     timeout: float
     is_traced: bool
     scheduler: Scheduler
-    gone: frozenset[int]
+    dead: frozenset[int]
     """The workers that have died and that the others have outlived."""
 
     def note(self, rank: int | None, event: str) -> None:

@@ -14,11 +14,11 @@ from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.wire import current
 from quorate.wire.failure import (
-    came_in,
     ended,
     failure_in,
     gone_in,
     has_come,
+    joined_in,
     report_death,
     report_failure,
     report_outlived_error,
@@ -90,9 +90,9 @@ class Stage:
         """The workers that raised or crashed, in the order of virtual time."""
         self.ended: set[int] = set()
         """The workers that ended normally, longer than the grace ago."""
-        self.gone: frozenset[int] = frozenset()
+        self.dead: frozenset[int] = frozenset()
         """The workers that have died and that the others have outlived."""
-        self.came: frozenset[int] = frozenset()
+        self.joined: frozenset[int] = frozenset()
         """The workers that have joined."""
         self.followers: list[Address] = []
         """Where it is said that a worker is gone."""
@@ -108,7 +108,7 @@ class Stage:
     def obstacle(self, pending: Awaited) -> Failure | None:
         if self._failure is not None:
             return failure_in(self._failure)
-        away = self.ended | self.gone if self.gone else self.ended
+        away = self.ended | self.dead if self.dead else self.ended
         if away:
             ranks = [rank for rank in pending.missing() if rank in away and not pending.can_come_from(rank)]
             if ranks:
@@ -121,7 +121,7 @@ class Stage:
 
     def learn_who_is_gone(self, value: bytes) -> None:
         now = frozenset(one.rank for one in gone_in(value))
-        new, self.gone, self.came = sorted(now - self.gone), now, frozenset(came_in(value))
+        new, self.dead, self.joined = sorted(now - self.dead), now, frozenset(joined_in(value))
         for address in self.followers if new else ():
             if not self.lives[address[1]].is_over:
                 self.post.tell(address, Message((), {"gone": new}))

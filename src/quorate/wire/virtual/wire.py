@@ -45,22 +45,22 @@ class VirtualWire(Wire):
         self._channels.wires[name] = self
 
     @property
-    def gone(self) -> frozenset[int]:
-        return self._stage.gone
+    def dead(self) -> frozenset[int]:
+        return self._stage.dead
 
     @property
-    def most(self) -> int:
+    def max_size(self) -> int:
         """With those that may join."""
         return len(self._stage.lives)
 
     @property
-    def came(self) -> frozenset[int]:
-        return self._stage.came
+    def joined(self) -> frozenset[int]:
+        return self._stage.joined
 
-    def come(self) -> None:
+    def enter(self) -> None:
         report_coming(self.board, self.rank)
 
-    def outlives(self, tag: str) -> None:
+    def tolerate_deaths(self, tag: str) -> None:
         self._stage.followers.append((self.name, self.rank, tag))
 
     def channel(self, name: str) -> Wire:
@@ -156,8 +156,8 @@ class VirtualWire(Wire):
         return rank
 
     def _known(self, rank: int, role: str) -> int:
-        if not 0 <= rank < self.most:
-            raise ConfigurationError(f"the {role} is a rank from 0 to {self.most - 1}, not {rank!r}")
+        if not 0 <= rank < self.max_size:
+            raise ConfigurationError(f"the {role} is a rank from 0 to {self.max_size - 1}, not {rank!r}")
         return rank
 
     def _check_pieces(self, operation: str, pieces: Sequence[Tensor]) -> None:

@@ -13,8 +13,8 @@ from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import PeerFailed
 from quorate.core.vectors import Flat
-from quorate.reducers.outliving import Outliving
-from quorate.wire.failure import let_outlive
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
 from quorate.wire.wrapped import Wrapped
 
@@ -39,16 +39,16 @@ def in_parts(rank: int, *, changed: bool = False) -> Flat:
     return x
 
 
-def begun(wire: Wire) -> Outliving:
-    let_outlive(wire.board, wire.size, name="t")
-    wire.outlives("gone")
+def begun(wire: Wire) -> FaultTolerantSum:
+    allow_going_on(wire.board, wire.size, name="t")
+    wire.tolerate_deaths("gone")
     wire.barrier().wait()
-    return Outliving(LAYOUT, wire)
+    return FaultTolerantSum(LAYOUT, wire)
 
 
-def begun_in_parts(wire: Wire) -> Outliving:
+def begun_in_parts(wire: Wire) -> FaultTolerantSum:
     begun(wire)
-    return Outliving(PARTS, wire, changed=slice(1, 2))
+    return FaultTolerantSum(PARTS, wire, changed=slice(1, 2))
 
 
 class Refusing(Wrapped):
@@ -60,9 +60,9 @@ class Refusing(Wrapped):
         return Refusing(inner)
 
     def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
-        if operation == "all_reduce" and self.inner.gone:
+        if operation == "all_reduce" and self.inner.dead:
             self.refused += 1
-            raise PeerFailed(f"{sorted(self.inner.gone)} died", sorted(self.inner.gone))
+            raise PeerFailed(f"{sorted(self.inner.gone)} died", sorted(self.inner.dead))
         return launch()
 
 
@@ -130,7 +130,7 @@ def test_whoever_has_launched_which_parts_all_that_are_left_form_the_same_sum(re
         sums, x = begun_in_parts(own), in_parts(wire.rank)
         for part in range(2):
             if wire.rank == 1 and part == reached:
-                while not wire.gone:
+                while not wire.dead:
                     wire.clock.sleep(0.01)
             sums.part_ready(part, x.parts[part])
         if wire.rank == DIES:

@@ -1,4 +1,4 @@
-"""`Outliving`: sums that go on among the survivors when a worker dies, with the same bits on all of them.
+"""`FaultTolerantSum`: sums that go on among the survivors when a worker dies, with the same bits on all of them.
 
 As long as all live, a sum is `Dense`'s, and then committed: nobody uses it before the board says that everyone has it.
 Its parts travel as they are ready. If a worker dies before the commit, those that are left form the whole sum anew from
@@ -28,8 +28,8 @@ _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"
 
 
-class Outliving:
-    """See above; the wire outlives (`Wire.outlives`).
+class FaultTolerantSum:
+    """See above; the wire outlives (`Wire.tolerate_deaths`).
 
     A number other than 0 in `changed`, a slice of the header of a sum, says that a part changed after it had left. A
     worker has one of these for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those
@@ -37,7 +37,7 @@ class Outliving:
     """
 
     def __init__(
-        self, layout: Layout, wire: Wire, beside: list[Outliving] | None = None, changed: slice = slice(0)
+        self, layout: Layout, wire: Wire, beside: list[FaultTolerantSum] | None = None, changed: slice = slice(0)
     ) -> None:
         self.wire, self._dense, self.changed = wire, Dense(layout, wire), changed
         self.under_way: list[_Sum] = []
@@ -53,7 +53,7 @@ class Outliving:
         self._lacks_parts = False
         """Whether a part of the next sum was not launched when it was ready."""
 
-    def follows(self, before: Outliving) -> None:
+    def follows(self, before: FaultTolerantSum) -> None:
         """Take over from the one on the same wire that sums no more; every worker does so at the same place."""
         self.beside.remove(before)
         self.survivors, self._calls = before.survivors, before._calls
@@ -118,7 +118,7 @@ class Outliving:
         return bool(others)
 
     def _launched(self, x: Flat) -> Work[Flat] | None:
-        if self._lacks_parts or not self.is_whole or self.wire.gone:
+        if self._lacks_parts or not self.is_whole or self.wire.dead:
             return None
         try:
             return self._dense.start(x)
@@ -138,7 +138,14 @@ class _Sum:
     """One sum under way; it moves on while it is waited for, or asked about, or another one is."""
 
     def __init__(
-        self, reducer: Outliving, number: int, x: Flat, kept: Callable[[], Flat], dense: Work[Any], *, is_whole: bool
+        self,
+        reducer: FaultTolerantSum,
+        number: int,
+        x: Flat,
+        kept: Callable[[], Flat],
+        dense: Work[Any],
+        *,
+        is_whole: bool,
     ) -> None:
         """`dense` is all of it that was launched, whose end comes before all else; `is_whole`: that is every part."""
         self._reducer, self._wire, self._x, self._kept = reducer, reducer.wire, x, kept
@@ -194,7 +201,7 @@ class _Sum:
             try:
                 self._dense.wait(left)
             except PeerFailed as error:
-                if not self._wire.gone:
+                if not self._wire.dead:
                     raise
                 self._has, self._reducer.is_whole = False, False
                 del error
@@ -218,7 +225,7 @@ class _Sum:
             self._has_counted = True
             if board.add(f"{self._key}/have") == self._wire.size and board.swap(key, None, _ALL):
                 board.delete(self._before)
-        if (self._has_changed or self._wire.gone or not self._reducer.is_whole) and not self._has_said:
+        if (self._has_changed or self._wire.dead or not self._reducer.is_whole) and not self._has_said:
             self._has_said = True
             board.set(f"{self._key}/says/{self._wire.rank}", _ALL if self._has else _LEFT)
         if self._has_said:
@@ -233,7 +240,7 @@ class _Sum:
         return written
 
     def _living(self) -> list[int]:
-        return sorted(self._reducer.survivors.members - self._wire.gone)
+        return sorted(self._reducer.survivors.members - self._wire.dead)
 
     def _silent(self) -> list[int]:
         board = self._wire.board
