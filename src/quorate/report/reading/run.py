@@ -202,21 +202,16 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     is_long = most_bytes is not None and path.stat().st_size > most_bytes + HEAD_BYTES
     for row in first_and_last_rows(path, most_bytes) if is_long and most_bytes is not None else rows(path):
         row, kind = sessions.row(row), row["kind"]
-        if kind == "step":
-            step = row_of(Step, row)
-            if step is not None:
-                pause = sessions.step(step, found)
-                spans += [pause] if pause else []
-                found.steps.append(step)
-                number_updates([one for one in fresh if one.optimizer in (None, step.optimizer)], step)
-                fresh = [one for one in fresh if one.optimizer not in (None, step.optimizer)]
-        elif kind == "round":
-            merged = round_of(row)
-            if merged is not None:
-                take_back(found.rounds, merged)
-                take_back(fresh, merged)
-                found.rounds.append(merged)
-                fresh.append(merged)
+        if kind == "step" and (step := row_of(Step, row)) is not None:
+            pause = sessions.step(step, found)
+            spans += [pause] if pause else []
+            found.steps.append(step)
+            number_updates([one for one in fresh if one.optimizer in (None, step.optimizer)], step)
+            fresh = [one for one in fresh if one.optimizer not in (None, step.optimizer)]
+        elif kind == "round" and (merged := round_of(row)) is not None:
+            for rounds in (found.rounds, fresh):
+                take_back(rounds, merged)
+                rounds.append(merged)
         elif kind == "log" and (log := row_of(Log, row)) is not None:
             found.logs.append(log)
         elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
