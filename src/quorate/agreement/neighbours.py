@@ -91,28 +91,22 @@ class NeighbourExchange:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """See `core.neighbours.Neighbours`."""
         return tuple(sorted(self._worker.members()))
 
     @property
     def dead(self) -> frozenset[int]:
-        """See `core.neighbours.Neighbours`."""
         return self._wire.dead.union(self.lost_with) if self.lost_with else self._wire.dead
 
     def members(self) -> tuple[int, ...]:
-        """See `core.neighbours.Neighbours`."""
         return self._members.of(self.round + 1)
 
     def open(self) -> None:
-        """See `core.neighbours.Neighbours`."""
         self._is_used = True
 
     def blank(self) -> Flat:
-        """See `core.neighbours.Neighbours`."""
         return Flat.empty(self._layout(), self._wire.empty)
 
     def hosts(self) -> tuple[str, ...]:
-        """See `core.neighbours.Neighbours`."""
         if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
             self._hosts = hosts_of(self._of_worker)
         return self._hosts
@@ -120,7 +114,6 @@ class NeighbourExchange:
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
     ) -> Exchange:
-        """See `core.neighbours.Neighbours`."""
         if self._is_away:
             raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
         self._timer.arrived()
@@ -144,18 +137,15 @@ class NeighbourExchange:
         return Exchange(self.rank, own, sent, others, self.round, self._timer)
 
     def late(self) -> list[Given]:
-        """See `core.neighbours.Neighbours`."""
         before, self._late = self._late, []
         return before + [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
-        """See `core.neighbours.Neighbours`."""
         self._timer.arrived()
         self.resume()
         return Timed(self._task().ask(peer, name, x, header, self._pauses), self._timer)
 
     def serve(self, name: str, handler: Callable[[Request], None]) -> None:
-        """See `core.neighbours.Neighbours`."""
         self._task().serve(name, handler)
 
     # -- for the worker

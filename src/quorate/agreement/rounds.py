@@ -70,7 +70,6 @@ class WorkerRounds:
         self.rounds.lay_out(layout)
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
-        """See `core.strategy.WorkerRounds`."""
         self._timer.arrived()
         counts = self._worker.share(weight)
         with self._timer.spending("encode"):
@@ -93,7 +92,6 @@ class WorkerRounds:
         return Told(timer.work, waited, None if self._replica.is_scaled else timer.loss, _norm(given) ** 2).values
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
-        """See `core.strategy.WorkerRounds`."""
         self.rounds.agree(why=why, **settings)
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
@@ -126,7 +124,6 @@ class WorkerRounds:
             put_bad(vector.header, self._wire.rank, self._wire.max_size)
 
     def completed(self) -> Iterator[Mean]:
-        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
         for one in self.rounds.completed(in_step=True):
             ready = self._ready(one)
             if ready is not None:
@@ -216,19 +213,15 @@ class WorkerRounds:
 
     @property
     def version(self) -> int:
-        """The newest round this replica has applied."""
         return self.rounds.version
 
     def ask_for_save(self, request: int) -> None:
-        """Let a round be marked after which every worker saves; `request` grows from one to the next."""
         self.rounds.ask_for_save(request)
 
     def kept(self) -> dict[str, Any]:
-        """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
         return kept_of(self.rounds, self._wire.size)
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
-        """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
         return restore(self.rounds, self._replica.layout, olds, self._wire.rank, self._wire.size)
 
     # -- rounds.rounds.Replica

@@ -10,11 +10,9 @@ class Saves(Protocol):
 
     def says(self, worker: object) -> bool:
         """Whether the next header of `worker` is to say that it has saved since its last one."""
-        ...
 
     def exchanged(self, worker: object, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
         """A mean of `worker` is over in which `said` workers of `size` said so."""
-        ...
 
 
 class SaveFlags:

@@ -24,24 +24,19 @@ class KeptRounds(WorkerRounds, Protocol):
     @property
     def version(self) -> int:
         """The newest round this replica has applied."""
-        ...
 
     @property
     def agreed(self) -> Agreed:
         """The settings in force."""
-        ...
 
     def ask_for_save(self, request: int) -> None:
         """Let a round be marked after which every worker saves; `request` grows from one to the next."""
-        ...
 
     def kept(self) -> dict[str, Any]:
         """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
-        ...
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
         """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
-        ...
 
 
 class Participant(Worker, Protocol):
@@ -60,12 +55,10 @@ class Participant(Worker, Protocol):
     @property
     def has_rounds(self) -> bool:
         """Whether its strategy has agreed on rounds."""
-        ...
 
     @property
     def rounds(self) -> KeptRounds:
         """Its rounds, where it has."""
-        ...
 
 
 @dataclass

@@ -41,7 +41,6 @@ class Output(Protocol):
 
     def sync(self) -> None:
         """What was written is on the disk."""
-        ...
 
     def close(self) -> None: ...
 

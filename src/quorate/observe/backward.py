@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,19 +20,17 @@ _inside = threading.local()
 _lock = threading.Lock()
 
 
-class Listener(Protocol):
-    """Whoever wants to know that a backward pass begins, and that it has ended."""
+class Listener:
+    """Whoever wants to know that a backward pass begins, and that it has ended; overrides what it is for."""
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins."""
-        ...
 
     def forward_ended(self, losses: Any) -> None:
         """Between the two: what backward was called on, before anything is computed (or exchanged) by it."""
 
     def backward_ended(self) -> None:
         """All gradients are there."""
-        ...
 
 
 class Spending:

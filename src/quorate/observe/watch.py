@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.observe.backward import listeners
+from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
 from quorate.observe.step_times import StepTimer
 from quorate.wire.cost import all_reduce_bytes
@@ -16,7 +16,7 @@ from quorate.wire.current import Place
 from quorate.wire.metered import Meter
 
 
-class Watch:
+class Watch(Listener):
     """Stops the time of a plain optimizer's steps by hooks around `backward` and `step`.
 
     With `model`, gradients are summed by somebody else (torch DDP) during the backward pass: the worker has come to
@@ -43,9 +43,6 @@ class Watch:
 
     def _note(self, parameter: Tensor) -> None:
         self._ready = self.timer.clock.now()
-
-    def backward_begins(self) -> None:
-        """Nothing is prepared."""
 
     def forward_ended(self, losses: Any) -> None:
         """What backward was called on; a worker that is to be late is late here."""

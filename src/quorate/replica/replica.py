@@ -81,7 +81,6 @@ class Replica:
 
     @property
     def parameters(self) -> Flat:
-        """A copy of the parameters; assigning writes them into the model."""
         return self._packed(self.trained)
 
     @parameters.setter

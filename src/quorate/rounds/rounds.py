@@ -45,7 +45,6 @@ class Rounds:
 
     @property
     def version(self) -> int:
-        """The newest round this replica has applied."""
         return self._member.applied
 
     @property

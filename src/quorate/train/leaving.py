@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.saving import saving
 from quorate.data.context import data_context
+from quorate.observe.backward import Listener
 from quorate.observe.stopping import leave, stop_of
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
@@ -30,17 +31,14 @@ class Training(Protocol):
     @property
     def step(self) -> int:
         """Steps so far."""
-        ...
 
     @property
     def is_finished(self) -> bool:
         """Whether it has ended."""
-        ...
 
     @property
     def settles(self) -> bool:
         """Whether no exchange of its steps has everyone."""
-        ...
 
     def finish(self) -> None: ...
 
@@ -83,7 +81,7 @@ def _is_even(everyone: Sequence[Training]) -> bool:
     return len({training.step for training in everyone if not training.is_finished}) <= 1
 
 
-class LeavesAlone:
+class LeavesAlone(Listener):
     """A listener for a worker without others: it leaves where its next backward pass begins."""
 
     def __init__(self, place: Place) -> None:
@@ -95,9 +93,3 @@ class LeavesAlone:
         """Where it leaves, if it was asked to."""
         if stop_of(self._place).asked is not None:
             leave(self._place, ())
-
-    def forward_ended(self, losses: Any) -> None:
-        """Nothing."""
-
-    def backward_ended(self) -> None:
-        """Nothing."""

@@ -17,7 +17,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
-from quorate.observe.backward import listeners
+from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure
 from quorate.replica.replica import Replica
@@ -32,7 +32,7 @@ from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 
 
-class Loop:
+class Loop(Listener):
     """Calls the strategy of one optimizer of one process (or virtual worker) with its `worker`."""
 
     def __init__(
@@ -259,7 +259,6 @@ class Loop:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended."""
         return self.worker.finished
 
     @property

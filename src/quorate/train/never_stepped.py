@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
+from quorate.observe.backward import Listener
 from quorate.replica.updating import has_gradient
 from quorate.train.loop import loops_of
 from quorate.train.worker import StrategyWorker
@@ -16,7 +15,7 @@ _REFUSED_AFTER = 2
 """Updates by something else; one may be a checkpoint that is loaded."""
 
 
-class NeverStepped:
+class NeverStepped(Listener):
     """Counts, as a listener, how often the parameters of `worker` changed behind a backward pass without a step.
 
     Cost: a pass over the parameters' version counters with every backward pass before the first step; none after it.
@@ -33,9 +32,6 @@ class NeverStepped:
         if self._updates == _TOLD_AFTER and self._versions is not None:
             tell(f"quorate: rank {self._worker.rank}: {self._sentence()}\n")
         self._versions = None
-
-    def forward_ended(self, losses: Any) -> None:
-        """Nothing."""
 
     def backward_ended(self) -> None:
         """What is there before anybody updates."""

@@ -232,7 +232,6 @@ class StrategyWorker:
 
     @property
     def settles(self) -> bool:
-        """Whether no exchange of its steps has everyone."""
         return self.has_rounds or self.strategy.is_gossip
 
 

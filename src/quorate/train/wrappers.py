@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from quorate.core.errors import ConfigurationError
+from quorate.observe.backward import Listener
 from quorate.replica.replica import Replica
 
 _AVERAGING, _SHARDING = ("DistributedDataParallel",), ("FullyShardedDataParallel", "FSDPModule")
@@ -73,7 +73,7 @@ def _sentence(name: str) -> str:
     return f"the model is in torch's {name}, which {does}"
 
 
-class StillPlain:
+class StillPlain(Listener):
     """Whether a distributed model is still without a wrapper; asked, as a listener, as each backward pass begins."""
 
     def __init__(self, replica: Replica) -> None:
@@ -92,9 +92,3 @@ class StillPlain:
                 f"{_sentence(found)}, and was put around it after quorate.distribute(); leave it out (do not give the "
                 "model to Accelerator.prepare, or the distributed optimizer to a Trainer, where they wrap models)"
             )
-
-    def forward_ended(self, losses: Any) -> None:
-        """Nothing."""
-
-    def backward_ended(self) -> None:
-        """Nothing."""

@@ -23,7 +23,6 @@ class Images(NamedTuple):
     """(n,), int64"""
 
     def to(self, device: str | torch.device) -> Self:
-        """The same batch on `device`."""
         return self._replace(images=self.images.to(device), labels=self.labels.to(device))
 
 

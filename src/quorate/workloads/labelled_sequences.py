@@ -30,7 +30,6 @@ class Sequences(NamedTuple):
         return self.items.shape[0] * self.items.shape[1]
 
     def to(self, device: str | torch.device) -> Self:
-        """The same batch on `device`."""
         return self._replace(
             items=self.items.to(device), lengths=self.lengths.to(device), labels=self.labels.to(device)
         )

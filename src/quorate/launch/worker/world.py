@@ -19,8 +19,7 @@ from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
 from quorate.observe.step_times import timing
-from quorate.train.pause_models import at_the_mean, at_the_own, differ
-from quorate.train.pauses import agree_on_buffers, come_back, go_away, pause, waiting
+from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order

@@ -28,7 +28,6 @@ class Windows(NamedTuple):
     """(n, length + 1), int64: what is read, and the byte after it."""
 
     def to(self, device: str | torch.device) -> Self:
-        """The same batch on `device`."""
         return self._replace(text=self.text.to(device))
 
 
