@@ -54,7 +54,7 @@ def main(strategy: str, fault: str = "", rank: int = -1, at: int = -1) -> None:
         mean = world.mean(1.0)
     optimizer.finish()
     numbers = [float(p.detach().double().sum()) for p in model.parameters()]
-    (RUN / f"end-{world.rank}").write_text(f"{numbers} {mean} {sorted(world.wire.gone)} {world.gather(1)}")
+    (RUN / f"end-{world.rank}").write_text(f"{numbers} {mean} {sorted(world.wire.dead)} {world.gather(1)}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, functools.partial[torch.optim.Optimizer]] = {
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
     "adam": functools.partial(torch.optim.Adam, lr=3e-3),
 }
-STRATEGIES: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": "all", "late": "carry"}}
+STRATEGIES: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": "all", "late": "carry", "grace": 5.0}}
 STEPS = 8
 
 

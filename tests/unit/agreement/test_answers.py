@@ -29,7 +29,7 @@ class Answer:
 
 
 def asked(answer: Answer, gone: set[int]) -> OfTheLiving:
-    wire: Any = SimpleNamespace(gone=frozenset(gone))
+    wire: Any = SimpleNamespace(dead=frozenset(gone))
     return OfTheLiving(wire, 1, answer)
 
 

@@ -62,7 +62,7 @@ class Refusing(Wrapped):
     def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
         if operation == "all_reduce" and self.inner.dead:
             self.refused += 1
-            raise PeerFailed(f"{sorted(self.inner.gone)} died", sorted(self.inner.dead))
+            raise PeerFailed(f"{sorted(self.inner.dead)} died", sorted(self.inner.dead))
         return launch()
 
 
