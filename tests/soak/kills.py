@@ -7,6 +7,7 @@ process of it lives on, and no folder or socket stays, or the next start takes i
 from __future__ import annotations
 
 import json
+import multiprocessing.util
 import os
 import random
 import re
@@ -106,6 +107,7 @@ class Tally:
 @contextmanager
 def own_place(place: Path) -> Iterator[None]:
     """Temporary files below `place`, for this process and what it starts."""
+    multiprocessing.util.get_temp_dir()  # of this process, which removes it only when it ends: not below `place`
     before, tempfile.tempdir = os.environ.get("TMPDIR"), None
     os.environ["TMPDIR"] = str(place)
     try:
