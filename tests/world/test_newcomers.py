@@ -39,7 +39,7 @@ SCRIPT = textwrap.dedent(
             ranks, given = world.gather(world.rank), sum(world.gather(numbers), [])
         if world.rank == 0:
             print(json.dumps([epoch, ranks, len(given), len(set(given))]), flush=True)
-        if len(ranks) == WANTED:
+        if len(ranks) == WANTED and epoch:  # what the dead had computed of the first is told by nobody
             break
     optimizer.finish()
     bits = b"".join(x.detach().numpy().tobytes() for x in (*model.parameters(), *model.buffers()))
