@@ -114,7 +114,9 @@ def worker(turns: int, blocks: float) -> None:
 
 def pending(optimizer: object) -> float:
     """Gradients of this worker that no round has taken in yet."""
-    return float(optimizer.__dict__["_quorate_worker"].rounds.rounds.pending_weight)
+    rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
+    with rounds._progress.lock:
+        return float(rounds._member.pending.weight)
 
 
 def main() -> int:
