@@ -17,30 +17,30 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "architecture": 28,
-    "contract": 65,
+    "architecture": 32,
+    "contract": 95,
     "soak": 40,
     "unit/agreement": 8,
     "unit/buckets": 8,
-    "unit/checkpoint": 18,
+    "unit/checkpoint": 30,
     "unit/cli": 30,
     "unit/compare": 10,
     "unit/core": 5,
     "unit/data": 15,
     "unit/inject": 2,
-    "unit/launch": 70,
+    "unit/launch": 105,
     "unit/membership": 4,
     "unit/observe": 6,
     "unit/reducers": 2,
     "unit/report": 25,
-    "unit/rounds": 50,
+    "unit/rounds": 80,
     "unit/simulation": 15,
-    "unit/strategies": 55,
+    "unit/strategies": 95,
     "unit/topology": 4,
-    "unit/train": 40,
+    "unit/train": 58,
     "unit/wire": 20,
     "unit/workloads": 20,
-    "world": 175,
+    "world": 240,
 }
 """Seconds on one quiet core, set-up included."""
 
