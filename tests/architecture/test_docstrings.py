@@ -1,13 +1,17 @@
-"""Every public class and function says what it is; a method that a contract describes may leave it to that."""
+"""Every public class and function says what it is, and what is named in words is there.
+
+A method that a contract describes may leave it to that.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.architecture.tree import dotted, modules
+from tests.architecture.tree import PACKAGE, dotted, modules
 
 
 def test_what_is_public_is_documented() -> None:
@@ -57,3 +61,36 @@ def _in(node: ast.Module | ast.ClassDef, place: str, owner: str, described: set[
 
 def _name(node: ast.expr) -> str:
     return dotted(node.value if isinstance(node, ast.Subscript) else node).rpartition(".")[2]
+
+
+NAMED = re.compile(r"`(?:quorate\.)?([a-z_]+)((?:\.\w+)+)`")
+FILES = {"json", "html", "csv", "txt", "py", "jsonl"}
+
+
+def test_modules_that_are_named_in_words_are_there() -> None:
+    assert [(module.place, name) for module in modules() for name in not_there(module.text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("`core.errors.ConfigurationError` and `quorate.core.errors.Stopped`", []),
+        ("`train.outer.KINDS`", ["train.outer.KINDS"]),
+        ("`compare.json`, `worker.means`", []),
+    ],
+)
+def test_a_module_that_is_not_there_is_seen(text: str, missing: list[str]) -> None:
+    assert not_there(text) == missing
+
+
+def not_there(text: str) -> list[str]:
+    """What `text` names in a room of the package, by `room.module`, and is no module there."""
+    found = []
+    for room, rest in NAMED.findall(text):
+        parts = rest[1:].split(".")
+        if not (PACKAGE / room).is_dir() or parts[-1] in FILES or len(parts) < 2:
+            continue
+        places = [(PACKAGE / room).joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+        if not any(place.with_suffix(".py").is_file() for place in places):
+            found.append(room + rest)
+    return found

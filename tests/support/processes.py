@@ -36,7 +36,7 @@ from quorate.wire.failure import report_failure
 
 T = TypeVar("T")
 
-STACK_SECONDS = 1.0
+STACK_SECONDS = 5.0
 """How long hung processes are given to write their stacks."""
 
 forking = multiprocessing.get_context("forkserver")
@@ -243,13 +243,14 @@ def _stack_file(folder: str, rank: int) -> Path:
 
 
 def _stacks(folder: str, rank: int) -> str:
-    """What the process has written about where it is; asked for until it is there."""
+    """What the process has written about where it is; read until no more comes for a tenth of a second."""
     deadline = time.monotonic() + STACK_SECONDS
-    written = ""
-    while not written.strip() and time.monotonic() < deadline:
-        with suppress(FileNotFoundError):
-            written = _stack_file(folder, rank).read_text(encoding="utf-8")
+    written, grown = "", time.monotonic()
+    while time.monotonic() < deadline and not (written.strip() and time.monotonic() - grown > 0.1):
         time.sleep(0.01)
+        with suppress(FileNotFoundError):
+            now = _stack_file(folder, rank).read_text(encoding="utf-8")
+            written, grown = now, grown if now == written else time.monotonic()
     return written or "(it did not say where it was)"
 
 

@@ -67,8 +67,8 @@ class Headers:
     `before` are those of the same worker when other parameters were trained: what all have learnt stays.
     """
 
-    def __init__(self, replica: Replica, wire: Wire, told: Announced, before: Headers | None = None) -> None:
-        self._replica, self._told, self._rank = replica, told, wire.rank
+    def __init__(self, replica: Replica, wire: Wire, announced: Announced, before: Headers | None = None) -> None:
+        self._replica, self._announced, self._rank = replica, announced, wire.rank
         self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
         self.changed = slice(COUNTS + self._count, self._bad_from)
         """For each part, how many changed it after it had left."""
@@ -83,7 +83,7 @@ class Headers:
 
     def look(self, *parts: Tensor) -> None:
         """Before they travel: whether this worker's numbers are finite. A GPU is asked once, at the end."""
-        finite = self._told.finite
+        finite = self._announced.finite
         if finite.looks:
             on_cpu = [part for part in parts if part.device.type == "cpu"]
             self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
@@ -97,7 +97,7 @@ class Headers:
             self._sums.clear()
         self._put(mine, weight)
         if not self._are_finite:
-            self._told.finite.note(self._replica.names, self._replica.gradients)
+            self._announced.finite.note(self._replica.names, self._replica.gradients)
             mine[self._bad_from + self._rank], self._are_finite = 1.0, True
         mine[COUNTS : COUNTS + self._count] = map(float, touched)
         return mine
@@ -109,16 +109,16 @@ class Headers:
         self._put(header, weight)
 
     def _put(self, header: Tensor | list[float], weight: float) -> None:
-        header[WEIGHT], header[STOPPING] = weight, self._told.stop.mark
-        header[SAVING], header[VOTES] = self._told.flags.mine(), float(self.votes)
+        header[WEIGHT], header[STOPPING] = weight, self._announced.stop.mark
+        header[SAVING], header[VOTES] = self._announced.flags.mine(), float(self.votes)
         self.admission.put(header)
 
     def learn(self, header: Sequence[float], size: int, *, is_away: bool, all_away: bool) -> None:
         """What everyone has learnt in a mean of `size` workers; where some part of it is to be repeated, still the
         same. `is_away` is this worker where it takes part without stepping, `all_away` are all."""
-        self._told.stop.learn(header[STOPPING])
+        self._announced.stop.learn(header[STOPPING])
         self.admission.learn(header, is_calm=not (header[ENDED] or header[PAUSED]))
-        self._told.flags.learn(header[SAVING], size, is_away=is_away, all_away=all_away)
+        self._announced.flags.learn(header[SAVING], size, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0
         self.has_voted = self.has_voted or header[VOTES] > 0
 

@@ -31,7 +31,7 @@ class Shadow:
 class Watches:
     """What watches over the means of an optimizer."""
 
-    told: Announced
+    announced: Announced
     spending: Spending
     beside: list[FaultTolerantSum] | None
     """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""

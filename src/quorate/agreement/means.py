@@ -26,7 +26,7 @@ _POLL = 0.02
 
 
 class MeansOfAll:
-    """Implements `core.strategy.Means` for one worker.
+    """Implements `core.means.Means` for one worker.
 
     With every vector travel its weight, how many workers have ended or paused, which parameters got a gradient, and
     which parts changed after they had left. `before` are the means of the same worker when other parameters were
@@ -44,9 +44,9 @@ class MeansOfAll:
         overlaps: bool,
         before: MeansOfAll | None = None,
     ) -> None:
-        self.wire, self.rank, self.size, self._replica = wire, wire.rank, wire.size, replica
+        self.wire, self.size, self._replica = wire, wire.size, replica
         self.layout, self._parameters = replica.layout, replica.trained
-        self.headers: Headers = Headers(replica, wire, watches.told, None if before is None else before.headers)
+        self.headers: Headers = Headers(replica, wire, watches.announced, None if before is None else before.headers)
         self.reducer: Dense | FaultTolerantSum = Dense(self.layout, wire)
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed)
@@ -56,9 +56,9 @@ class MeansOfAll:
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
         self._timer, self._shadow, self._spending = timer, shadow, watches.spending
         self.ready = ReadyGradients(self._parameters, flat, self._launch if overlaps else None, self._blank)
-        self.ended = self.all_ended = self.paused = self.all_away = False
-        self.some_ended = False
-        self._shadowed: Work[Flat] | None = None
+        self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = False
+        self._under_way: Work[Flat] | None = None
+        """The newest mean in which this worker takes part without stepping."""
         self._weight = 1.0
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
@@ -77,7 +77,7 @@ class MeansOfAll:
             self.headers.look(x)
         self.reducer.part_ready(part, x)
 
-    # -- core.strategy.Means
+    # -- core.means.Means
 
     def step_alone(self, is_alone: bool) -> None:
         self.ready.is_alone = is_alone
@@ -107,8 +107,7 @@ class MeansOfAll:
 
     def _arrive(self) -> None:
         self._timer.arrived()
-        if self._shadowed is not None:
-            self._settle_shadow()
+        self._settle_shadow()
 
     # -- for the loop
 
@@ -146,7 +145,7 @@ class MeansOfAll:
         return Together([launched], finish, self.wire.clock)
 
     def write_gradient(self, value: Flat) -> None:
-        """See `ReadyGradients.write`."""
+        """Make `value` the `.grad` of every parameter that any worker used."""
         self.ready.write(value, self._replica.used)
 
     def _repeat(self, part: int, sums: Flat) -> None:
@@ -207,9 +206,9 @@ class MeansOfAll:
                 if other is not self:
                     other._answer()
             self._answer()
-            if self._shadowed is not None:
+            if self._under_way is not None:
                 try:
-                    self._shadowed.wait(None if alone else _POLL)
+                    self._under_way.wait(None if alone else _POLL)
                     since = self.wire.clock.now()
                 except WireTimeout:
                     if alone or self.wire.clock.now() - since > self.wire.timeout:
@@ -217,20 +216,20 @@ class MeansOfAll:
 
     def _answer(self) -> None:
         """One more mean with weight 0, if the last one is over."""
-        if self._shadowed is not None:
-            if not self._shadowed.done():
+        if self._under_way is not None:
+            if not self._under_way.done():
                 return
             self._settle_shadow()
         if not (self.all_ended or self.all_away):
             given = self._vector(*(self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)))
             given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
-            self._shadowed = self.reducer.start(given, self.reducer.kept(given))
+            self._under_way = self.reducer.start(given, self.reducer.kept(given))
 
     def _settle_shadow(self) -> None:
-        company, self._shadowed = self._shadowed, None
-        if company is None:
+        if self._under_way is None:
             return
-        sums = company.wait()
+        under_way, self._under_way = self._under_way, None
+        sums = under_way.wait()
         header = sums.header.tolist()
         self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted

@@ -33,7 +33,7 @@ from quorate.wire.survivors import DeathTolerance
 
 
 class WorkerRounds:
-    """Implements `core.strategy.WorkerRounds`: the rounds of one optimizer's worker."""
+    """Implements `core.means.WorkerRounds`: the rounds of one optimizer's worker."""
 
     def __init__(
         self,

@@ -105,7 +105,8 @@ class Worker(Protocol):
     ) -> Callable[[Flat], None]:
         """An optimizer of its own over `vector`, which is updated in place by every gradient that it is given.
 
-        `kind` is a name of `train.outer.KINDS`; what it remembers is in `memory`, which is empty before the first.
+        `kind` is a name of `replica.outer_optimizer.KINDS`. What the optimizer remembers is in `memory`, which is empty
+        before the first step.
         """
 
 

@@ -29,7 +29,7 @@ class Busy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Modelled:
-    """Compute times, a pace and an imbalance, spent as training spends them: see `train.pacing.Pacing`.
+    """Compute times, a pace and an imbalance, spent as training spends them: see `observe.pacing.Pacing`.
 
     The forward pass is `FORWARD_SHARE` of what `compute` says; then the worker is held, then comes the backward pass.
     """

@@ -11,6 +11,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from quorate.agreement.headers import header_length
 from quorate.agreement.means import MeansOfAll
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
@@ -47,8 +48,9 @@ class Loop(Listener):
     ) -> None:
         self._place, self._listeners = place, listeners(place)
         self._pacing, self._saving = injected(place).pacing, saving(place)
-        self.worker = StrategyWorker(name, partial(Replica, optimizer, plain, model), strategy, place, watched)
-        self.strategy, self.replica = strategy, self.worker.replica
+        header = partial(header_length, max_size=place.wire.max_size)
+        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header)
+        self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._watches = StepWatches(self.worker, place)
         self.relayout = Relayout(self.worker, place, self._synchronize)
         self.leaving = Leaving(place, lambda: loops_of(place))

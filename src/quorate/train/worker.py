@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.agreement.headers import Announced, header_length
+from quorate.agreement.headers import Announced
 from quorate.agreement.hooks import AmongNeighbours, InRounds, Shadow, Watches
 from quorate.agreement.means import MeansOfAll
 from quorate.agreement.neighbours import NeighbourExchange
@@ -57,17 +57,13 @@ class StrategyWorker:
     Its parts are for the loop around the strategy (`train.loop`), which calls the strategy with it.
     """
 
-    def __init__(
-        self, name: str, make_replica: Callable[..., Replica], strategy: Strategy, place: Place, watched: Watched
-    ) -> None:
-        """`make_replica` takes what `Replica` asks for last: the length of the header of its vectors."""
+    def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
         meter = Meter()
         wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
-        self.name, self.wire, self.strategy, self._place = name, wire, strategy, place
+        self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.timer = StepTimer(place, name, meter)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater = data_context(place).seed, updater
-        self.replica = make_replica(partial(header_length, max_size=wire.max_size))
         self.differs = strategy.replicas != "equal"
         self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
@@ -80,7 +76,6 @@ class StrategyWorker:
         """What its plain step has returned."""
         self.step_weight = StepWeight(place, watched.weight)
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite)
-        replica = self.replica
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
@@ -104,7 +99,7 @@ class StrategyWorker:
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         place = self._place
         watches = Watches(
-            told=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
+            announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
             spending=listeners(place).spending,
             beside=place.context(_Sums).all if self.tolerates_death else None,
         )

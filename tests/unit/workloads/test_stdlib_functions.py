@@ -169,7 +169,7 @@ def test_real_functions_come_with_their_module() -> None:
 
 def test_every_example_is_the_text_of_its_function() -> None:
     workload = StdlibFunctions(modules=("json", "colorsys"), smallest_class=1, use_cache=False)
-    folder = functions.library_folder()
+    folder = functions.standard_library()
     written = [
         function
         for path in functions.source_paths(folder, workload.modules)

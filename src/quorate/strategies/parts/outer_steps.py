@@ -23,7 +23,7 @@ class OuterOptimizer:
     """An optimizer of points that all workers have in common."""
 
     kind: str
-    """A name of `train.outer.KINDS`."""
+    """A name of `replica.outer_optimizer.KINDS`."""
     rate: float
     momentum: float
     is_nesterov: bool

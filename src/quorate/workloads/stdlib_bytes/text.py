@@ -27,7 +27,7 @@ class Text:
     files: int
 
 
-def library_folder() -> Path:
+def standard_library() -> Path:
     """Where this Python's standard library lies."""
     return Path(sysconfig.get_path("stdlib"))
 

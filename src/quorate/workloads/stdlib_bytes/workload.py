@@ -18,7 +18,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.workload import Workload
 from quorate.workloads.drawing import drawn
 from quorate.workloads.stdlib_bytes.model import ByteModel
-from quorate.workloads.stdlib_bytes.text import Text, library_folder, read
+from quorate.workloads.stdlib_bytes.text import Text, read, standard_library
 
 
 class Windows(NamedTuple):
@@ -87,7 +87,7 @@ class StdlibBytes(Workload[Windows]):
 
     @cached_property
     def _texts(self) -> tuple[Text, Text]:
-        folder = library_folder()
+        folder = standard_library()
         texts = read(folder, self.most_bytes)
         if min(len(text.numbers) for text in texts) <= self.length:
             raise ConfigurationError(

@@ -69,7 +69,7 @@ def top_level(path: str) -> str:
     return path.partition("/")[0].removesuffix(".py")
 
 
-def library_folder() -> Path:
+def standard_library() -> Path:
     """Where this Python's standard library lies."""
     return Path(sysconfig.get_path("stdlib"))
 

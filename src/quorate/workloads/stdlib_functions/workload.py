@@ -16,7 +16,7 @@ from quorate.workloads.labelled_sequences import Sequences, SequenceWorkload
 from quorate.workloads.stdlib_functions import cache
 from quorate.workloads.stdlib_functions.corpus import Corpus, Selection, build
 from quorate.workloads.stdlib_functions.description import described
-from quorate.workloads.stdlib_functions.functions import library_folder, source_paths
+from quorate.workloads.stdlib_functions.functions import source_paths, standard_library
 from quorate.workloads.stdlib_functions.model import FunctionClassifier
 from quorate.workloads.stdlib_functions.vocabulary import CLASSES
 
@@ -91,7 +91,7 @@ class StdlibFunctions(SequenceWorkload):
     def corpus(self) -> Corpus:
         """The tokenised functions: from the cache where it has them, else read and kept there."""
         selection = Selection(**{one.name: getattr(self, one.name) for one in fields(Selection)})
-        folder = library_folder()
+        folder = standard_library()
         paths = source_paths(folder, self.modules)
         kept_at = cache.cache_path(folder, paths, selection) if self.use_cache else None
         corpus = cache.load(kept_at) if kept_at else None
