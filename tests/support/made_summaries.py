@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from quorate.report.schema import (
-    Arm,
+    ArmSummary,
     Arrival,
     Curve,
     Difference,
@@ -88,7 +88,9 @@ def made_summary(*, ranks: int = 4, seeds: Sequence[int] = (0, 1, 2), **changes:
     return summary.model_copy(update=changes)
 
 
-def made_arm(name: str, quality: float, speed: float, *, ranks: int = 4, seeds: Sequence[int] = (0, 1, 2)) -> Arm:
+def made_arm(
+    name: str, quality: float, speed: float, *, ranks: int = 4, seeds: Sequence[int] = (0, 1, 2)
+) -> ArmSummary:
     """One arm; `speed` is over the baseline's."""
     chance = random.Random(name)
     is_baseline = name == "ddp"
@@ -100,7 +102,7 @@ def made_arm(name: str, quality: float, speed: float, *, ranks: int = 4, seeds: 
         "peak_bytes": "worse" if speed > 1.1 else "no difference shown",
     }
     waits = speed < 1.1
-    return Arm(
+    return ArmSummary(
         name=name,
         strategy=name,
         settings={} if waits else {"wait_for": 2},
@@ -262,14 +264,14 @@ def _losses(seed: int, speed: float, chance: random.Random, points: int = 120) -
     )
 
 
-def failed_arm(name: str = "gossip", why: str = "rank 1 was killed by SIGKILL") -> Arm:
+def failed_arm(name: str = "gossip", why: str = "rank 1 was killed by SIGKILL") -> ArmSummary:
     """An arm of which no run ended well: nothing is known of it but why."""
     nothing: dict[str, Any] = dict.fromkeys(
         ("quality", "time_to_target", "target_reached", "examples_per_second", "seconds", "examples", "speedup",
          "target_speedup", "no_wait_share", "bytes_per_step", "peak_bytes", "steps", "arrival", "learning_rate_factor")
     )  # fmt: skip
     status: Literal[1] = 1
-    return Arm(
+    return ArmSummary(
         name=name, strategy=name, settings={}, is_baseline=False, differences={}, curves=(), losses=(), timeline=(),
         runs=(
             Outcome(seed=0, folder=f"{name}/seed-0", status=status, seconds=3.2, why=why),

@@ -11,7 +11,7 @@ from quorate.core.records import Recorder, records_of
 from quorate.core.rows import Step
 from quorate.simulation.busy import Modelled
 from quorate.simulation.links import Links
-from quorate.simulation.models import Rounds, times_of
+from quorate.simulation.models import RoundTimes, times_of
 from quorate.simulation.played import Case
 from quorate.simulation.rounds import QuorumRun
 from tests.support.raw_rows import RawRow
@@ -44,7 +44,7 @@ def make_simulated_run(
     case = Case(workers=workers, steps=steps, parameters=1000, busy=Modelled(compute=compute), links=links)
     times = times_of(strategy, settings)
     taken: list[dict[int, list[int]]] = []
-    if isinstance(times, Rounds):
+    if isinstance(times, RoundTimes):
         run = _Told(case, times.agreed(workers, 0))
         played, taken = run.run(), run.taken
     else:

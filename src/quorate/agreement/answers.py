@@ -45,8 +45,8 @@ class Answers:
         if self._error is not None:
             raise self._error
         self._asks += 1
-        says = {"name": name, "sequence": self._asks, "header": dict(header), "rests": pauses}
-        self._questions.send(_message(x, says), peer, _TAG)
+        question = {"name": name, "sequence": self._asks, "header": dict(header), "rests": pauses}
+        self._questions.send(_message(x, question), peer, _TAG)
         answer = OfTheLiving(self._wire, peer, self._wire.receive(peer, f"answer/{self._asks}"))
 
         def opened(results: list[tuple[int, Message]]) -> Answer:
@@ -100,20 +100,20 @@ class Answers:
             self._take(source, message)
 
     def _take(self, source: int, message: Message) -> None:
-        says = message.header
-        if says.get("close"):
+        question = message.header
+        if question.get("close"):
             self._is_open = False
             return
-        sequence = says["sequence"]
+        sequence = question["sequence"]
         if sequence <= self._newest.get(source, 0):
             return  # it has come twice
         self._newest[source] = sequence
         reply = partial(self._reply, source, sequence)
-        request = Request(source, says["name"], sequence, self._vector(message), says["header"], reply)
+        request = Request(source, question["name"], sequence, self._vector(message), question["header"], reply)
         with self._lock:
-            is_early = says["rests"] > self._pauses
+            is_early = question["rests"] > self._pauses
             if is_early:
-                self._early.append((says["rests"], request))
+                self._early.append((question["rests"], request))
         if not is_early:
             self._answer(request)
 
@@ -154,5 +154,5 @@ class OfTheLiving:
             return self._peer, Message()
 
 
-def _message(x: Flat | None, says: Mapping[str, Any]) -> Message:
-    return Message(() if x is None else x.parts, says, shared=True)
+def _message(x: Flat | None, question: Mapping[str, Any]) -> Message:
+    return Message(() if x is None else x.parts, question, shared=True)

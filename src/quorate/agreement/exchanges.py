@@ -36,7 +36,7 @@ class Coded:
         return self._known[id(x)]
 
 
-class Exchange:
+class StartedExchange:
     """One exchange under way."""
 
     def __init__(
@@ -79,4 +79,4 @@ class Exchange:
         return self._found
 
 
-_: type[UnderWay] = Exchange
+_: type[UnderWay] = StartedExchange

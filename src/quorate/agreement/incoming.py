@@ -17,8 +17,8 @@ _FAR_AHEAD = 8
 class Incoming:
     """The messages of `source`, asked for one at a time, so that none is asked for that may never come."""
 
-    def __init__(self, wire: Wire, source: int, read: Callable[[Message], Flat], books: MassLedger) -> None:
-        self._wire, self._source, self._read, self.books = wire, source, read, books
+    def __init__(self, wire: Wire, source: int, read: Callable[[Message], Flat], ledger: MassLedger) -> None:
+        self._wire, self._source, self._read, self.ledger = wire, source, read, ledger
         self._asked: Work[tuple[int, Message]] | None = None
         self._held: dict[int, Given] = {}
         self._given_up: set[int] = set()
@@ -106,17 +106,17 @@ class Incoming:
                 raise
             self.is_away = self.has_ended = self.is_dead = True
             return
-        self._asked, says = None, message.header
+        self._asked, header = None, message.header
         self._is_silent = False
-        if says["before"] != self._told:  # what was between did not come
-            self.books.lost[self._source] += says["before"] - self._told
-        self._told = says["before"]
-        if "away" in says:
-            self._told = 0.0  # with the rest, new books are begun
-            self.is_away, self.has_ended, self.reached = True, says["away"] == "ended", says["round"]
+        if header["before"] != self._told:  # what was between did not come
+            self.ledger.lost[self._source] += header["before"] - self._told
+        self._told = header["before"]
+        if "away" in header:
+            self._told = 0.0  # with the rest, a new ledger is begun
+            self.is_away, self.has_ended, self.reached = True, header["away"] == "ended", header["round"]
             return
-        scalars = tuple(says["scalars"])
-        given = Given(self._read(message), says["weight"], scalars, says["round"], self._source)
+        scalars = tuple(header["scalars"])
+        given = Given(self._read(message), header["weight"], scalars, header["round"], self._source)
         self._told += given.mass
-        self.books.got[self._source] += given.mass
+        self.ledger.got[self._source] += given.mass
         self._held[given.round] = given

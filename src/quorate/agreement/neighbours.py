@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from quorate.agreement.answers import Answers
-from quorate.agreement.exchanges import Coded, Exchange, read
+from quorate.agreement.exchanges import Coded, StartedExchange, read
 from quorate.agreement.graph_members import Members
 from quorate.agreement.hooks import AmongNeighbours
 from quorate.agreement.hosts import hosts_of
@@ -62,7 +62,7 @@ class NeighbourExchange:
         """What was given to this worker in exchanges that it took no part in, at the newest pause of all."""
         self._pauses = -1 if wire.is_newcomer else 0
         self._hosts: tuple[str, ...] | None = None
-        self.books = MassLedger()
+        self.ledger = MassLedger()
         self.lost = 0.0
         """Of what was given to this worker, what was lost on the way before the newest pause of all."""
         self.lost_with: dict[int, float] = {}
@@ -113,13 +113,13 @@ class NeighbourExchange:
 
     def exchange(
         self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
-    ) -> Exchange:
+    ) -> StartedExchange:
         if self._is_away:
             raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
         self._timer.arrived()
         self.round += 1
         kept, gone = 0.0, self.dead
-        says: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
+        header: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
         coded, sent = Coded(self.codec), dict[int, Flat]()
         for peer, weight in to:
             if peer == self.rank or peer in gone or self._from(peer).look():
@@ -128,13 +128,13 @@ class NeighbourExchange:
                 mine = x if isinstance(x, Flat) else x[peer]
                 tensors, sent[peer] = coded.of(mine)
                 given = Given(mine, weight, tuple(scalars), self.round)
-                says |= {"weight": weight, "before": self.books.given[peer]}
-                self.books.given[peer] += given.mass
-                self._wire.send(Message(tensors, dict(says), shared=True), peer, TAG)
+                header |= {"weight": weight, "before": self.ledger.given[peer]}
+                self.ledger.given[peer] += given.mass
+                self._wire.send(Message(tensors, dict(header), shared=True), peer, TAG)
         keeps = x if isinstance(x, Flat) else x.get(self.rank)
         own = None if keeps is None else Given(coded.of(keeps)[1], kept, tuple(scalars), self.round, self.rank)
         others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
-        return Exchange(self.rank, own, sent, others, self.round, self._timer)
+        return StartedExchange(self.rank, own, sent, others, self.round, self._timer)
 
     def late(self) -> list[Given]:
         before, self._late = self._late, []
@@ -172,10 +172,10 @@ class NeighbourExchange:
         self._worker.drain()
         self._is_away, self._has_ended = True, ended
         self.resume()
-        says = {"away": "ended" if ended else "rests", "round": self.round}
+        header = {"away": "ended" if ended else "rests", "round": self.round}
         for peer in self.ranks:
             if peer != self.rank:
-                self._wire.send(Message(header={**says, "before": self.books.given[peer]}), peer, TAG)
+                self._wire.send(Message(header={**header, "before": self.ledger.given[peer]}), peer, TAG)
 
     def quiesce(self) -> None:
         """All are away: wait for what is in flight. What came too late is in `late`. It may exchange again."""
@@ -207,19 +207,19 @@ class NeighbourExchange:
 
     def _agree_with(self, there: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
         """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
-        says = {
+        header = {
             "round": self.round,
             "mass": self._worker.mass() + sum(given.mass for given in late),
-            "balances": list(self.books.balances().items()),
+            "balances": list(self.ledger.balances().items()),
             "dead": [peer for peer, other in others.items() if other.is_dead],
         }
-        found = {rank: one.header for rank, one in there.gather(Message(header=says), "rest").wait().items()}
+        found = {rank: one.header for rank, one in there.gather(Message(header=header), "rest").wait().items()}
         self.round = max(int(one["round"]) for one in found.values())
         dead = set(self.ranks).difference(found).union(*(one["dead"] for one in found.values()))
         balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
         for rank in sorted(dead.difference(self.lost_with)):
             self.lost_with[rank] = weight_of_the_dead([rank], self._began, balances)
-            self.books.lost.pop(rank, None)
+            self.ledger.lost.pop(rank, None)
             if self._worker.weighs() and self._losses.is_first:
                 tell(
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
@@ -229,21 +229,21 @@ class NeighbourExchange:
 
     def _from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
-            self._incoming[peer] = Incoming(self._wire, peer, self._read, self.books)
+            self._incoming[peer] = Incoming(self._wire, peer, self._read, self.ledger)
         return self._incoming[peer]
 
     def _tell_of_losses(self) -> None:
-        """All have rested: what has not come by now never does. New books are begun."""
-        for peer, mass in sorted(self.books.lost.items()):
+        """All have rested: what has not come by now never does. A new ledger is begun."""
+        for peer, mass in sorted(self.ledger.lost.items()):
             if mass > 0:
                 tell(
                     f"quorate: of what rank {peer} gave to rank {self.rank}, a weight of {mass:.3g} was lost on the "
                     "way; the mean is that of what is left\n"
                 )
-        self.lost += sum(self.books.lost.values())
-        self.books = MassLedger()
+        self.lost += sum(self.ledger.lost.values())
+        self.ledger = MassLedger()
         for other in self._incoming.values():
-            other.books = self.books
+            other.ledger = self.ledger
 
     def _task(self) -> Answers:
         if self._answers is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorate.core.contracts import Wire
-from quorate.core.rows import Round as RoundRow
+from quorate.core.rows import RoundRow
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round

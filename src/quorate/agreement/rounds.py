@@ -18,7 +18,7 @@ from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.measured import Measured, Told
+from quorate.core.measured import Measured, WorkerMeasures
 from quorate.core.vectors import Flat, Layout
 from quorate.observe.digests import Digests
 from quorate.observe.finite import Finite
@@ -80,16 +80,18 @@ class WorkerRounds:
                 step=self._worker.step(),
                 options=options_of(self._replica.optimizer),
                 waits=waits,
-                told=self._told(given) if self._measures and given is not None else None,
+                measures=self._own_measures(given) if self._measures and given is not None else None,
             )
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
 
-    def _told(self, given: Flat) -> list[float | None]:
-        """What goes with it: see `core.measured.Told`."""
+    def _own_measures(self, given: Flat) -> list[float | None]:
+        """What goes with it: see `core.measured.WorkerMeasures`."""
         timer = self._timer
         waited = timer.waited_before if self._has_called else None
-        return Told(timer.work, waited, None if self._replica.is_scaled else timer.loss, _norm(given) ** 2).values
+        return WorkerMeasures(
+            timer.work, waited, None if self._replica.is_scaled else timer.loss, _norm(given) ** 2
+        ).values
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
@@ -238,12 +240,12 @@ class WorkerRounds:
             left.among([*range(self._wire.size), *joined], number)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        about, tensors = self._worker.copies.capture(is_whole=is_whole)
-        return {**about, "rows": self._rows.held}, tensors
+        header, tensors = self._worker.copies.capture(is_whole=is_whole)
+        return {**header, "rows": self._rows.held}, tensors
 
-    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        self._worker.copies.adopt(about, tensors)
-        self._rows.jumped(about["rows"])
+    def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        self._worker.copies.adopt(header, tensors)
+        self._rows.jumped(header["rows"])
 
 
 def _norm(vector: Flat) -> float:
@@ -253,5 +255,5 @@ def _norm(vector: Flat) -> float:
 
 def _measured(one: Round, square: float) -> Measured:
     gradients = sum(count for given in one.contributors.values() for _, count in given)
-    told = [(rank, Told(*values)) for rank, own in one.told.items() for values in own]
-    return Measured(one.number, one.quorum, gradients, told, square)
+    measures = [(rank, WorkerMeasures(*values)) for rank, own in one.measures.items() for values in own]
+    return Measured(one.number, one.quorum, gradients, measures, square)

@@ -49,7 +49,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """What is to be started; all of it has been checked."""
 
     request: RunRequest

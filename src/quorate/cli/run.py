@@ -12,7 +12,7 @@ import typer
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text
 from quorate.cli.options import command, given
-from quorate.cli.plan import Plan, RunOptions
+from quorate.cli.plan import RunOptions, RunPlan
 from quorate.cli.resume import note_resumption
 from quorate.cli.scripts import check_module, check_script
 from quorate.cli.values import settings_from, strategy_from
@@ -44,7 +44,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
     return _start(plan, is_resumed=options.resume is not None)
 
 
-def _planned(options: RunOptions) -> Plan:
+def _planned(options: RunOptions) -> RunPlan:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     is_virtual = options.virtual is not None
     if options.workers is not None and is_virtual:
@@ -86,10 +86,10 @@ def _planned(options: RunOptions) -> Plan:
         folder=resumed or run_folder(options.name or usual_name(options.script)),
         virtual=virtual if is_virtual else None,
     )
-    return Plan(request=request, room=Room(options.restart, options.room))
+    return RunPlan(request=request, room=Room(options.restart, options.room))
 
 
-def _start(plan: Plan, *, is_resumed: bool) -> int:
+def _start(plan: RunPlan, *, is_resumed: bool) -> int:
     request = plan.request
     if not is_resumed:
         script = None if request.is_module else Path(request.script)
@@ -100,7 +100,7 @@ def _start(plan: Plan, *, is_resumed: bool) -> int:
         return _go(plan)
 
 
-def _go(plan: Plan) -> int:
+def _go(plan: RunPlan) -> int:
     from quorate.launch.local.processes import run_shown
     from quorate.report.closing import closing_line
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerMeasures:
     """Of one gradient, by the worker that has computed it."""
 
     work: float
@@ -34,7 +34,7 @@ class Measured:
     """How many workers had to call for it."""
     gradients: int
     """That it has taken in."""
-    told: Sequence[tuple[int, Told]]
+    measures: Sequence[tuple[int, WorkerMeasures]]
     """(rank, what it has told with a gradient), in order of rank; fewer than `gradients` after a checkpoint was
     loaded."""
     square: float

@@ -129,8 +129,8 @@ class Neighbours(Protocol):
     def members(self) -> tuple[int, ...]:
         """Among whom the graph of exchange `round` + 1 lies, by rank: the same on every worker that begins it.
 
-        All, less those that have died, once the others have agreed on it. Until then the dead are like those that have
-        ended. Asked before every exchange along a graph.
+        All, less those that have died. Until all survivors know of a death, the dead rank stays in the graph and is
+        skipped. Asked before every exchange along a graph.
         """
 
     def open(self) -> None:
@@ -196,7 +196,7 @@ def weight_of_the_dead(
 ) -> float:
     """What was lost with the `dead`: what they held, and what was under way from them and to them.
 
-    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of the survivors' books.
+    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of survivors' ledgers.
     All masses together: this, what survivors hold, and what is under way or lost among them.
     """
     held = sum(began[rank] for rank in dead)

@@ -130,7 +130,7 @@ _OF_STEPS = tuple(field.name for field in fields(Step))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round(Row):
+class RoundRow(Row):
     """A round was applied; written by the first rank that is left, under strategies with rounds."""
 
     kind = "round"

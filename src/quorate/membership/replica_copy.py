@@ -39,13 +39,13 @@ class ReplicaCopy:
         common = worker.strategy.consensus(worker)[0] if self._has_common else None
         places = {} if common is None else dict(zip(map(id, replica.trained), common.segments(), strict=True))
         parameters = [places.get(id(p), p.detach()).clone() for p in replica.every]
-        about, tensors = optimizer_to_plain(replica.optimizer)
-        about |= {"parameters": len(parameters), "updates": worker.updates, "whole": None}
+        header, tensors = optimizer_to_plain(replica.optimizer)
+        header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None}
         more: list[Tensor] = []
         if is_whole:
             others = [x.detach().clone() for x in beside(replica.model, replica.every)]
             state, kept = self._state_to_plain()
-            about["whole"] = {
+            header["whole"] = {
                 "call": self._call.told,
                 "beside": len(others),
                 "kept": len(kept),
@@ -53,7 +53,7 @@ class ReplicaCopy:
                 "data": whereabouts(self._place),
             }
             more = [*others, *kept]
-        return about, [*more, *parameters, *(x.clone() for x in tensors)]
+        return header, [*more, *parameters, *(x.clone() for x in tensors)]
 
     @property
     def _has_common(self) -> bool:
@@ -75,18 +75,18 @@ class ReplicaCopy:
         all_of_it = {"fields": flats_as_parts(fields), "extras": extras, "step": self._worker.step}
         return json.dumps(encoded(all_of_it, "", put)), tensors
 
-    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+    def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Become what was captured. Raises `ConfigurationError` where this worker has built another model."""
-        worker, replica, whole = self._worker, self._worker.replica, about["whole"]
+        worker, replica, whole = self._worker, self._worker.replica, header["whole"]
         if whole is not None:
             tensors = self._adopt_whole(whole, tensors)
-        count, worker.updates = about["parameters"], about["updates"]
+        count, worker.updates = header["parameters"], header["updates"]
         with torch.no_grad():
             for p, numbers in zip(replica.every, tensors[:count], strict=True):
                 p.copy_(numbers)
         groups = replica.optimizer.param_groups
         own = [_options(group) for group in groups]
-        optimizer_from_plain(replica.optimizer, about, list(tensors[count:]))
+        optimizer_from_plain(replica.optimizer, header, list(tensors[count:]))
         if whole is None:
             for group, options in zip(groups, own, strict=True):
                 group.update(options)  # the learning rate and the rest are this worker's own scheduler's

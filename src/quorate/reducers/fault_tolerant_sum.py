@@ -22,7 +22,7 @@ from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout,
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.survivors import Gathering, Survivors
+from quorate.wire.survivors import GatherAmongSurvivors, Survivors
 
 _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"
@@ -157,7 +157,7 @@ class _Sum:
         """Whether a part had changed, on any worker."""
         self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
-        self._anew: Gathering | None = None
+        self._anew: GatherAmongSurvivors | None = None
 
     def done(self) -> bool:
         try:

@@ -38,7 +38,7 @@ def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[No
 
 @contextmanager
 def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool]) -> Iterator[None]:
-    """Inside, `.grad` is `gradient`, where `used`, else None; after it, what it was."""
+    """Set `.grad` from `gradient` where `used`, to None elsewhere; restore it on exit."""
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
         for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):

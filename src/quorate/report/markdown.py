@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from quorate.report.schema import Arm, Estimate, Rounds, Summary
+from quorate.report.schema import ArmSummary, Estimate, RoundsSummary, Summary
 from quorate.report.wording import (
     bytes_in_words,
     counted,
@@ -45,7 +45,7 @@ def _table(summary: Summary) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _row(summary: Summary, arm: Arm) -> tuple[str, ...]:
+def _row(summary: Summary, arm: ArmSummary) -> tuple[str, ...]:
     name = f"{arm.name} (baseline)" if arm.is_baseline else arm.name
     reached = arm.target_reached
     missed = reached is not None and reached[0] == 0
@@ -108,7 +108,7 @@ def _fairness(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _rounds(rounds: Rounds) -> str:
+def _rounds(rounds: RoundsSummary) -> str:
     """Of how many workers updates were made, how stale they were, and what waiting that saved."""
     speed = "" if rounds.per_second is None else f" ({number_in_words(rounds.per_second.mean)} per second)"
     least = min(range(len(rounds.rank_shares)), key=lambda rank: rounds.rank_shares[rank])

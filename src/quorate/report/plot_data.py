@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 
-from quorate.report.schema import Arm, Curve, Estimate, Summary
+from quorate.report.schema import ArmSummary, Curve, Estimate, Summary
 from quorate.report.schema_parts import Part
 
 Row = tuple[object, ...]
@@ -42,39 +42,39 @@ def _fields(parts: Iterable[Part], names: str) -> Iterator[Row]:
     return map(attrgetter(*names.split()), parts)
 
 
-def _step_times(arm: Arm) -> Iterator[Row]:
+def _step_times(arm: ArmSummary) -> Iterator[Row]:
     if arm.steps is not None:
         yield from zip(arm.steps.edges, arm.steps.edges[1:], arm.steps.counts, strict=False)
 
 
-def _arrival(arm: Arm) -> Iterator[Row]:
+def _arrival(arm: ArmSummary) -> Iterator[Row]:
     if arm.arrival is not None:
         for row in _fields(arm.arrival.ranks, "rank lateness_mean lateness_p95 last_share step_mean"):
             yield (arm.arrival.seed, *row)
 
 
-def _heat(arm: Arm) -> Iterator[Row]:
+def _heat(arm: ArmSummary) -> Iterator[Row]:
     if arm.arrival is not None:
         for one, late in zip(arm.arrival.ranks, arm.arrival.heat, strict=True):
             for step, seconds in zip(arm.arrival.steps, late, strict=True):
                 yield (arm.arrival.seed, one.rank, step, seconds)
 
 
-def _rounds(arm: Arm) -> Iterator[Row]:
+def _rounds(arm: ArmSummary) -> Iterator[Row]:
     for name in _ESTIMATES if arm.rounds is not None else ():
         found: Estimate | None = getattr(arm.rounds, name)
         if found is not None:
             yield (name, found.mean, found.low, found.high)
 
 
-def _marks(arm: Arm) -> Iterator[Row]:
+def _marks(arm: ArmSummary) -> Iterator[Row]:
     """A row for every gradient; a round of which none is known has one row."""
     for mark in arm.marks:
         for given in mark.given or ((None, None, None),):
             yield (mark.number, mark.time, *given)
 
 
-_TABLES: dict[str, tuple[str, Callable[[Arm], Iterable[Row]]]] = {
+_TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
     "curves": ("arm seed seconds examples bytes quality", lambda arm: _points(arm.curves)),
     "losses": ("arm seed seconds examples bytes loss", lambda arm: _points(arm.losses)),
     "step_times": ("arm from to count", _step_times),

@@ -15,7 +15,7 @@ from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
 from quorate.report.schema_parts import Mark as Mark
 from quorate.report.schema_parts import Part
-from quorate.report.schema_parts import Rounds as Rounds
+from quorate.report.schema_parts import RoundsSummary as RoundsSummary
 
 FORMAT = 1
 """Rises when a field changes its meaning or goes away."""
@@ -114,7 +114,7 @@ class Replicas(Part):
     """At the last evaluation."""
 
 
-class Arm(Part):
+class ArmSummary(Part):
     """One side of the comparison."""
 
     name: str
@@ -154,7 +154,7 @@ class Arm(Part):
     """Some 20 typical steps of the run that `arrival` is of; 16 ranks at most, the slow one among them."""
     marks: tuple[Mark, ...] = ()
     """The rounds in the timeline."""
-    rounds: Rounds | None = None
+    rounds: RoundsSummary | None = None
     """Null where the records have none: where everybody waits for everybody, every update has a fresh gradient of every
     worker."""
     replicas: Replicas | None = None
@@ -222,7 +222,7 @@ class Summary(Part):
     baseline: str | None
     imbalance: str | None
     pace: str | None
-    arms: tuple[Arm, ...]
+    arms: tuple[ArmSummary, ...]
     tuning: tuple[Trial, ...]
     fairness: Fairness
     reproduce: Reproduce

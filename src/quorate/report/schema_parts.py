@@ -18,7 +18,7 @@ class Estimate(Part):
     low: float | None
     high: float | None
     values: tuple[float, ...]
-    """One per seed, in the order of `schema.Arm.runs`; runs that failed are left out."""
+    """One per seed, in the order of `schema.ArmSummary.runs`; runs that failed are left out."""
 
 
 class Lane(Part):
@@ -53,7 +53,7 @@ class Change(Part):
     """In words."""
 
 
-class Rounds(Part):
+class RoundsSummary(Part):
     """What the updates were made of, under a strategy with a quorum.
 
     Counts are of all runs that count together, of rounds formed after the warm-up and before the first worker ended;

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
-from quorate.rounds.progress import NEWS, Progress
+from quorate.rounds.progress import NEWS, RoundTask
 
 _LOOK_SECONDS = 5.0
 
@@ -14,7 +14,7 @@ _LOOK_SECONDS = 5.0
 class Arrival:
     """The training thread's side of `progress`; `serve` is called when another worker needs a copy of this replica."""
 
-    def __init__(self, wire: Wire, progress: Progress, serve: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
         self._wire, self._progress, self._serve = wire, progress, serve
         self._news = wire.receive(wire.rank, NEWS)
 

@@ -27,9 +27,9 @@ class Changes:
         """In force after the newest round of the log."""
         return amended(self._start, self._log.settings)
 
-    def heard(self, says: dict[str, Any]) -> None:
+    def heard(self, header: dict[str, Any]) -> None:
         """What a worker says, perhaps with a request."""
-        wish = says.get("wishes")
+        wish = header.get("wishes")
         newest = self._log.request if self._wish is None else self._wish["request"]
         if wish is not None and wish["request"] > newest:
             self._wish = wish

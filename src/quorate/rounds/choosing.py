@@ -49,13 +49,15 @@ class Window:
         """Seconds that each worker was at work on its steps, in order; workers that told nothing are left out."""
         found: dict[int, list[float]] = {}
         for one in self.rounds:
-            for rank, told in one.told if one.number > 1 else ():  # everything is slow once
-                found.setdefault(rank, []).append(told.work)
+            for rank, measures in one.measures if one.number > 1 else ():  # everything is slow once
+                found.setdefault(rank, []).append(measures.work)
         return [own for _, own in sorted(found.items())]
 
     def exchange(self, wait_for: int) -> float:
         """Seconds from the last call until the round is there: what one in `wait_for` waits."""
-        waits = sorted(told.waited for one in self.rounds for _, told in one.told if told.waited is not None)
+        waits = sorted(
+            measures.waited for one in self.rounds for _, measures in one.measures if measures.waited is not None
+        )
         return waits[int(len(waits) / (2 * wait_for))] if waits else 0.0
 
     @property
@@ -64,7 +66,7 @@ class Window:
         square = signal = 0.0
         pairs = count = 0
         for one in self.rounds:
-            squares = [told.square for _, told in one.told]
+            squares = [measures.square for _, measures in one.measures]
             if len(squares) != one.gradients or one.gradients < 2:
                 continue  # where gradients are missing, or alone, nothing is to be seen
             square += sum(squares)
@@ -79,12 +81,12 @@ class Window:
     @property
     def losses(self) -> list[float]:
         """Those that were told."""
-        return [told.loss for one in self.rounds for _, told in one.told if told.loss is not None]
+        return [measures.loss for one in self.rounds for _, measures in one.measures if measures.loss is not None]
 
     @property
     def squares(self) -> list[float]:
         """Squared norms of gradients that were told."""
-        return [told.square for one in self.rounds for _, told in one.told]
+        return [measures.square for one in self.rounds for _, measures in one.measures]
 
 
 @dataclass(frozen=True)
@@ -143,11 +145,11 @@ def choose(window: Window, wait_for: int, *, least: int, lateness: float, margin
     lowest = min(costs.values())
     fit = [k for k, found in costs.items() if found <= lowest * (1 + margin / 2 if k > wait_for else 1 + margin)]
     best = max(fit)
-    told = (
+    why = (
         f"{1 / known[best].seconds_per_gradient:.3g} gradients a second are expected, waiting for all "
         f"{1 / known[size].seconds_per_gradient:.3g}; {known[best].staleness:.2f} rounds late, noise {noise:.3g}"
     )
-    return Choice(best, told)
+    return Choice(best, why)
 
 
 @dataclass(frozen=True)

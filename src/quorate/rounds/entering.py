@@ -6,7 +6,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Stopped, WireTimeout
 from quorate.core.telling import tell
 from quorate.rounds.member import Member
-from quorate.rounds.progress import Progress
+from quorate.rounds.progress import RoundTask
 from quorate.rounds.replica import Replica
 
 KNOCK_SECONDS = 0.5
@@ -30,7 +30,7 @@ def leave_if_over(wire: Wire) -> None:
         raise Stopped(0)
 
 
-def give_copies(member: Member, progress: Progress, replica: Replica, *, settles: bool) -> None:
+def give_copies(member: Member, progress: RoundTask, replica: Replica, *, settles: bool) -> None:
     """Answer those that were told to copy this replica.
 
     Those that join are not answered while this worker `settles`: where they begin would be neither before nor after.
@@ -41,16 +41,16 @@ def give_copies(member: Member, progress: Progress, replica: Replica, *, settles
         _give(member.entries_wanted.pop(), member, progress, replica, is_whole=True)
 
 
-def _give(rank: int, member: Member, progress: Progress, replica: Replica, *, is_whole: bool) -> None:
-    about, tensors = replica.capture(is_whole=is_whole)
-    says = {**member.about_copy(), "term": member.term, "leads": member.leads, "logged": member.log.newest}
-    progress.carry(rank, {**says, "replica": about, "is_whole": is_whole}, tensors)
+def _give(rank: int, member: Member, progress: RoundTask, replica: Replica, *, is_whole: bool) -> None:
+    copied, tensors = replica.capture(is_whole=is_whole)
+    header = {**member.about_copy(), "term": member.term, "leads": member.leads, "logged": member.log.newest}
+    progress.carry(rank, {**header, "replica": copied, "is_whole": is_whole}, tensors)
 
 
 class Knocking:
     """Of one that joins: it asks for a copy of a replica, then to be let in, until a round says that it steps."""
 
-    def __init__(self, member: Member, progress: Progress, wire: Wire) -> None:
+    def __init__(self, member: Member, progress: RoundTask, wire: Wire) -> None:
         self._member, self._progress, self._wire = member, progress, wire
         self._until = wire.clock.now() + wire.timeout
 

@@ -21,15 +21,15 @@ class Entrance:
         self._log = log
         self._ready: set[int] = set()
 
-    def knocked(self, rank: int, says: dict[str, Any]) -> int | None:
+    def knocked(self, rank: int, header: dict[str, Any]) -> int | None:
         """`rank` asks to be let in, or for a copy: the newest round it has, as far as that counts (-1: none).
 
         None where it asks for neither.
         """
-        note = says.get("note")
-        if note == "enter" and says["stretch"] == self._log.stretch:
+        note = header.get("note")
+        if note == "enter" and header["stretch"] == self._log.stretch:
             self._ready.add(rank)
-            return int(says["logged"])  # also where it misses nothing: a new leader does not know that
+            return int(header["logged"])  # also where it misses nothing: a new leader does not know that
         if note in ("enter", "copy"):
             self._ready.discard(rank)
             return -1

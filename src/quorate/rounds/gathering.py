@@ -18,18 +18,18 @@ class Contribution:
     options: Any
     stalenesses: list[tuple[int, int]]
     vector: Flat | None
-    told: list[Any] = field(default_factory=list)
+    measures: list[Any] = field(default_factory=list)
     """With each contribution, in order."""
 
 
-def given_from(about: dict[str, Any], vector: Flat | None) -> Contribution:
-    """What `Snapshot.about` said, perhaps among other things."""
-    stalenesses = [(staleness, count) for staleness, count in about["stalenesses"]]
-    return Contribution(about["weight"], about["step"], about["options"], stalenesses, vector, about["told"])
+def given_from(header: dict[str, Any], vector: Flat | None) -> Contribution:
+    """What `Snapshot.header` said, perhaps among other things."""
+    stalenesses = [(staleness, count) for staleness, count in header["stalenesses"]]
+    return Contribution(header["weight"], header["step"], header["options"], stalenesses, vector, header["measures"])
 
 
 @dataclass
-class Gathering:
+class OpenRound:
     """A round that is being formed."""
 
     number: int

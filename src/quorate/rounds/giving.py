@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from quorate.rounds.log import HISTORY, Log
-from quorate.rounds.pending import Pending, Snapshot
+from quorate.rounds.pending import PendingGradients, Snapshot
 
 
 class Giving:
     """That of worker `rank`. `lock` guards `pending`, which its training thread adds to."""
 
-    def __init__(self, pending: Pending, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
+    def __init__(self, pending: PendingGradients, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
         self._pending, self._log, self._rank, self._lock = pending, log, rank, lock
         self.snapshots: dict[int, Snapshot] = {}
         """By round."""

@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from quorate.rounds.log import Log, Marks
-from quorate.rounds.pending import Kept, Pending, Snapshot
+from quorate.rounds.pending import Kept, PendingGradients, Snapshot
 
 
 class Keeping:
     """One member's. `snapshots` is what it gave, by round; `news` tells the training thread."""
 
-    def __init__(self, pending: Pending, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]) -> None:
+    def __init__(
+        self, pending: PendingGradients, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]
+    ) -> None:
         self._pending, self._log, self._snapshots, self._news = pending, log, snapshots, news
         self.wanted = 0
         """The newest request of this worker."""

@@ -24,7 +24,7 @@ from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Copies
 from quorate.rounds.entrance import Entrance
-from quorate.rounds.gathering import Contribution, Gathering, sum_of
+from quorate.rounds.gathering import Contribution, OpenRound, sum_of
 from quorate.rounds.log import Log, Round
 from quorate.rounds.patience import Carrying
 from quorate.rounds.terms import Agreed
@@ -56,11 +56,11 @@ class Leader:
         self._changes = Changes(agreed, log)
         self.calls = Calls(self._changes.agreed, log.newest)
         self._resumes = started > log.newest
-        self.gathering: Gathering | None = None
+        self.gathering: OpenRound | None = None
         self._has = dict.fromkeys(agreed.ranks, log.newest)
         self._acknowledged = dict.fromkeys(agreed.ranks, 0)
         """The newest round that each is known to have: it came before what it has answered."""
-        self._told: dict[int, tuple[int, float]] = {}
+        self._on_its_way: dict[int, tuple[int, float]] = {}
         """By rank, the result that is on its way there, and since when."""
         self._there = [Carrying(agreed) for _ in agreed.ranks]
         self._back = [Carrying(agreed) for _ in agreed.ranks]
@@ -80,39 +80,39 @@ class Leader:
         """Whether `rank` has not joined yet, or has died."""
         return self.calls.workers[rank].activity == "gone"
 
-    def heard(self, rank: int, says: dict[str, Any], now: float) -> None:
-        """Anything from `rank`: it is there, and `says["logged"]` is the newest round it has."""
+    def heard(self, rank: int, header: dict[str, Any], now: float) -> None:
+        """Anything from `rank`: it is there, and `header["logged"]` is the newest round it has."""
         worker = self.calls.workers[rank]
         worker.heard_at = now
         self._asking.heard(rank, now)
-        self._wanted = max(self._wanted, says.get("wants", 0))
-        self._changes.heard(says)
-        if rank in self._told and says["logged"] >= self._told[rank][0]:
-            del self._told[rank]
+        self._wanted = max(self._wanted, header.get("wants", 0))
+        self._changes.heard(header)
+        if rank in self._on_its_way and header["logged"] >= self._on_its_way[rank][0]:
+            del self._on_its_way[rank]
         if not worker.is_present and worker.activity != "away":
             worker.is_present = True
-            self.bring_up(rank, says, now)
+            self.bring_up(rank, header, now)
 
-    def heard_outside(self, rank: int, says: dict[str, Any], now: float) -> None:
+    def heard_outside(self, rank: int, header: dict[str, Any], now: float) -> None:
         """From `rank`, which is outside; what else it may say it says again when it is inside."""
-        if says["kind"] == "behind":
-            self.behind(rank, says, now)
-        elif says["kind"] == "got":
-            self.got(rank, says["number"], now)
-        elif (logged := self._entrance.knocked(rank, says)) is not None:
-            self.bring_up(rank, {**says, "logged": logged}, now)
+        if header["kind"] == "behind":
+            self.behind(rank, header, now)
+        elif header["kind"] == "got":
+            self.got(rank, header["number"], now)
+        elif (logged := self._entrance.knocked(rank, header)) is not None:
+            self.bring_up(rank, {**header, "logged": logged}, now)
 
-    def behind(self, rank: int, says: dict[str, Any], now: float) -> None:
+    def behind(self, rank: int, header: dict[str, Any], now: float) -> None:
         """`rank` misses rounds."""
         self._copies.ended(rank)
-        self.bring_up(rank, says, now)
+        self.bring_up(rank, header, now)
 
     def are_absent(self, ranks: Iterable[int]) -> None:
         """They do not answer: nobody waits for them until they speak."""
         for rank in ranks:
             self.calls.workers[rank].is_present = False
             self._has[rank] = -1
-            self._told.pop(rank, None)
+            self._on_its_way.pop(rank, None)
 
     def have_died(self, ranks: Iterable[int], now: float) -> None:
         """They have died: they count for nothing any more. What they have given to the round under way is in it."""
@@ -128,33 +128,33 @@ class Leader:
         if self.gathering is not None:
             self._form_if_whole(self.gathering, now)
 
-    def noted(self, rank: int, says: dict[str, Any], now: float) -> None:
+    def noted(self, rank: int, header: dict[str, Any], now: float) -> None:
         """What `rank` does: see `Member.note`."""
-        kind = says["note"]
+        kind = header["note"]
         if kind == "call":
-            self.calls.called(rank, says["since"], says["computing"])
-            is_over = says["since"] < self.calls.started and self.gathering is None
-            if is_over and says["computing"] is None:
+            self.calls.called(rank, header["since"], header["computing"])
+            is_over = header["since"] < self.calls.started and self.gathering is None
+            if is_over and header["computing"] is None:
                 self.calls.rode(rank, self._log.newest)  # the round it waits for is over already
         elif kind == "ride":
-            self.calls.rode(rank, says["computing"])
+            self.calls.rode(rank, header["computing"])
         elif kind == "wait":
             self.calls.waits(rank)
         elif kind == "away":
             self.calls.went_away(rank)
             self.are_absent([rank])
         elif kind == "back":
-            self.calls.rode(rank, says["computing"])
-            self.heard(rank, says, now)
+            self.calls.rode(rank, header["computing"])
+            self.heard(rank, header, now)
         elif kind in ("copy", "enter"):
             self.calls.rode(rank, self._log.newest)  # it is inside by now, as it will see
         else:
-            self.calls.settled(rank, ended=says["note"] == "end")
+            self.calls.settled(rank, ended=header["note"] == "end")
 
     def got(self, rank: int, number: int, now: float) -> None:
         """`rank` has the result of round `number`."""
-        if rank in self._told and self._told[rank][0] == number:
-            self._there[rank].took(now - self._told.pop(rank)[1])
+        if rank in self._on_its_way and self._on_its_way[rank][0] == number:
+            self._there[rank].took(now - self._on_its_way.pop(rank)[1])
 
     def is_here(self, rank: int, number: int, now: float) -> None:
         """`rank` was asked for round `number`, and gives: its vector is on its way."""
@@ -200,14 +200,14 @@ class Leader:
         number = self.calls.begin()
         assert number == self._log.newest + 1
         asked = [r for r, w in enumerate(self.calls.workers) if w.is_present or (settles and w.activity != "gone")]
-        self.gathering = Gathering(number, now, settles, {rank: self._silent_at(rank, now) for rank in asked})
+        self.gathering = OpenRound(number, now, settles, {rank: self._silent_at(rank, now) for rank in asked})
         for rank, worker in enumerate(self.calls.workers):
             if worker.activity != "gone":  # also the absent ones: it wakes them up
                 self._send(rank, {"kind": "start", "number": number}, None)
 
     def _silent_at(self, rank: int, now: float) -> float:
         """When `rank`, asked now, has not answered."""
-        carrying = min(self._there[rank].seconds, self.agreed.patience) if rank in self._told else 0.0
+        carrying = min(self._there[rank].seconds, self.agreed.patience) if rank in self._on_its_way else 0.0
         return now + self.agreed.grace + carrying
 
     @property
@@ -220,7 +220,7 @@ class Leader:
             return math.inf
         return min((at for rank, at in gathering.until.items() if rank not in gathering.given), default=math.inf)
 
-    def _look(self, gathering: Gathering, now: float) -> None:
+    def _look(self, gathering: OpenRound, now: float) -> None:
         if now >= self.looks_at + self.agreed.grace and not gathering.is_extended:
             gathering.is_extended = True  # it is this worker that stood still: the answers may be here already
             gathering.until = {rank: max(at, now + self.agreed.grace) for rank, at in gathering.until.items()}
@@ -231,11 +231,11 @@ class Leader:
         gathering.until = {rank: at for rank, at in gathering.until.items() if rank not in silent}
         self._form_if_whole(gathering, now)
 
-    def _form_if_whole(self, gathering: Gathering, now: float) -> None:
+    def _form_if_whole(self, gathering: OpenRound, now: float) -> None:
         if gathering.until.keys() <= gathering.given.keys():
             self._form(gathering, now)
 
-    def _form(self, gathering: Gathering, now: float) -> None:
+    def _form(self, gathering: OpenRound, now: float) -> None:
         self.gathering = None
         given = dict(sorted(gathering.given.items()))
         best_step, best_options = self._log.step, self._log.options
@@ -260,7 +260,7 @@ class Leader:
             quorum=self.calls.quorum,
             joined=(*self._log.joined, *entering),
             stretch=gathering.number if gathering.settles else self._log.stretch,
-            told={rank: one.told for rank, one in given.items() if one.told},
+            measures={rank: one.measures for rank, one in given.items() if one.measures},
             **self._changes.answered(),
         )
         self.is_over = formed.is_last
@@ -273,21 +273,21 @@ class Leader:
         acknowledged = min(self._acknowledged[rank] for rank, one in enumerate(workers) if one.activity != "gone")
         for rank in [r for r in self.agreed.ranks if r != self.rank]:
             if self._has[rank] == formed.number - 1:
-                self._send(rank, {"kind": "round", "acknowledged": acknowledged, **formed.about}, formed.sum)
+                self._send(rank, {"kind": "round", "acknowledged": acknowledged, **formed.header}, formed.sum)
                 self._has[rank] = formed.number
                 if self.agreed.is_large and formed.sum is not None:
-                    self._told.setdefault(rank, (formed.number, now))
+                    self._on_its_way.setdefault(rank, (formed.number, now))
         self._accept(formed, acknowledged)
         self.calls.agreed = self._changes.agreed
         self._has[self.rank] = formed.number
 
     # -- those that miss something
 
-    def bring_up(self, rank: int, says: dict[str, Any], now: float) -> None:
+    def bring_up(self, rank: int, header: dict[str, Any], now: float) -> None:
         """Send `rank` what it misses, or see to it that it gets a copy of a replica."""
-        logged, newest = says["logged"], self._log.newest
+        logged, newest = header["logged"], self._log.newest
         missing = [self._log.get(number) for number in range(logged + 1, newest + 1)]
-        if logged > newest or self._log.term_of(logged) != says["log_term"] or None in missing:
+        if logged > newest or self._log.term_of(logged) != header["log_term"] or None in missing:
             workers = self.calls.workers
             fit = [r for r, has in self._has.items() if has == newest and workers[r].is_present]
             source = self._copies.source_for(rank, fit, now)
@@ -296,5 +296,5 @@ class Leader:
             return
         for one in missing:
             assert one is not None
-            self._send(rank, {"kind": "round", "acknowledged": 0, **one.about}, one.sum)
+            self._send(rank, {"kind": "round", "acknowledged": 0, **one.header}, one.sum)
         self._has[rank] = newest

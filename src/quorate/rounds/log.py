@@ -50,7 +50,7 @@ class Round:
     """Who has joined since the start; the last ones step from this round on."""
     stretch: int = 0
     """The newest round, up to this one, in which all had settled: those that join do so between two of these."""
-    told: dict[int, list[Any]] = field(default_factory=dict)
+    measures: dict[int, list[Any]] = field(default_factory=dict)
     """By rank, what was told with contributions, in order; not after a checkpoint was loaded."""
 
     @property
@@ -59,37 +59,37 @@ class Round:
         return 0 if self.sum is None else sum(part.numel() * part.element_size() for part in self.sum.parts)
 
     @property
-    def about(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """All but the vector, as JSON."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "formed_in": self.term,
             "contributors": [[rank, given] for rank, given in self.contributors.items()],
             "joined": list(self.joined),
-            "told": [[rank, told] for rank, told in self.told.items()],
+            "measures": [[rank, measures] for rank, measures in self.measures.items()],
         }
 
 
-_PLAIN = [one.name for one in fields(Round) if one.name not in ("term", "sum", "contributors", "joined", "told")]
+_PLAIN = [one.name for one in fields(Round) if one.name not in ("term", "sum", "contributors", "joined", "measures")]
 """Fields of a round that are JSON as they are."""
 
 
-def round_from(about: dict[str, Any], vector: Flat | None) -> Round:
-    """What `Round.about` said, perhaps among other things."""
+def round_from(header: dict[str, Any], vector: Flat | None) -> Round:
+    """What `Round.header` said, perhaps among other things."""
     return Round(
-        **{name: about[name] for name in _PLAIN},
-        term=about["formed_in"],
+        **{name: header[name] for name in _PLAIN},
+        term=header["formed_in"],
         sum=vector,
-        contributors={rank: [(s, n) for s, n in given] for rank, given in about["contributors"]},
-        joined=tuple(about["joined"]),
-        told=dict(about["told"]),
+        contributors={rank: [(s, n) for s, n in given] for rank, given in header["contributors"]},
+        joined=tuple(header["joined"]),
+        measures=dict(header["measures"]),
     )
 
 
 COPIED = (
     "number", "log_term", "best_step", "best_options", "history", "marks", "settings", "request", "joined", "stretch",
 )  # fmt: skip
-"""What `Log.about` says, in the order in which `Log.jump` takes it."""
+"""What `Log.header` says, in the order in which `Log.jump` takes it."""
 
 _REMEMBERED = 4096
 """Rounds of which it is known whom they took in."""
@@ -193,7 +193,7 @@ class Log:
         found = self._history.get(number)
         return None if found is None else rank in found[1]
 
-    def about(self, number: int) -> dict[str, Any]:
+    def header(self, number: int) -> dict[str, Any]:
         """What goes with a copy of a replica that has applied the rounds up to `number`, for `jump` and for those
         that have settled."""
         one = self.get(number)

@@ -17,7 +17,7 @@ from quorate.rounds.keeping import Keeping
 from quorate.rounds.leader import Leader, Send
 from quorate.rounds.log import COPIED, Log, Round, round_from
 from quorate.rounds.patience import Patience
-from quorate.rounds.pending import Pending
+from quorate.rounds.pending import PendingGradients
 from quorate.rounds.terms import Agreed
 
 
@@ -39,7 +39,7 @@ class Member:
     ) -> None:
         self.agreed, self.rank = agreed, rank
         self._blank = blank
-        self.pending, self.log = Pending(agreed, blank=blank), Log(agreed.log_rounds, agreed.log_bytes)
+        self.pending, self.log = PendingGradients(agreed, blank=blank), Log(agreed.log_rounds, agreed.log_bytes)
         self.term, self.leads, self.started = 0, 0, 0
         self.applied = 0
         """By the training thread."""
@@ -47,7 +47,7 @@ class Member:
         self.copies_wanted: list[int] = []
         """Ranks that the training thread is to give a copy of its replica."""
         self.entries_wanted: list[int] = []
-        """The same, of workers that join: of all there is, and not while this worker settles."""
+        """Joining ranks that need a full copy (optimizer, strategy state, data too). Not served while this worker settles."""
         self.copy: tuple[int, dict[str, Any], Flat | None] | None = None
         self.is_wanted = False
         """To lead: it knows more than the one that was about to."""
@@ -91,13 +91,13 @@ class Member:
 
     # -- from other members
 
-    def received(self, source: int, says: dict[str, Any], vector: Flat | None, now: float) -> None:
+    def received(self, source: int, header: dict[str, Any], vector: Flat | None, now: float) -> None:
         """One message."""
-        kind, term = says["kind"], says["term"]
+        kind, term = header["kind"], header["term"]
         if source in self.dead:
             return
         if term > self.term:
-            self._follow(term, says["leads"])
+            self._follow(term, header["leads"])
         if term < self.term:
             if source != self.rank:  # it has slept: an old leader, or a follower of one
                 self._tell(source, {"kind": "term"}, None)
@@ -105,18 +105,18 @@ class Member:
         if source == self.leads:
             self.heard_at = now
         if kind in ("note", "here", "give", "got", "behind", "ping", "state", "there"):
-            self._lead(source, says, vector, now)
+            self._lead(source, header, vector, now)
         elif kind == "start":
-            self._start(says["number"], now)
+            self._start(header["number"], now)
         elif kind == "round":
-            self._round(round_from(says, vector), says["acknowledged"])
+            self._round(round_from(header, vector), header["acknowledged"])
             if self.agreed.is_large and vector is not None:
-                self._tell(source, {"kind": "got", "number": says["number"]}, None)
-                self.patience.got(says["number"], now)
+                self._tell(source, {"kind": "got", "number": header["number"]}, None)
+                self.patience.got(header["number"], now)
         elif kind == "term":
             self._tell(self.leads, {"kind": "state", **self._state()}, None)
         elif kind == "copy for":
-            (self.entries_wanted if says["is_new"] else self.copies_wanted).append(says["rank"])
+            (self.entries_wanted if header["is_new"] else self.copies_wanted).append(header["rank"])
             self._news()
         elif kind == "again":
             self._tell(source, {"kind": "behind"}, None)
@@ -125,38 +125,38 @@ class Member:
         elif kind == "stand":
             self.is_wanted = True
         elif kind == "copy":
-            self.copy = source, says, vector
+            self.copy = source, header, vector
             self._news()
 
-    def _lead(self, source: int, says: dict[str, Any], vector: Flat | None, now: float) -> None:
-        kind, leader = says["kind"], self.leader
+    def _lead(self, source: int, header: dict[str, Any], vector: Flat | None, now: float) -> None:
+        kind, leader = header["kind"], self.leader
         if kind == "state" and self._states is not None and source in self._everyone:
-            self._states[source] = says
+            self._states[source] = header
             self._take_office_if_all_have_answered(now)
             return
         if leader is None:
             if self._states is not None and kind == "note" and source in self._everyone:
-                self._early.append((source, says))
+                self._early.append((source, header))
             if self._states is not None and kind == "ping":
                 self._tell(source, {"kind": "pong"}, None)
             return  # this member leads no more: whoever said it says it again to the next leader
         if leader.is_outside(source):
-            leader.heard_outside(source, says, now)
+            leader.heard_outside(source, header, now)
             return
-        leader.heard(source, says, now)
+        leader.heard(source, header, now)
         if kind == "note":
-            leader.noted(source, says, now)
+            leader.noted(source, header, now)
         elif kind == "state":
-            leader.noted(source, {**says, **says["did"]}, now)
-            leader.bring_up(source, says, now)
+            leader.noted(source, {**header, **header["did"]}, now)
+            leader.bring_up(source, header, now)
         elif kind == "give":
-            leader.gave(source, says["number"], given_from(says, vector), now)
+            leader.gave(source, header["number"], given_from(header, vector), now)
         elif kind == "here":
-            leader.is_here(source, says["number"], now)
+            leader.is_here(source, header["number"], now)
         elif kind == "got":
-            leader.got(source, says["number"], now)
+            leader.got(source, header["number"], now)
         elif kind == "behind":
-            leader.behind(source, says, now)
+            leader.behind(source, header, now)
         elif kind == "ping":
             self._tell(source, {"kind": "pong"}, None)
         leader.advance(now)
@@ -168,7 +168,7 @@ class Member:
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, {"kind": "here", "number": number}, None)
         snapshot = self._giving.give(number)
-        self._tell(self.leads, {"kind": "give", **snapshot.about}, snapshot.vector)
+        self._tell(self.leads, {"kind": "give", **snapshot.header}, snapshot.vector)
 
     def _round(self, one: Round, acknowledged: int) -> None:
         if one.number <= self.log.newest:
@@ -186,13 +186,13 @@ class Member:
         self.log.trim(self.applied, acknowledged)
         self._news()
 
-    def jump(self, says: dict[str, Any]) -> None:
-        """This replica is a copy of another one, as it was after round `says["number"]`."""
+    def jump(self, header: dict[str, Any]) -> None:
+        """This replica is a copy of another one, as it was after round `header["number"]`."""
         if self.leader is not None:  # it led from what it has just given up: somebody has to ask where all are
             self.leader, self.is_wanted = None, True
-        number, newest = says["number"], self.log.newest
-        self.log.jump(*(says[what] for what in COPIED))
-        self.keeping.jumped(number, says["marks"])
+        number, newest = header["number"], self.log.newest
+        self.log.jump(*(header[what] for what in COPIED))
+        self.keeping.jumped(number, header["marks"])
         self._giving.jumped(number, newest)
         self.started = max(self._asked, number)  # what this replica had seen beyond may never have been
         self.jumps += 1
@@ -201,7 +201,7 @@ class Member:
 
     def about_copy(self) -> dict[str, Any]:
         """What goes with a copy of this replica, as it is after round `applied`."""
-        return {"kind": "copy", **self.log.about(self.applied)}
+        return {"kind": "copy", **self.log.header(self.applied)}
 
     # -- who leads
 
@@ -263,9 +263,9 @@ class Member:
         for rank, state in states.items():
             leader.noted(rank, {**state, **state["did"]}, now)
             leader.bring_up(rank, state, now)
-        for source, says in [(source, says) for source, says in self._early if source not in self.dead]:
-            leader.heard(source, says, now)
-            leader.noted(source, says, now)
+        for source, header in [(source, header) for source, header in self._early if source not in self.dead]:
+            leader.heard(source, header, now)
+            leader.noted(source, header, now)
         leader.advance(now)
 
     def _new_leader(self, started: int) -> Leader:
@@ -290,7 +290,7 @@ class Member:
         """Ask the leader whether it is there."""
         self._tell(self.leads, {"kind": "ping"}, None)
 
-    def _tell(self, to: int, says: dict[str, Any], vector: Flat | None) -> None:
+    def _tell(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
         asks = {"wants": self.keeping.wanted, "wishes": self.wish}
         own = {"term": self.term, "leads": self.leads, "logged": self.log.newest, **asks}
-        self._send(to, {"log_term": self.log.term, **says, **own}, vector)
+        self._send(to, {"log_term": self.log.term, **header, **own}, vector)

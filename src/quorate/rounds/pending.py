@@ -21,7 +21,7 @@ class Entry:
     weight: float
     vector: Flat
     count: int = 1
-    told: list[Any] = field(default_factory=list)
+    measures: list[Any] = field(default_factory=list)
     """What was told with them, in order."""
 
 
@@ -46,7 +46,7 @@ class Snapshot:
         return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
 
     @property
-    def about(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """All but the vectors, as JSON."""
         return {
             "number": self.number,
@@ -54,7 +54,7 @@ class Snapshot:
             "step": self.step,
             "options": self.options,
             "stalenesses": self.stalenesses,
-            "told": [word for entry in self.entries for word in entry.told],
+            "measures": [word for entry in self.entries for word in entry.measures],
         }
 
 
@@ -92,7 +92,7 @@ class Kept:
 
 
 @dataclass
-class Pending:
+class PendingGradients:
     """The buffer of one worker. Not locked: whoever shares it between threads locks around it."""
 
     agreed: Agreed
@@ -103,9 +103,9 @@ class Pending:
     blank: Callable[[], Flat] | None = None
     """Gives vectors to form sums in; None: ordinary memory."""
 
-    def add(self, vector: Flat, weight: float, version: int, step: int, options: Any, told: Any = None) -> None:
-        """Take in a contribution; `vector` is the caller's no more, `told` any JSON that goes with it (None: none)."""
-        words = [] if told is None else [told]
+    def add(self, vector: Flat, weight: float, version: int, step: int, options: Any, measures: Any = None) -> None:
+        """Take in a contribution; `vector` is the caller's no more, `measures` any JSON beside it."""
+        words = [] if measures is None else [measures]
         self.ledger.produced += weight
         self.step, self.options = step, options
         if self.agreed.late == "replace":
@@ -116,9 +116,9 @@ class Pending:
                 entry.vector = vector.add_(entry.vector)  # the old one may still be on its way
                 entry.weight += weight
                 entry.count += 1
-                entry.told += words
+                entry.measures += words
                 return
-        self.entries.append(Entry(version, weight, vector, told=words))
+        self.entries.append(Entry(version, weight, vector, measures=words))
 
     @property
     def weight(self) -> float:
@@ -181,4 +181,4 @@ class Pending:
                 same.vector = same.vector + old.vector
                 same.weight += old.weight
                 same.count += old.count
-                same.told = old.told + same.told
+                same.measures = old.measures + same.measures

@@ -25,7 +25,7 @@ _AGAIN_SECONDS = 0.01
 """After which one that found another about to lead looks again, where the leader has died."""
 
 
-class Progress:
+class RoundTask:
     """Carries messages between `member` and the wire, looks at the clock for it, and takes the lease when it must.
 
     `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends.
@@ -60,13 +60,13 @@ class Progress:
 
     # -- for the training thread
 
-    def say(self, says: dict[str, Any]) -> None:
+    def say(self, header: dict[str, Any]) -> None:
         """Tell the member what this worker does."""
-        self._wire.send(Message(header={"to": "member", **says}), self._wire.rank, _TAG)
+        self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, _TAG)
 
-    def carry(self, to: int, says: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+    def carry(self, to: int, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Send another worker's member a message with tensors of any kind."""
-        self._wire.send(Message(tuple(tensors), says, shared=True), to, _TAG)
+        self._wire.send(Message(tuple(tensors), header, shared=True), to, _TAG)
 
     def check(self) -> None:
         """Raise what has ended the task."""
@@ -106,33 +106,33 @@ class Progress:
             self._watch(now)
 
     def _take(self, source: int, message: Message) -> None:
-        says = dict(message.header)
+        header = dict(message.header)
         now = self._wire.clock.now()
-        if "gone" in says:
-            self.member.have_died(says["gone"], now)
+        if "gone" in header:
+            self.member.have_died(header["gone"], now)
             return
-        if says.pop("to", None) == "member":
-            if says.get("close"):
+        if header.pop("to", None) == "member":
+            if header.get("close"):
                 self._is_open = False
-            elif "note" in says:
-                self.member.note(says, now)
-            elif "jump" in says:
-                self.member.jump(says["jump"])
-            elif "save" in says:
-                self.member.keeping.wanted = max(self.member.keeping.wanted, says["save"])
+            elif "note" in header:
+                self.member.note(header, now)
+            elif "jump" in header:
+                self.member.jump(header["jump"])
+            elif "save" in header:
+                self.member.keeping.wanted = max(self.member.keeping.wanted, header["save"])
                 self.member.ping()
-            elif "wish" in says:
-                self.member.wish = says["wish"]
+            elif "wish" in header:
+                self.member.wish = header["wish"]
                 self.member.ping()
-            elif "keep" in says:
+            elif "keep" in header:
                 self.member.keeping.keep(self.member.applied)
-            elif "restore" in says:
+            elif "restore" in header:
                 self.member.restore()
             return
-        vector = Flat(message.tensors, self.layout) if message.tensors and says["kind"] != "copy" else None
-        if says["kind"] == "copy":
-            says["tensors"] = message.tensors
-        self.member.received(source, says, vector, now)
+        vector = Flat(message.tensors, self.layout) if message.tensors and header["kind"] != "copy" else None
+        if header["kind"] == "copy":
+            header["tensors"] = message.tensors
+        self.member.received(source, header, vector, now)
 
     def _seconds(self) -> float:
         """Until something has to be looked at."""
@@ -178,8 +178,8 @@ class Progress:
         if board.swap(key, written, new):
             self.member.stand(term, now)
 
-    def _send(self, to: int, says: dict[str, Any], vector: Flat | None) -> None:
-        self._wire.send(Message(() if vector is None else vector.parts, says, shared=True), to, _TAG)
+    def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
+        self._wire.send(Message(() if vector is None else vector.parts, header, shared=True), to, _TAG)
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, NEWS)

@@ -15,7 +15,7 @@ class Replica(Protocol):
         """Parameters and optimizer, as JSON and tensors; nothing of it changes afterwards. With `is_whole` all that one
         that joins needs: the rest of the model, and where it is in the data."""
 
-    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+    def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Become what was captured."""
 
     def reached(self, number: int, term: int, *, in_step: bool) -> bool:

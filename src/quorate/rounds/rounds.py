@@ -13,7 +13,7 @@ from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, give_copies, say_over
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.pending import Kept
-from quorate.rounds.progress import Progress
+from quorate.rounds.progress import RoundTask
 from quorate.rounds.replica import Replica
 from quorate.rounds.terms import Agreed, check, check_change
 from quorate.wire.survivors import Survivors
@@ -27,7 +27,7 @@ class Rounds:
     def __init__(self, wire: Wire, agreed: Agreed, layout: Layout, replica: Replica) -> None:
         check(agreed)
         self.agreed, self._wire, self._replica = agreed, wire, replica
-        self._progress = Progress(wire, agreed, layout)
+        self._progress = RoundTask(wire, agreed, layout)
         self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.tolerates_death else wire
         self._member = self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
@@ -53,12 +53,12 @@ class Rounds:
         return self._member.pending.ledger
 
     def contribute(
-        self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True, told: Any = None
+        self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True, measures: Any = None
     ) -> Wait:
         """Hand in a gradient (None: nothing this time), divided by the size of the world; it is not the caller's more.
 
-        `waits` says whether the worker waits for what is returned before it goes on computing; `told` is any JSON that
-        goes with the gradient into its round.
+        `waits` says whether the worker waits for what is returned before it goes on computing; `measures` is any JSON
+        that goes with the gradient into its round.
 
         Calls for a round if none has started since the worker's previous step returned (what has started it would have
         applied by then), else rides with the next one. The work is done when every round that has started, or that was
@@ -67,7 +67,7 @@ class Rounds:
         member = self._member
         if vector is not None:
             with self._progress.lock:
-                member.pending.add(vector, weight, self.version, step, options, told)
+                member.pending.add(vector, weight, self.version, step, options, measures)
         started = member.started
         if started > self.version:
             self._progress.say({"note": "ride", "computing": started if waits else self.version})
@@ -173,23 +173,23 @@ class Rounds:
         member = self._member
         if member.copy is None:
             return
-        _, says, _ = member.copy
+        _, header, _ = member.copy
         member.copy = None
-        if says["is_whole"]:
-            if not member.is_outside or says["stretch"] <= self._stretch:
+        if header["is_whole"]:
+            if not member.is_outside or header["stretch"] <= self._stretch:
                 return
-            self._stretch = says["stretch"]
-        elif (says["number"], says["log_term"]) == (member.applied, member.log.term_of(member.applied)):
+            self._stretch = header["stretch"]
+        elif (header["number"], header["log_term"]) == (member.applied, member.log.term_of(member.applied)):
             return
-        self._replica.adopt(says["replica"], says["tensors"])
-        self._has_settled, self.is_over = says["settles"], says["is_last"]
-        before, member.applied = member.applied, says["number"]
+        self._replica.adopt(header["replica"], header["tensors"])
+        self._has_settled, self.is_over = header["settles"], header["is_last"]
+        before, member.applied = member.applied, header["number"]
         jumps = member.jumps
-        self._progress.say({"jump": {key: says[key] for key in COPIED}})
+        self._progress.say({"jump": {key: header[key] for key in COPIED}})
         self._arrival.expect(lambda: member.jumps > jumps)
-        marked = max((number for number, _ in says["marks"]), default=0)
+        marked = max((number for number, _ in header["marks"]), default=0)
         if marked == member.applied:
-            self._reached(marked, says["log_term"], in_step=in_step)
+            self._reached(marked, header["log_term"], in_step=in_step)
         elif marked > before:  # what this worker was after that round, nobody knows
             self.ask_for_save(member.log.saves + 1)
 

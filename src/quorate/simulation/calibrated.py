@@ -23,7 +23,7 @@ from quorate.rounds.terms import Agreed
 from quorate.simulation.busy import Recorded
 from quorate.simulation.calls import CountedCalls
 from quorate.simulation.links import Links
-from quorate.simulation.models import Exchange, Questions, Rounds, Times, settings_of, times_of
+from quorate.simulation.models import ExchangeTimes, Questions, RoundTimes, Times, settings_of, times_of
 from quorate.simulation.neighbours import Graph
 from quorate.topology.reading import topology_of
 
@@ -135,9 +135,9 @@ def _blocked_until(step: Step) -> float:
 def _links(run: RunRecords, times: Times, steps: Mapping[int, Sequence[Step]], seed: int) -> Links:
     if run.size == 1:
         found: list[float] = []
-    elif isinstance(times, Rounds):
+    elif isinstance(times, RoundTimes):
         found = list(_of_rounds(run, times, seed))
-    elif isinstance(times, Exchange):
+    elif isinstance(times, ExchangeTimes):
         found = list(_of_neighbours(times, steps, run.size))
     else:
         found = list(_of_meetings(steps, run.size))
@@ -155,7 +155,7 @@ def _of_meetings(steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[flo
             yield max(0.0, until - last) / (2 * (size - 1))
 
 
-def _of_rounds(run: RunRecords, times: Rounds, seed: int) -> Iterator[float]:
+def _of_rounds(run: RunRecords, times: RoundTimes, seed: int) -> Iterator[float]:
     """From the call that made a round start until each that had called has its result: two messages, one more where
     the last to call does not lead, and one more where the one that waits does not.
     """
@@ -183,7 +183,7 @@ def _starting(
     return calls[quorum - 1] if quorum <= len(calls) else None
 
 
-def _of_neighbours(times: Exchange, steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[float]:
+def _of_neighbours(times: ExchangeTimes, steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[float]:
     """From the moment when all neighbours of a worker had sent until it went on, where it had to wait for that: one
     message; or two, for a question and its answer.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class SimulatedArm:
     """One strategy with its settings; `text` is how it was written. `times` is None where only gradients will tell."""
 
     text: str
@@ -32,10 +32,10 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class SimulatedCell:
     """One row to be."""
 
-    arm: Arm
+    arm: SimulatedArm
     workers: int
     imbalance: str | None
     links: Links
@@ -50,7 +50,7 @@ class Cell:
 class Told(Protocol):
     """Told of what happens."""
 
-    def begins(self, number: int, of: int, cell: Cell) -> Watch:
+    def begins(self, number: int, of: int, cell: SimulatedCell) -> Watch:
         """Cell `number` (from 0) begins; what is returned is told its share."""
 
 
@@ -82,7 +82,7 @@ class Row:
 class Grid:
     """All of it; every list has an entry at least."""
 
-    arms: Sequence[Arm]
+    arms: Sequence[SimulatedArm]
     workers: Sequence[int]
     imbalances: Sequence[str | None]
     networks: Sequence[Links]
@@ -98,17 +98,17 @@ class Grid:
     measured: Mapping[str, Links] = field(default_factory=dict)
     """What was found between workers, where runs tell, by the kind of what they talk in; it goes before the network."""
 
-    def links_of(self, cell: Cell) -> Links:
+    def links_of(self, cell: SimulatedCell) -> Links:
         """What is between its workers."""
         return cell.links if cell.arm.times is None else self.measured.get(cell.arm.times.kind, cell.links)
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[SimulatedCell]:
         """In the order of the table."""
         for links in self.networks:
             for imbalance in self.imbalances:
                 for arm in self.arms:
                     for workers in self.workers:
-                        yield Cell(arm=arm, workers=workers, imbalance=imbalance, links=links)
+                        yield SimulatedCell(arm=arm, workers=workers, imbalance=imbalance, links=links)
 
     def check(self) -> None:
         """Raise `ConfigurationError` for the first cell that cannot be."""
@@ -117,7 +117,7 @@ class Grid:
                 cell.arm.times.check(cell.workers)
             self._busy(cell)
 
-    def case_of(self, cell: Cell, watch: Watch) -> Case:
+    def case_of(self, cell: SimulatedCell, watch: Watch) -> Case:
         """`cell`, to be played."""
         return Case(
             workers=cell.workers,
@@ -130,7 +130,7 @@ class Grid:
             watch=watch,
         )
 
-    def _busy(self, cell: Cell) -> Busy:
+    def _busy(self, cell: SimulatedCell) -> Busy:
         like = self.like
         if like is not None and cell.imbalance is None and self.pace is None:  # as it was recorded
             return like.busy

@@ -85,7 +85,7 @@ class LocalSteps(Times):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds(Times):
+class RoundTimes(Times):
     """Rounds with a quorum."""
 
     kind: ClassVar[Kind] = "rounds"
@@ -117,7 +117,7 @@ class Rounds(Times):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange(Times):
+class ExchangeTimes(Times):
     """Gossip in which neighbours wait for each other."""
 
     kind: ClassVar[Kind] = "exchanges"
@@ -143,7 +143,7 @@ class Exchange(Times):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions(Exchange):
+class Questions(ExchangeTimes):
     """Gossip in which nobody waits for anybody's computing."""
 
     kind: ClassVar[Kind] = "questions"
@@ -159,17 +159,17 @@ _KINDS: dict[str, tuple[type[Times], dict[str, object]]] = {
     "post-local-sgd": (LocalSteps, {}),
     "slowmo": (LocalSteps, {}),
     "diloco": (LocalSteps, {}),
-    "quorum": (Rounds, {}),
-    "eager-solo": (Rounds, {}),
-    "eager-majority": (Rounds, {}),
-    "backup-workers": (Rounds, {}),
-    "bounded-staleness": (Rounds, {}),
-    "eager-averaging": (Rounds, {}),
-    "d-psgd": (Exchange, {"directed": False}),
-    "d2": (Exchange, {"directed": False}),
-    "relay": (Exchange, {"directed": False}),
-    "sgp": (Exchange, {}),
-    "osgp": (Exchange, {}),
+    "quorum": (RoundTimes, {}),
+    "eager-solo": (RoundTimes, {}),
+    "eager-majority": (RoundTimes, {}),
+    "backup-workers": (RoundTimes, {}),
+    "bounded-staleness": (RoundTimes, {}),
+    "eager-averaging": (RoundTimes, {}),
+    "d-psgd": (ExchangeTimes, {"directed": False}),
+    "d2": (ExchangeTimes, {"directed": False}),
+    "relay": (ExchangeTimes, {"directed": False}),
+    "sgp": (ExchangeTimes, {}),
+    "osgp": (ExchangeTimes, {}),
     "ad-psgd": (Questions, {"directed": False}),
 }
 

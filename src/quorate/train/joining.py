@@ -79,17 +79,17 @@ def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:
             if clock.now() > until:
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s to join") from None
             continue
-        says = dict(message.header)
-        sources.add(int(says["source"]))
-        if source == says["source"]:
+        header = dict(message.header)
+        sources.add(int(header["source"]))
+        if source == header["source"]:
             break
         receive = wire.receive(None, _TAG)
-    worker.copies.adopt(says["replica"], list(message.tensors))
-    worker.means.headers.admission.members = set(says["members"])
+    worker.copies.adopt(header["replica"], list(message.tensors))
+    worker.means.headers.admission.members = set(header["members"])
     worker.strategy.restored(worker, None)
-    worker.neighbours.joins(says["stands"])
-    reducer.take_in(says["members"], says["calls"])
-    worker.means.headers.has_vectors, worker.means.headers.has_voted = says["flags"]
+    worker.neighbours.joins(header["stands"])
+    reducer.take_in(header["members"], header["calls"])
+    worker.means.headers.has_vectors, worker.means.headers.has_voted = header["flags"]
     wire.enter()
 
 
@@ -101,12 +101,12 @@ def admit(worker: StrategyWorker) -> None:
     source = min(admission.members - wire.dead)
     new = admission.take_in()
     calls = means.reducer.take_in(admission.members)
-    says: dict[str, Any] = {"source": source}
+    header: dict[str, Any] = {"source": source}
     tensors: Sequence[Tensor] = ()
     if source == wire.rank:
-        about, tensors = worker.copies.capture(is_whole=True)
-        says |= {
-            "replica": about,
+        copied, tensors = worker.copies.capture(is_whole=True)
+        header |= {
+            "replica": copied,
             "members": sorted(admission.members),
             "calls": calls,
             "stands": worker.neighbours.position,
@@ -114,4 +114,4 @@ def admit(worker: StrategyWorker) -> None:
         }
     worker.losses.joined([rank for rank in admission.members if rank >= wire.size], worker.updates + 1)
     for rank in new:
-        wire.send(Message(tuple(tensors), says), rank, _TAG)
+        wire.send(Message(tuple(tensors), header), rank, _TAG)

@@ -88,7 +88,7 @@ class Swap(Generic[T]):
         return arrived
 
 
-class Exchange(Wire):
+class CollectivesByMessages(Wire):
     """A wire whose collectives are made of its own `send` and `receive`."""
 
     def __init__(self) -> None:

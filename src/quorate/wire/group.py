@@ -11,13 +11,13 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.wire.exchange import Exchange
+from quorate.wire.exchange import CollectivesByMessages
 from quorate.wire.work import Together
 
 _groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = WeakKeyDictionary()
 
 
-class GroupWire(Exchange):
+class GroupWire(CollectivesByMessages):
     """`members` of `parent` (its ranks), ranked by their place in the list.
 
     Known to its members only. Groups of the same parent with equal members share their order of collectives. Ranks

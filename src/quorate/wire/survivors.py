@@ -40,11 +40,11 @@ class Survivors:
         """From now on these call; `number` is the same on all, and at no other such place."""
         self.members, self._era, self._calls = frozenset(members), f"{self.wire.name}/from {number}", 0
 
-    def gather(self, message: Message, operation: str = "gather") -> Gathering:
+    def gather(self, message: Message, operation: str = "gather") -> GatherAmongSurvivors:
         """The messages of all that count, by rank, in order. Their tensors are not changed by anyone any more."""
         self._calls += 1
         said = Message(tuple(x.detach() for x in message.tensors), message.header, shared=True)
-        return Gathering(self, f"{self._era}/{self._calls}", self._old(), operation, said)
+        return GatherAmongSurvivors(self, f"{self._era}/{self._calls}", self._old(), operation, said)
 
     def _old(self) -> str | None:
         """What nobody needs any more: everyone is in this call or the one before."""
@@ -60,7 +60,7 @@ class Survivors:
         return self.gather(Message(), "barrier")
 
 
-class Gathering:
+class GatherAmongSurvivors:
     """One call under way. It moves on in `wait` only."""
 
     def __init__(self, survivors: Survivors, key: str, old: str | None, operation: str, message: Message) -> None:
@@ -68,7 +68,7 @@ class Gathering:
         self._members, self._key, self._operation = survivors.members, key, operation
         if old is not None:
             wire.board.delete(old)
-        header = {"operation": operation, "says": dict(message.header)}
+        header = {"operation": operation, "header": dict(message.header)}
         said = Message(message.tensors, header, shared=True)
         self._there = {wire.rank: said}
         self._receives: dict[int, Work[tuple[int, Message]]] = {}
@@ -135,7 +135,7 @@ class Gathering:
             written = wire.board.get(counts)
         if written is not None:
             self._result = {
-                rank: Message(self._there[rank].tensors, self._there[rank].header["says"], shared=True)
+                rank: Message(self._there[rank].tensors, self._there[rank].header["header"], shared=True)
                 for rank in json.loads(written)
             }
 

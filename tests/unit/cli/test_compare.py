@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorate.cli.compare.comparison import arms_from, factors_from, metric_from, seeds_from, subject_from
-from quorate.cli.compare.progress import Progress, Tail
+from quorate.cli.compare.progress import CompareProgress, Tail
 from quorate.cli.compare.results import show
 from quorate.cli.main import main
 from quorate.compare.execute import Interrupt
@@ -232,7 +232,7 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.Capture
     recorder.write(RawRow("log", step=2, time=1.0, values={"top1": 0.25}))
     recorder.close()
     interrupt, failed = Interrupt(), Conclusion(1, "rank 0 raised\n  | once")
-    with Progress(plan, interrupt, RunServer(is_forking=False)) as progress:
+    with CompareProgress(plan, interrupt, RunServer(is_forking=False)) as progress:
         progress.plans(cells)
         progress.begins(cells[0], tmp_path)
         progress.ends(cells[0], tmp_path, Conclusion(0), 2.0)
@@ -270,7 +270,7 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines(tmp_path: Path, monkeypatch: p
         recorder = Recorder(tmp_path / "rank-0.jsonl")
         recorder.step(_step(1))
         recorder.close()
-        with Progress(plan, Interrupt(), RunServer(is_forking=False)) as progress:
+        with CompareProgress(plan, Interrupt(), RunServer(is_forking=False)) as progress:
             progress.plans(cells)
             progress.begins(cells[0], tmp_path)
             progress.looks(cells[0], tmp_path)

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from quorate.report.page.page import SECTIONS, page
-from quorate.report.schema import Arm, Change, Estimate, Summary
+from quorate.report.schema import ArmSummary, Change, Estimate, Summary
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison
 from tests.support.made_summaries import failed_arm, made_arm, made_summary
@@ -425,7 +425,7 @@ def test_the_data_lie_beside_it() -> None:
 
 def test_links_to_folders_are_escaped() -> None:
     outcome = failed_arm().runs[0].model_copy(update={"folder": "javascript:alert(1)/a b?#"})
-    arm: Arm = failed_arm().model_copy(update={"runs": (outcome,)})
+    arm: ArmSummary = failed_arm().model_copy(update={"runs": (outcome,)})
     root = parsed(page(made_summary(arms=(arm,))))
     assert root.one("div", "failures").one("a").attributes["href"] == "./javascript%3Aalert%281%29/a%20b%3F%23"
 

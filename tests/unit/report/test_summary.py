@@ -16,7 +16,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
 from quorate.report.figures import arms
 from quorate.report.page.page import page
-from quorate.report.schema import Arm, Summary
+from quorate.report.schema import ArmSummary, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run
 
@@ -31,7 +31,7 @@ def summary(made: Path) -> Summary:
     return summarize(made)
 
 
-def arm(summary: Summary, name: str) -> Arm:
+def arm(summary: Summary, name: str) -> ArmSummary:
     return next(one for one in summary.arms if one.name == name)
 
 

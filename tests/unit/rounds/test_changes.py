@@ -9,7 +9,7 @@ import torch
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
-from quorate.rounds.pending import Pending
+from quorate.rounds.pending import PendingGradients
 from quorate.rounds.terms import Agreed, amended, check_change
 from tests.unit.rounds.test_member import LAYOUT, Bench
 
@@ -167,14 +167,14 @@ def test_what_is_told_with_gradients_comes_with_their_round() -> None:
     bench.deliver()
     for member in bench.members:
         one = member.log.get(1)
-        assert one is not None and one.told == {0: ["a"], 1: ["b", "c"]}
+        assert one is not None and one.measures == {0: ["a"], 1: ["b", "c"]}
 
 
 def test_what_was_given_back_is_told_again() -> None:
     agreed = Agreed(size=2)
-    pending = Pending(agreed)
+    pending = PendingGradients(agreed)
     pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None, "a")
     given = pending.take(1)
     pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 2, None, "b")
     pending.give_back(given)
-    assert pending.take(2).about["told"] == ["a", "b"]
+    assert pending.take(2).header["measures"] == ["a", "b"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quorate.core.measured import Measured, Told
+from quorate.core.measured import Measured, WorkerMeasures
 from quorate.rounds.choosing import Level, Trust, Window, choose, cost, is_worse, level
 from quorate.rounds.forecast import Forecast
 
@@ -23,7 +23,10 @@ def window(work: Sequence[Sequence[float]], *, square: float = 4.0, of_sum: floa
             number,
             len(work),
             len(work),
-            [(rank, Told(own, more.get("waited"), more.get("loss"), square)) for rank, own in enumerate(step)],
+            [
+                (rank, WorkerMeasures(own, more.get("waited"), more.get("loss"), square))
+                for rank, own in enumerate(step)
+            ],
             of_sum,
         )
         for number, step in enumerate(zip(*work, strict=True), 2)
@@ -72,7 +75,10 @@ class TestChoice:
 
     def test_where_nothing_was_told_all_stays(self) -> None:
         assert choose(Window(), 3, **RULE).wait_for == 3
-        assert choose(Window([Measured(1, 3, 2, [(0, Told(1.0, None, None, 1.0))], 1.0)]), 3, **RULE).wait_for == 3
+        assert (
+            choose(Window([Measured(1, 3, 2, [(0, WorkerMeasures(1.0, None, None, 1.0))], 1.0)]), 3, **RULE).wait_for
+            == 3
+        )
 
 
 def test_cost_is_the_formula() -> None:
@@ -84,7 +90,7 @@ def test_cost_is_the_formula() -> None:
 
 def test_the_exchange_is_what_the_last_caller_waits() -> None:
     waits = [0.3, 0.2, 0.1, 0.004] * 4
-    rounds = [Measured(n, 4, 1, [(0, Told(0.1, wait, None, 1.0))], 1.0) for n, wait in enumerate(waits, 2)]
+    rounds = [Measured(n, 4, 1, [(0, WorkerMeasures(0.1, wait, None, 1.0))], 1.0) for n, wait in enumerate(waits, 2)]
     assert Window(rounds).exchange(4) == 0.004
     assert Window().exchange(4) == 0.0
 
@@ -97,13 +103,15 @@ def test_noise_is_told_from_squares(noise: float) -> None:
         own = [
             [(1.0 / math.sqrt(dim)) + draw.gauss(0.0, math.sqrt(noise / dim)) for _ in range(dim)] for _ in range(SIZE)
         ]
-        told = [(rank, Told(0.1, None, None, sum(x * x for x in one))) for rank, one in enumerate(own)]
-        rounds.append(Measured(number, SIZE, SIZE, told, sum(sum(column) ** 2 for column in zip(*own, strict=True))))
+        measures = [(rank, WorkerMeasures(0.1, None, None, sum(x * x for x in one))) for rank, one in enumerate(own)]
+        rounds.append(
+            Measured(number, SIZE, SIZE, measures, sum(sum(column) ** 2 for column in zip(*own, strict=True)))
+        )
     assert Window(rounds).noise == pytest.approx(noise, rel=0.15)
 
 
 def test_noise_is_not_known_from_single_gradients() -> None:
-    assert Window([Measured(2, 1, 1, [(0, Told(0.1, None, None, 1.0))], 1.0)]).noise == 0.0
+    assert Window([Measured(2, 1, 1, [(0, WorkerMeasures(0.1, None, None, 1.0))], 1.0)]).noise == 0.0
     assert window([[0.1] * 9] * 4, square=1.0, of_sum=3.0).noise == math.inf  # sums are shorter than chance
 
 

@@ -107,9 +107,9 @@ class Plan:
             faulty = Faulty(wire, self.faults)
             place = current.enter(self.wraps(faulty), thread_only=True)
             try:
-                told = self.train(quorate.join(), faulty)
+                measures = self.train(quorate.join(), faulty)
                 place.leave()
-                return told
+                return measures
             finally:
                 current.forget(thread_only=True)
 
@@ -127,22 +127,22 @@ def check(plan: Plan, outcomes: list[Outcome[Told]]) -> list[Told]:
     assert set(found) == set(range(plan.size)) - dead
     first = next(iter(found.values()))
     by_number: dict[int, Any] = {}
-    for rank, told in found.items():
-        assert torch.equal(told.parameters, first.parameters)
-        assert told.means[-1] == [1.0, 1.0]
-        assert told.means == first.means
+    for rank, measures in found.items():
+        assert torch.equal(measures.parameters, first.parameters)
+        assert measures.means[-1] == [1.0, 1.0]
+        assert measures.means == first.means
         if plan.strategy != "quorum":
             continue
-        ledger = told.ledger
-        assert told.pending == 0
+        ledger = measures.ledger
+        assert measures.pending == 0
         assert ledger.produced == ledger.taken + ledger.expired == STEPS
         assert ledger.expired == 0 or plan.settings["max_staleness"] == 0
-        for one in told.rounds:
-            about = one.term, one.weight, one.live, sorted(one.contributors.items())
-            assert by_number.setdefault(one.number, about) == about
-        numbers = [one.number for one in told.rounds]
+        for one in measures.rounds:
+            header = one.term, one.weight, one.live, sorted(one.contributors.items())
+            assert by_number.setdefault(one.number, header) == header
+        numbers = [one.number for one in measures.rounds]
         assert numbers == sorted(set(numbers))
-        taken = sum(n for one in told.rounds for _, n in one.contributors.get(rank, ()))
+        taken = sum(n for one in measures.rounds for _, n in one.contributors.get(rank, ()))
         assert taken == ledger.taken or numbers != list(range(1, len(numbers) + 1))
     return list(found.values())
 
@@ -209,9 +209,9 @@ def test_those_plans_strike_and_the_rest_is_soon_at_work(victim: int, strategy: 
     outcomes, _ = plan.run()
     found = check(plan, outcomes)
     assert [fault.fired for fault in plan.faults] == [1]
-    assert all(told.dead == {victim} for told in found)
-    for told in found:
-        halt = max(late - early for early, late in itertools.pairwise(told.times))
+    assert all(measures.dead == {victim} for measures in found)
+    for measures in found:
+        halt = max(late - early for early, late in itertools.pairwise(measures.times))
         assert halt < 0.1, "until it is noticed, 0.05 s pass"
 
 

@@ -68,7 +68,7 @@ def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
     member: Any = SimpleNamespace(
         copies_wanted=[1], entries_wanted=[3], term=0, leads=0, log=SimpleNamespace(newest=2), about_copy=dict
     )
-    progress: Any = SimpleNamespace(carry=lambda rank, says, tensors: carried.append((rank, says["is_whole"])))
+    progress: Any = SimpleNamespace(carry=lambda rank, header, tensors: carried.append((rank, header["is_whole"])))
     replica: Any = SimpleNamespace(capture=lambda *, is_whole: ({}, ()))
     give_copies(member, progress, replica, settles=True)
     assert carried == [(1, False)] and member.entries_wanted == [3]

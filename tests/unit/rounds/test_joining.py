@@ -75,9 +75,9 @@ class Plan:
         faulty = Faulty(wire, self.faults)
         place = current.enter(faulty, thread_only=True)
         try:
-            told = self._train(quorate.join(records=False), faulty)
+            measures = self._train(quorate.join(records=False), faulty)
             place.leave()
-            return told
+            return measures
         finally:
             current.forget(thread_only=True)
 
@@ -99,7 +99,7 @@ class Plan:
                 fault.at = faulty.calls + self.deaths[world.rank]
         data = TensorDataset(INPUTS, torch.arange(EXAMPLES))
         loader = quorate.shard(data, BATCH, share=self.share)
-        told = Told(loader.epoch, [], Ledger(), 0.0, 0)
+        measures = Told(loader.epoch, [], Ledger(), 0.0, 0)
         for epoch in range(loader.epoch, self.epochs):
             if self.freezes is not None:
                 trained[0].requires_grad_(epoch < self.freezes)
@@ -108,18 +108,18 @@ class Plan:
                 optimizer.zero_grad()
                 model(inputs).square().mean().backward()
                 optimizer.step()
-                told.steps += 1
+                measures.steps += 1
                 self._note(world.rank, optimizer)
                 self.given += [(epoch, number, world.rank) for number in numbers.tolist()]
             if self.evaluates:
                 with world.evaluate():
-                    told.evaluations[epoch] = world.gather(world.rank)
+                    measures.evaluations[epoch] = world.gather(world.rank)
         optimizer.finish()
-        told.tensors = [x.detach().clone() for x in (*model.parameters(), *model.buffers())]
+        measures.tensors = [x.detach().clone() for x in (*model.parameters(), *model.buffers())]
         if self.strategy == "quorum":
             rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
-            told.ledger, told.pending = rounds.ledger, pending_weight(rounds)
-        return told
+            measures.ledger, measures.pending = rounds.ledger, pending_weight(rounds)
+        return measures
 
     def _note(self, rank: int, optimizer: Any) -> None:
         worker = optimizer.__dict__["_quorate_worker"]
@@ -141,12 +141,12 @@ def check(plan: Plan, outcomes: list[Outcome[Told]]) -> dict[int, Told]:
         assert one.rank in dead | came_late or one.error is None, one.error
     assert came_late <= set(plan.joins)
     first = next(iter(found.values()))
-    for told in found.values():
-        assert all(torch.equal(a, b) for a, b in zip(told.tensors, first.tensors, strict=True))
-        assert told.pending == 0
+    for measures in found.values():
+        assert all(torch.equal(a, b) for a, b in zip(measures.tensors, first.tensors, strict=True))
+        assert measures.pending == 0
         if plan.strategy == "quorum":
-            assert told.ledger.produced == told.ledger.taken + told.ledger.expired == told.steps
-        for epoch, ranks in told.evaluations.items():
+            assert measures.ledger.produced == measures.ledger.taken + measures.ledger.expired == measures.steps
+        for epoch, ranks in measures.evaluations.items():
             assert all(other.evaluations.get(epoch, ranks) == ranks for other in found.values())
             assert set(ranks) >= {rank for rank, other in found.items() if epoch in other.evaluations}
     if plan.share == "dynamic":

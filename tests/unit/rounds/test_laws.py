@@ -98,9 +98,9 @@ def run(size: int, task: Callable[[Any], Told], *, seed: int = 0, network: Netwo
     def live(wire: Wire) -> Told:
         place = current.enter(wire, thread_only=True)
         try:
-            told = task(quorate.join())
+            measures = task(quorate.join())
             place.leave()
-            return told
+            return measures
         finally:
             current.forget(thread_only=True)
 
@@ -127,14 +127,14 @@ def speeds(draw: random.Random, size: int) -> Callable[[int, int], float]:
 
 def check(found: list[Told], *, bound: int, quorum: int, late: str) -> None:
     first = found[0]
-    for told in found:
-        assert torch.equal(told.parameters, first.parameters)
-        assert told.applied == first.applied
-        assert [one[0] for one in told.applied] == list(range(1, len(told.applied) + 1))
-        ledger = told.ledger
+    for measures in found:
+        assert torch.equal(measures.parameters, first.parameters)
+        assert measures.applied == first.applied
+        assert [one[0] for one in measures.applied] == list(range(1, len(measures.applied) + 1))
+        ledger = measures.ledger
         gone = ledger.dropped + ledger.replaced + ledger.expired
         assert ledger.produced == ledger.taken + gone
-        assert told.pending == 0
+        assert measures.pending == 0
         assert gone == ledger.expired == 0 or late != "carry"
     for one in first.rounds:
         stalenesses = [s for given in one.contributors.values() for s, _ in given]
@@ -143,7 +143,7 @@ def check(found: list[Told], *, bound: int, quorum: int, late: str) -> None:
         if not one.settles:
             assert len(fresh) >= min(quorum, 1)
     taken = sum(n for one in first.rounds for given in one.contributors.values() for _, n in given)
-    assert taken == sum(told.ledger.taken for told in found)
+    assert taken == sum(measures.ledger.taken for measures in found)
 
 
 @pytest.mark.seeds(20, 80)
@@ -203,8 +203,8 @@ def test_the_fast_do_not_wait_for_the_slow() -> None:
     found = run(
         4, lambda w: train(w, 10, make=sgd, pauses=lambda r, s: 0.5 if r == 3 else 0.0, strategy="quorum", wait_for=2)
     )
-    for told in found[:3]:
-        assert max(end - begin for begin, end in told.steps) < 0.05
+    for measures in found[:3]:
+        assert max(end - begin for begin, end in measures.steps) < 0.05
 
 
 def test_a_bound_of_none_waits_for_the_slow_one_that_computes() -> None:

@@ -28,14 +28,14 @@ class Bench:
         ]
 
     def _sender(self, source: int) -> Any:
-        return lambda to, says, vector: self.under_way.append((source, to, says, vector))
+        return lambda to, header, vector: self.under_way.append((source, to, header, vector))
 
     def deliver(self) -> None:
         """Everything that is under way, and what follows from it."""
         while any(to not in self.deaf for _, to, _, _ in self.under_way):
             place = next(i for i, (_, to, _, _) in enumerate(self.under_way) if to not in self.deaf)
-            source, to, says, vector = self.under_way.pop(place)
-            self.members[to].received(source, dict(says), vector, self.now)
+            source, to, header, vector = self.under_way.pop(place)
+            self.members[to].received(source, dict(header), vector, self.now)
 
     def call(self, rank: int) -> None:
         """`rank` hands in a gradient of ones and calls."""
@@ -142,11 +142,11 @@ def test_a_gradient_that_a_round_went_by_waits_again() -> None:
     bench.under_way, kept = [m for m in bench.under_way if m[1] == 0], []
     bench.deaf = set()
     while bench.under_way:  # what rank 1 gives is kept back until its time is over
-        source, to, says, vector = bench.under_way.pop(0)
-        if source == 1 and says["kind"] == "give":
-            kept.append((source, to, says, vector))
+        source, to, header, vector = bench.under_way.pop(0)
+        if source == 1 and header["kind"] == "give":
+            kept.append((source, to, header, vector))
         else:
-            bench.members[to].received(source, dict(says), vector, bench.now)
+            bench.members[to].received(source, dict(header), vector, bench.now)
     assert late.pending.weight == 0
     bench.now = 0.06
     bench.members[0].passed(bench.now)
@@ -165,13 +165,13 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
     bench.deliver()
     source, other = bench.members
     source.applied = source.log.newest
-    says = dict(source.about_copy())
+    header = dict(source.about_copy())
     if not knows:
-        says["history"] = [[number, term, [0]] for number, term, _ in says["history"]]
+        header["history"] = [[number, term, [0]] for number, term, _ in header["history"]]
     fresh = Bench(2, wait_for=1).members[1]
     fresh.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
     fresh._start(1, 0.0)
-    fresh.jump(says)
+    fresh.jump(header)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)
 
@@ -185,9 +185,9 @@ def test_where_vectors_are_large_one_says_that_it_is_here_before_it_adds_up() ->
         order.append("adds up")
         return take(number)
 
-    def sending(to: int, says: dict[str, Any], vector: Flat | None) -> None:
-        order.append(says["kind"])
-        send(to, says, vector)
+    def sending(to: int, header: dict[str, Any], vector: Flat | None) -> None:
+        order.append(header["kind"])
+        send(to, header, vector)
 
     member.pending.take, member._send = taking, sending  # type: ignore[method-assign]
     bench.call(1)

@@ -19,9 +19,9 @@ def run(size: int, task: Any) -> list[Any]:
     def live(wire: Wire) -> Any:
         place = current.enter(wire, thread_only=True)
         try:
-            told = task(quorate.join())
+            measures = task(quorate.join())
             place.leave()
-            return told
+            return measures
         finally:
             current.forget(thread_only=True)
 
@@ -68,7 +68,7 @@ def test_the_learning_rate_is_that_of_the_most_advanced_and_never_goes_back() ->
         expected[step] = reference.param_groups[0]["lr"]
         reference.step()
         schedule.step()
-    assert [told[0] for told in found] == [rates] * 3
+    assert [measures[0] for measures in found] == [rates] * 3
     assert steps == sorted(steps)
     assert rates == pytest.approx([expected[step] for step in steps])
     assert rates == sorted(rates, reverse=True)
@@ -177,7 +177,7 @@ def test_several_optimizers_have_rounds_of_their_own() -> None:
         return torch.cat([p.detach().reshape(-1) for model in (one, other) for p in model.parameters()])
 
     found = run(3, task)
-    assert all(torch.equal(told, found[0]) for told in found)
+    assert all(torch.equal(measures, found[0]) for measures in found)
 
 
 def test_a_closure_is_asked_once_and_its_loss_returned() -> None:

@@ -96,9 +96,9 @@ def live(size: int, root: Path, plan: Plan, *, seed: int, network: Network) -> l
             world = quorate.join()
             checkpoint_context(place).root = root
             checkpoint_context(place).tell = lambda sentence: None
-            told = train(world, plan)
+            measures = train(world, plan)
             place.leave()
-            return told
+            return measures
         finally:
             current.forget(thread_only=True)
 
@@ -150,19 +150,19 @@ def all_of_one_round(root: Path) -> None:
     for folder in complete_ones(root):
         said = verify(folder)
         for rank in range(said["workers"]):
-            tensors, about = read_tensors(folder / rank_file(rank))
-            (one,) = decoded(about[ABOUT], tensors)["optimizers"].values()
+            tensors, header = read_tensors(folder / rank_file(rank))
+            (one,) = decoded(header[ABOUT], tensors)["optimizers"].values()
             assert one["rounds"]["number"] == said["round"]
 
 
 def check(found: list[Told], sizes: list[int]) -> None:
     first = found[0]
-    for rank, told in enumerate(found):
-        assert torch.equal(told.counts, first.counts)
-        ledger = told.ledger
+    for rank, measures in enumerate(found):
+        assert torch.equal(measures.counts, first.counts)
+        ledger = measures.ledger
         assert ledger.produced == ledger.taken + ledger.dropped + ledger.replaced + ledger.expired
-        assert told.pending == 0
-        began = told.began or 0
+        assert measures.pending == 0
+        began = measures.began or 0
         session = len(sizes) - 1
         now = first.counts[session, rank, began:]
         gone = ledger.expired
@@ -173,7 +173,7 @@ def check(found: list[Told], sizes: list[int]) -> None:
     for session, size in enumerate(sizes[:-1]):
         before = first.counts[session, :size]
         assert is_one_of(before, [0.0, *weights[session:]]).all()
-    if len(set(sizes)) == 1 and not any(told.ledger.expired for told in found):
-        for rank, told in enumerate(found):  # each step this worker has made counts once, in whichever session
+    if len(set(sizes)) == 1 and not any(measures.ledger.expired for measures in found):
+        for rank, measures in enumerate(found):  # each step this worker has made counts once, in whichever session
             assert is_one_of(first.counts[:, rank].sum(0), weights[:1]).all()
-            assert told.ledger.taken == STEPS
+            assert measures.ledger.taken == STEPS

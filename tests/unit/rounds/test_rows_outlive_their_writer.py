@@ -27,9 +27,9 @@ class Recorded(Plan):
         recorder = Recorder(records_of(self.folder, world.rank))
         timing(current.here()).recorder = recorder
         recorder.write(RawRow("start", rank=world.rank, size=world.size))
-        told = super().train(world, faulty)
+        measures = super().train(world, faulty)
         recorder.close()
-        return told
+        return measures
 
 
 def recorded(folder: Path, plan: Plan) -> tuple[dict[int, float], dict[int, float]]:

@@ -12,7 +12,7 @@ import torch
 import quorate
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
-from quorate.rounds.progress import Progress
+from quorate.rounds.progress import RoundTask
 from quorate.rounds.terms import Agreed
 from quorate.train import worker as worker_module
 from quorate.train.loop import loops_of
@@ -29,15 +29,15 @@ def can_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def let_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress tasks understand a message that lets them sleep."""
-    take = Progress._take
+    take = RoundTask._take
 
-    def sleeping(self: Progress, source: int, message: Message) -> None:
+    def sleeping(self: RoundTask, source: int, message: Message) -> None:
         if "sleep" in message.header:
             self._wire.clock.sleep(message.header["sleep"])
         else:
             take(self, source, message)
 
-    monkeypatch.setattr(Progress, "_take", sleeping)
+    monkeypatch.setattr(RoundTask, "_take", sleeping)
 
 
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,18 +69,18 @@ KEPT = [1010, 1061, 1110, 1179, 1256, 1573, 1657, 2026, 2991]
 
 
 def ends_well(found: list[Told], bound: int = 16) -> None:
-    newest = max((one.number for told in found for one in told.rounds), default=0)
-    whole = [told for told in found if [one.number for one in told.rounds] == list(range(1, newest + 1))]
+    newest = max((one.number for measures in found for one in measures.rounds), default=0)
+    whole = [measures for measures in found if [one.number for one in measures.rounds] == list(range(1, newest + 1))]
     if newest and whole:  # it was never copied onto, so what it has applied is what counts
-        told = max(whole, key=lambda told: [one.term for one in told.rounds])
-        given = [pair for one in told.rounds for pairs in one.contributors.values() for pair in pairs]
+        measures = max(whole, key=lambda measures: [one.term for one in measures.rounds])
+        given = [pair for one in measures.rounds for pairs in one.contributors.values() for pair in pairs]
         assert max((staleness for staleness, _ in given), default=0) <= bound
         assert sum(count for _, count in given) == sum(each.ledger.taken for each in found)
-    for told in found:
-        assert torch.equal(told.parameters, found[0].parameters)
-        ledger = told.ledger
+    for measures in found:
+        assert torch.equal(measures.parameters, found[0].parameters)
+        ledger = measures.ledger
         assert ledger.produced == ledger.taken + ledger.dropped + ledger.replaced + ledger.expired
-        assert told.pending == 0
+        assert measures.pending == 0
 
 
 @pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
@@ -92,8 +92,8 @@ def test_the_others_go_on_without_it(who: int, logs: str, monkeypatch: pytest.Mo
     bound = 64 if logs == "long" else 16  # twice as many results are kept
     found = run(4, lambda w: trained(w, stuck, lambda rank, step: 0.02, 60, wait_for=2, max_staleness=bound))
     ends_well(found, bound)
-    others = [told for rank, told in enumerate(found) if rank != who]
-    assert max(end - begin for told in others for begin, end in told.steps) < 0.25
+    others = [measures for rank, measures in enumerate(found) if rank != who]
+    assert max(end - begin for measures in others for begin, end in measures.steps) < 0.25
     slept = [step for step in found[who].steps if step[1] - step[0] > 2.9]
     assert len(slept) == 1
     if logs == "long":
@@ -162,7 +162,7 @@ def test_one_that_evaluates_alone_is_waited_for_by_nobody(who: int, logs: str, m
         return Told(flat, worker._rounds.rounds.ledger, pending_weight(worker._rounds.rounds)), max(took)
 
     found = run(3, task)  # type: ignore[arg-type]
-    ends_well([told for told, _ in found])  # type: ignore[misc]
+    ends_well([measures for measures, _ in found])  # type: ignore[misc]
     assert max(longest for rank, (_, longest) in enumerate(found) if rank != who) < 0.1  # type: ignore[misc]
 
 
@@ -199,8 +199,8 @@ def test_carrying_large_gradients_over_slow_links_is_not_silence(size: int, band
     network = Network(latency=1e-3, bandwidth=bandwidth)
     found = run(size, lambda w: trained_wide(w, {}, 12, wait_for="all"), network=network)
     ends_well(found)
-    for told in found:
-        formed = [one for one in told.rounds if not one.settles]
+    for measures in found:
+        formed = [one for one in measures.rounds if not one.settles]
         assert len(formed) == 12
         assert all(one.contributors.keys() == set(range(size)) for one in formed)
         assert {one.term for one in formed} == {0}
@@ -212,9 +212,9 @@ def test_one_that_stands_still_is_left_out_as_soon_where_gradients_are_large(who
     network = Network(latency=1e-4, bandwidth=bandwidth)
     found = run(4, lambda w: trained_wide(w, {(who, 12): 4.0}, 40, wait_for=2), network=network)
     ends_well(found)
-    others = [told for rank, told in enumerate(found) if rank != who]
+    others = [measures for rank, measures in enumerate(found) if rank != who]
     carried = 8 * 80_000 / bandwidth  # both ways, for all
-    assert max(end - begin for told in others for begin, end in told.steps[2:]) < 0.25 + 8 * carried
+    assert max(end - begin for measures in others for begin, end in measures.steps[2:]) < 0.25 + 8 * carried
 
 
 @pytest.mark.parametrize("call", ["barrier", "mean", "gather"])
@@ -250,5 +250,5 @@ def test_one_that_a_round_waits_for_is_found_to_stand_still(who: int, settings: 
     """No round starts meanwhile, so nobody asks it for its gradient."""
     found = run(3, lambda w: trained(w, {(who, 6): 4.0}, lambda rank, step: 0.02, 30, **settings))
     ends_well(found, settings.get("max_staleness", 16))
-    others = [told for rank, told in enumerate(found) if rank != who]
-    assert max(end - begin for told in others for begin, end in told.steps) < 0.4
+    others = [measures for rank, measures in enumerate(found) if rank != who]
+    assert max(end - begin for measures in others for begin, end in measures.steps) < 0.4

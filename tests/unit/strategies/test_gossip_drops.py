@@ -123,10 +123,10 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
             for step in range(30):
                 if step == 7 and wire.rank == 2:
                     held.append(worker.state.u)
-                    got.append(dict(worker.neighbours.books.got))
+                    got.append(dict(worker.neighbours.ledger.got))
                     wire.crash()
                 wire.clock.sleep(0.01 * wire.rank)
-                books[wire.rank] = worker.neighbours.books
+                books[wire.rank] = worker.neighbours.ledger
                 model(torch.ones(1, 2)).sum().backward()
                 optimizer.step()
         finally:

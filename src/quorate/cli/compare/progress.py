@@ -82,7 +82,7 @@ class Tail:
         return ", ".join(words)
 
 
-class Progress:
+class CompareProgress:
     """What a person is told while a comparison runs; a `Watcher`, and a context that holds the terminal's lines."""
 
     def __init__(self, plan: Comparison, interrupt: Interrupt, server: RunServer) -> None:
@@ -95,7 +95,7 @@ class Progress:
         self._told: set[str] = set()
         self._bar = _Bar() if sys.stderr.isatty() else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> CompareProgress:
         self._shown().__enter__()
         return self
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from quorate.report.schema import Arm, Estimate, Summary
+from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.wording import number_in_words, seconds_in_words
 
 _NOTHING = "–"
@@ -67,7 +67,7 @@ def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> str:
     return f"{words(estimate.mean)} ({words(estimate.low)} to {words(estimate.high)})"
 
 
-def _time_to_target(arm: Arm) -> str:
+def _time_to_target(arm: ArmSummary) -> str:
     """A miss is a miss, not a number."""
     if arm.target_reached is None:
         return _NOTHING
@@ -78,7 +78,7 @@ def _time_to_target(arm: Arm) -> str:
     return f"{_cell(arm.time_to_target, seconds_in_words)}{missed}"
 
 
-def _runs(arm: Arm) -> str:
+def _runs(arm: ArmSummary) -> str:
     well = sum(run.status == 0 for run in arm.runs)
     return str(well) if well == len(arm.runs) else f"{well} of {len(arm.runs)}"
 

@@ -185,7 +185,7 @@ def _tell(plan: Comparison, folder: Path, *, as_json: bool) -> int:
 
 
 def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -> int:
-    from quorate.cli.compare.progress import Progress
+    from quorate.cli.compare.progress import CompareProgress
     from quorate.cli.compare.results import show
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
@@ -195,7 +195,7 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
     interrupt = Interrupt()
     with held(folder, "the comparison in {} is under way in another process"):
         try:
-            with asking(interrupt), RunServer() as server, Progress(plan, interrupt, server) as progress:
+            with asking(interrupt), RunServer() as server, CompareProgress(plan, interrupt, server) as progress:
                 done = execute(plan, folder, command, server, progress, interrupt)
             page = write_report(folder)
         except OSError as error:  # a full disk, or a terminal that was closed

@@ -16,7 +16,7 @@ from quorate.cli.simulate.options import SimulateOptions
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED
 from quorate.report.wording import counted, listed
-from quorate.simulation.grid import Arm, Grid
+from quorate.simulation.grid import Grid, SimulatedArm
 from quorate.simulation.links import USUAL, links_from
 from quorate.simulation.models import times_of
 from quorate.wire.virtual import parse_compute
@@ -36,7 +36,7 @@ _UNITS = {"": 1, "k": 1000, "M": 10**6, "B": 10**9}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class SimulationPlan:
     """What is to be simulated; all of it has been checked."""
 
     asked: SimulateOptions
@@ -89,13 +89,13 @@ class Plan:
         }
 
 
-def planned(asked: SimulateOptions) -> Plan:
+def planned(asked: SimulateOptions) -> SimulationPlan:
     """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
     _check(asked)
     recorded = _like(asked) if asked.like else ()
     like = recorded[0] if recorded else None
     arms = tuple(
-        Arm(
+        SimulatedArm(
             text=arm.name,
             strategy=arm.strategy or "",
             settings=arm.settings,
@@ -105,7 +105,7 @@ def planned(asked: SimulateOptions) -> Plan:
     )
     if like is not None and not asked.strategies:
         own = like.times
-        arms = (Arm(text=own.name, strategy=own.name, settings=like.settings, times=own),)
+        arms = (SimulatedArm(text=own.name, strategy=own.name, settings=like.settings, times=own),)
     grid = Grid(
         arms=arms,
         workers=_workers(asked, like),
@@ -123,11 +123,11 @@ def planned(asked: SimulateOptions) -> Plan:
     )
     _check_twice(grid)
     grid.check()
-    plan = Plan(asked=asked, grid=grid)
+    plan = SimulationPlan(asked=asked, grid=grid)
     if asked.real:
         from quorate.cli.simulate.real import comparisons_of
 
-        plan = Plan(asked=asked, grid=grid, comparisons=comparisons_of(asked, grid))
+        plan = SimulationPlan(asked=asked, grid=grid, comparisons=comparisons_of(asked, grid))
     return plan
 
 

@@ -61,7 +61,7 @@ def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]
 
 def rows_of(plans: Sequence[Comparison], grid: Grid, folder: Path) -> list[Row] | int:
     """Run them, and tell each run in the figures of a simulation; an exit status where it was interrupted."""
-    from quorate.cli.compare.progress import Progress
+    from quorate.cli.compare.progress import CompareProgress
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
 
@@ -73,7 +73,7 @@ def rows_of(plans: Sequence[Comparison], grid: Grid, folder: Path) -> list[Row] 
             place = folder / f"real-{number + 1}-workers-{plan.workers}"
             plan.write(place, command)
             began = time.perf_counter()
-            with Progress(plan, interrupt, server) as progress:
+            with CompareProgress(plan, interrupt, server) as progress:
                 done = execute(plan, place, command, server, progress, interrupt)
             if done.is_interrupted:
                 return status_after(interrupt.signum)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, number_in_words, seconds_in_words, share_in_words
-from quorate.simulation.grid import Cell, Row
+from quorate.simulation.grid import Row, SimulatedCell
 
 if TYPE_CHECKING:
     from quorate.simulation.checked import Held
@@ -101,7 +101,7 @@ class Shown:
         if self._bar is not None:
             self._bar.stop()
 
-    def begins(self, number: int, of: int, cell: Cell) -> Callable[[float], None]:
+    def begins(self, number: int, of: int, cell: SimulatedCell) -> Callable[[float], None]:
         self._say_what_took_long()
         self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {cell.in_words}"
         if self._bar is None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.simulate.plan import FORMAT, Plan
+from quorate.cli.simulate.plan import FORMAT, SimulationPlan
 from quorate.core.errors import QuorateError
 from quorate.launch.run.folder import write_run
 from quorate.report.wording import listed, seconds_in_words
 from quorate.simulation.grid import Row, simulated
-from quorate.simulation.models import Rounds
+from quorate.simulation.models import RoundTimes
 
 if TYPE_CHECKING:
     from quorate.simulation.checked import Held
@@ -26,7 +26,7 @@ _LONG = 0.05
 """Seconds that one worker's connection may be busy with one round before that is said."""
 
 
-def tell(plan: Plan, folder: Path, also: Path | None, *, as_json: bool) -> int:
+def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
     """Simulate it, keep and show what came of it; the exit status."""
     from quorate.cli.simulate.results import Shown, check_lines, table
     from quorate.simulation.picture import picture
@@ -65,7 +65,7 @@ def tell(plan: Plan, folder: Path, also: Path | None, *, as_json: bool) -> int:
     return int(plan.asked.check and not all(one.holds for one in held))
 
 
-def _recorded(plan: Plan) -> tuple[Sequence[Held], list[Row]]:
+def _recorded(plan: SimulationPlan) -> tuple[Sequence[Held], list[Row]]:
     """The run that this is like, held against its simulation; and its own row."""
     like = plan.grid.like
     if like is None:
@@ -84,7 +84,7 @@ def _recorded(plan: Plan) -> tuple[Sequence[Held], list[Row]]:
     return held_against(like), [row]
 
 
-def _cautions(plan: Plan) -> list[str]:
+def _cautions(plan: SimulationPlan) -> list[str]:
     """What a reader has to know."""
     grid, found = plan.grid, []
     if grid.like is not None and not plan.asked.networks:
@@ -102,7 +102,7 @@ def _cautions(plan: Plan) -> list[str]:
     if grid.like is not None and max(grid.workers) > grid.like.workers:
         found.append("workers beyond those recorded are taken to be like them, in blocks of as many")
     leads = [cell for cell in grid.cells() if not cell.links.is_mesh and math.isfinite(cell.links.bandwidth)]
-    rounds = [cell for cell in leads if isinstance(cell.arm.times, Rounds)]
+    rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes)]
     if rounds:
         worst = max(rounds, key=lambda cell: (cell.workers, -cell.links.bandwidth))
         nbytes = 4.0 * (grid.parameters + worst.workers)

@@ -13,7 +13,7 @@ from quorate.report.figures.run import RunFigures
 from quorate.report.figures.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.figures.time_use import step_times
 from quorate.report.reading.planned import Planned, PlannedArm
-from quorate.report.schema import Arm, Change, Difference, Estimate, Replicas, Rounds
+from quorate.report.schema import ArmSummary, Change, Difference, Estimate, Replicas, RoundsSummary
 
 T = TypeVar("T")
 Figure = Callable[[RunFigures], float | None]
@@ -27,7 +27,7 @@ _COMPARED: dict[str, tuple[Kind, bool]] = {
     "bytes_per_step": ("ratio", False),
     "peak_bytes": ("ratio", False),
 }
-"""By field of `Arm` and of a run's figures: how it is compared, and whether more is better."""
+"""By field of `ArmSummary` and of a run's figures: how it is compared, and whether more is better."""
 
 
 def arm_of(
@@ -36,7 +36,7 @@ def arm_of(
     baseline: Sequence[RunFigures],
     plan: Planned,
     edges: Sequence[float],
-) -> Arm:
+) -> ArmSummary:
     """`runs` and `baseline` are all runs of either, in the order of the plan; `edges` are the histogram's.
 
     Runs that failed are left out of every figure. The curves are those of the runs that are used.
@@ -48,7 +48,7 @@ def arm_of(
     totals = [sum(column) for column in zip(*(run.totals for run in used), strict=True)]
     speeds = _ratios(_pairs(used, others, lambda run: run.examples_per_second))
     times = _ratios(_pairs(others, used, lambda run: run.time_to_target))
-    return Arm(
+    return ArmSummary(
         name=arm.name,
         strategy=arm.strategy,
         settings=arm.settings,
@@ -106,14 +106,14 @@ def _changes(runs: Sequence[RunFigures]) -> tuple[Change, ...]:
     )
 
 
-def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> Rounds | None:
+def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> RoundsSummary | None:
     """Over the runs that have rounds; counts of all runs are added up."""
     if not runs:
         return None
     contributors = sum((run.contributors for run in runs), Counter[int]())
     staleness = sum((run.staleness for run in runs), Counter[int]())
     ranks = sum((run.ranks for run in runs), Counter[int]())
-    return Rounds(
+    return RoundsSummary(
         count=_mean([run.count for run in runs]),
         per_second=_estimate(runs, lambda run: run.per_second),
         contributors=_listed(contributors),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from quorate.report.figures.fairness import Runs, unequal_work
 from quorate.report.figures.run import RunFigures
 from quorate.report.reading.planned import Planned
-from quorate.report.schema import NOT_BEGUN, Arm
+from quorate.report.schema import NOT_BEGUN, ArmSummary
 from quorate.report.wording import counted
 
 
-def cautions_of(plan: Planned, runs: Runs, arms: Sequence[Arm]) -> list[str]:
+def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[str]:
     """Sentences, without a full stop; the gravest first."""
     found = [caution for name, some in runs.items() for run in some for caution in _of_run(plan, name, run)]
     if not plan.is_single:
@@ -42,7 +42,7 @@ def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
     return failed + ([f"{which.rstrip(',')}: {note}" for note in run.notes] if run.is_used else [])
 
 
-def _missed(plan: Planned, arm: Arm) -> list[str]:
+def _missed(plan: Planned, arm: ArmSummary) -> list[str]:
     if plan.target is None or plan.metric is None or arm.target_reached is None:
         return []
     reached, of = arm.target_reached
@@ -52,7 +52,7 @@ def _missed(plan: Planned, arm: Arm) -> list[str]:
     return [f"{arm.name} reached the target, {target}, in {reached} of {counted(of, 'run')}"]
 
 
-def _unseen(plan: Planned, arm: Arm) -> list[str]:
+def _unseen(plan: Planned, arm: ArmSummary) -> list[str]:
     if plan.metric is None or arm.steps is None or arm.curves:
         return []
     return [plan.metric.name]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from quorate.report.reading.planned import Planned
-from quorate.report.schema import Arm, Estimate
+from quorate.report.schema import ArmSummary, Estimate
 from quorate.report.wording import counted, listed, number_in_words, seconds_in_words, share_in_words
 
 NONE_SHOWN = "no difference shown"
@@ -16,7 +16,7 @@ Qualities = Mapping[str, Mapping[int, float]]
 """By arm and seed, of runs that ended well."""
 
 
-def verdict_of(plan: Planned, arms: Sequence[Arm], qualities: Qualities) -> str:
+def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) -> str:
     """One sentence that claims no more than the intervals do."""
     if plan.is_single:
         return _of_one(plan, arms[0])
@@ -30,20 +30,20 @@ def verdict_of(plan: Planned, arms: Sequence[Arm], qualities: Qualities) -> str:
     return "; ".join(_against(arm, baseline, plan, qualities) for arm in rest) + "."
 
 
-def _is_measured(arm: Arm) -> bool:
+def _is_measured(arm: ArmSummary) -> bool:
     return arm.steps is not None
 
 
-def _is_awaited(arm: Arm) -> bool:
+def _is_awaited(arm: ArmSummary) -> bool:
     """Whether none of its runs has failed, and none has ended."""
     return all(run.status is None for run in arm.runs)
 
 
-def _nothing_of(arm: Arm) -> str:
+def _nothing_of(arm: ArmSummary) -> str:
     return f"no run of {arm.name} {'has ended yet' if _is_awaited(arm) else 'ended well'}"
 
 
-def _against(arm: Arm, baseline: Arm, plan: Planned, qualities: Qualities) -> str:
+def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str:
     if not _is_measured(arm):
         return _nothing_of(arm)
     parts = (_reaching(arm, baseline, plan, qualities), _target(arm, baseline, plan), _speed(arm, baseline))
@@ -51,7 +51,7 @@ def _against(arm: Arm, baseline: Arm, plan: Planned, qualities: Qualities) -> st
     return f"{arm.name} {said or f'cannot be held against {baseline.name}: nothing of both was measured'}"
 
 
-def _reaching(arm: Arm, baseline: Arm, plan: Planned, qualities: Qualities) -> str | None:
+def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str | None:
     """Where its quality ends; beside the baseline's, on the seeds that both have."""
     if plan.metric is None or arm.quality is None:
         return None
@@ -71,7 +71,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}"
 
 
-def _target(arm: Arm, baseline: Arm, plan: Planned) -> str | None:
+def _target(arm: ArmSummary, baseline: ArmSummary, plan: Planned) -> str | None:
     if plan.target is None or arm.target_reached is None or arm.target_reached[1] == 0:
         return None
     reached, of = arm.target_reached
@@ -84,7 +84,7 @@ def _target(arm: Arm, baseline: Arm, plan: Planned) -> str | None:
     return f"is {ratio} times as fast as {baseline.name} to {plan.target:g} ({_spread(arm.target_speedup)}: {found})"
 
 
-def _speed(arm: Arm, baseline: Arm) -> str | None:
+def _speed(arm: ArmSummary, baseline: ArmSummary) -> str | None:
     if arm.speedup is None:
         return None
     found = arm.differences.get("examples_per_second", NONE_SHOWN)
@@ -102,7 +102,7 @@ def _spread(estimate: Estimate) -> str:
     return f"{estimate.low:.2f} to {estimate.high:.2f}, {len(estimate.values)} seeds"
 
 
-def _alone(arm: Arm, plan: Planned) -> str:
+def _alone(arm: ArmSummary, plan: Planned) -> str:
     """What an arm did that is compared with nothing."""
     if arm.steps is None:
         return _nothing_of(arm)
@@ -114,7 +114,7 @@ def _alone(arm: Arm, plan: Planned) -> str:
     return f"{arm.name} {' and '.join(said or ['took ' + counted(arm.steps.count, 'step')])}"
 
 
-def _of_one(plan: Planned, arm: Arm) -> str:
+def _of_one(plan: Planned, arm: ArmSummary) -> str:
     if arm.steps is None:
         return "No worker left the steps it takes to say anything of this run."
     per_rank = f"steps of {seconds_in_words(arm.steps.p50)} (median)"

@@ -10,7 +10,7 @@ from functools import cached_property
 from urllib.parse import quote
 
 from quorate.report.charts.markup import Markup, element, joined
-from quorate.report.schema import Arm, Summary
+from quorate.report.schema import ArmSummary, Summary
 from quorate.report.wording import listed
 
 WIDE, HALF, SLIM = 940.0, 590.0, 340.0
@@ -44,7 +44,7 @@ class View:
         ordered = sorted(self.summary.arms, key=lambda arm: not arm.is_baseline)
         return {arm.name: place for place, arm in enumerate(ordered)}
 
-    def left_out(self, arms: Iterable[Arm], what: str) -> str:
+    def left_out(self, arms: Iterable[ArmSummary], what: str) -> str:
         """A sentence about arms that a chart leaves out; empty where there are none."""
         names = [arm.name for arm in arms]
         return f"Not shown: {listed(names)}, of which {what}." if names else ""

@@ -10,7 +10,7 @@ from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Kind
 from quorate.report.page.parts import View, figure, figure_in_words, missing, section
-from quorate.report.schema import Arm, Curve
+from quorate.report.schema import ArmSummary, Curve
 
 LEAD = (
     "Lines are means over the seeds, bands reach from the lowest seed to the highest; where there are few curves, fine "
@@ -62,7 +62,7 @@ def _why_nothing(view: View) -> str:
     return f"No run logged {view.summary.metric.name} or a training loss: there is no curve to draw."
 
 
-def _curves(arm: Arm, one: Against, losses: bool) -> list[Points]:
+def _curves(arm: ArmSummary, one: Against, losses: bool) -> list[Points]:
     """The curves of an arm's seeds; those that lack what is on the x axis are empty."""
     curves = arm.losses if losses else arm.curves
     return [

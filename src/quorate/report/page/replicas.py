@@ -6,14 +6,14 @@ from quorate.report.charts.bands import finite
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
 from quorate.report.page.parts import HALF, View, figure, figure_in_words, framed, missing, nothing, section, table
-from quorate.report.schema import Arm, Curve, Estimate, Replicas
+from quorate.report.schema import ArmSummary, Curve, Estimate, Replicas
 
 LEAD = (
     "Where workers agree with neighbours only, or only now and then, each has a replica of its own. Quality is that of "
     "the mean of all replicas, unless it says otherwise; single replicas are as good only as far as they are near to "
     "it. The distance is the root mean square over the replicas, as a share of the norm of their mean."
 )
-Known = list[tuple[Arm, Replicas]]
+Known = list[tuple[ArmSummary, Replicas]]
 
 
 def replicas(view: View) -> Markup:

@@ -19,7 +19,7 @@ from quorate.report.page.parts import (
     section,
     table,
 )
-from quorate.report.schema import Arm, Estimate, Rounds
+from quorate.report.schema import ArmSummary, Estimate, RoundsSummary
 from quorate.report.wording import number_in_words, range_in_words, share_in_words
 
 LEAD = (
@@ -35,7 +35,7 @@ MEANINGS = (
     "waits for the rest."
 )
 EQUAL = "The dashed line is an equal share."
-Known = Sequence[tuple[Arm, Rounds]]
+Known = Sequence[tuple[ArmSummary, RoundsSummary]]
 LISTED = 200
 """Rows of the numbers below a chart, at most; all are in the data."""
 _NAMED = 12
@@ -127,7 +127,7 @@ def _contributors(view: View, known: Known) -> Markup:
 
 
 def _ranks(view: View, known: Known) -> Markup:
-    def of(one: Rounds) -> tuple[Sequence[float], str]:
+    def of(one: RoundsSummary) -> tuple[Sequence[float], str]:
         least = min(range(len(one.rank_shares)), key=lambda rank: one.rank_shares[rank])
         return one.rank_shares, f"least: rank {least}, {share_in_words(one.rank_shares[least])}"
 
@@ -161,7 +161,7 @@ def _figure(
     view: View,
     known: Known,
     caption: str,
-    of: Callable[[Rounds], tuple[Sequence[float], str]],
+    of: Callable[[RoundsSummary], tuple[Sequence[float], str]],
     *,
     title: str,
     what: str,

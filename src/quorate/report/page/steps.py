@@ -7,7 +7,7 @@ from quorate.report.charts.histogram import Histogram, histograms
 from quorate.report.charts.markup import Markup, element
 from quorate.report.charts.shares import Spending, share_chart
 from quorate.report.page.parts import View, figure, missing, section, table
-from quorate.report.schema import Arm, StepTimes
+from quorate.report.schema import ArmSummary, StepTimes
 from quorate.report.wording import seconds_in_words, share_in_words
 
 LEAD = (
@@ -30,7 +30,7 @@ def steps(view: View) -> Markup:
     return section("steps", "Time per step", LEAD, _shares(view, known, absent), _histograms(view, known, absent))
 
 
-def _shares(view: View, known: list[tuple[Arm, StepTimes]], absent: str) -> Markup:
+def _shares(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
     spendings = [Spending(arm.name, times.shares) for arm, times in known]
     told = " ".join(
         f"{one.name}: {seconds_in_words(one.total)}, of which "
@@ -64,7 +64,7 @@ def _seconds(seconds: float) -> Markup:
     return element("span", seconds_in_words(seconds), data_value=repr(seconds))
 
 
-def _histograms(view: View, known: list[tuple[Arm, StepTimes]], absent: str) -> Markup:
+def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
     rows = [
         Histogram(
             name=arm.name,

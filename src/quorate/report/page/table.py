@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element
 from quorate.report.page.parts import NOT_MEASURED, View, chip, figure_in_words, in_words
-from quorate.report.schema import Arm, Estimate
+from quorate.report.schema import ArmSummary, Estimate
 from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words, share_in_words
 
 
@@ -27,7 +27,7 @@ class Column:
     write: Callable[[float], str]
     meaning: str
 
-    def of(self, arm: Arm) -> Estimate | None:
+    def of(self, arm: ArmSummary) -> Estimate | None:
         found: Estimate | None = getattr(arm, self.field)
         return found
 
@@ -99,7 +99,7 @@ def head(view: View, column: Column) -> str:
     return view.time(column.head) if column.field == "examples_per_second" else column.head
 
 
-def _row(view: View, arm: Arm, columns: list[Column]) -> Markup:
+def _row(view: View, arm: ArmSummary, columns: list[Column]) -> Markup:
     cells: list[Markup] = []
     for column in columns:
         cells.append(_cell(arm, column))
@@ -108,7 +108,7 @@ def _row(view: View, arm: Arm, columns: list[Column]) -> Markup:
     return element("tr", _name(view, arm), *cells, class_="baseline" if arm.is_baseline else None)
 
 
-def _name(view: View, arm: Arm) -> Markup:
+def _name(view: View, arm: ArmSummary) -> Markup:
     """The arm's name with the sign of its lines in charts, its settings, and how many runs ended well."""
     small = [f"{key}={in_words(value)}" for key, value in arm.settings.items()]
     if arm.strategy is not None and arm.strategy != arm.name:
@@ -140,7 +140,7 @@ def _sign(look: int) -> Markup:
     return element("svg", parts, class_="sign", viewBox="0 0 32 16", width=32, height=16, aria_hidden="true")
 
 
-def _cell(arm: Arm, column: Column) -> Markup:
+def _cell(arm: ArmSummary, column: Column) -> Markup:
     """The mean (bold where the arm is better beyond chance), its interval, and how it compares with the baseline."""
     marks = {"data_arm": arm.name, "data_field": column.field}
     estimate = column.of(arm)
@@ -164,7 +164,7 @@ def _cell(arm: Arm, column: Column) -> Markup:
     return element("td", *lines, **marks, **known)
 
 
-def _nothing(arm: Arm, column: Column) -> tuple[str, str]:
+def _nothing(arm: ArmSummary, column: Column) -> tuple[str, str]:
     """What a cell without a figure says, and why there is none."""
     if all(run.status is None for run in arm.runs):
         return "not run", "No run of this arm has ended."
@@ -177,7 +177,7 @@ def _nothing(arm: Arm, column: Column) -> tuple[str, str]:
     return NOT_MEASURED, "Not measured."
 
 
-def _reached(arm: Arm) -> Markup:
+def _reached(arm: ArmSummary) -> Markup:
     if arm.target_reached is None:
         return element(
             "td", element("span", NOT_MEASURED, class_="none"), data_arm=arm.name, data_field="target_reached"

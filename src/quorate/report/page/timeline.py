@@ -8,7 +8,7 @@ from quorate.report.charts.activities import words_of
 from quorate.report.charts.lanes import RoundLine, lane_chart
 from quorate.report.charts.markup import Markup, element
 from quorate.report.page.parts import View, figure, missing, section
-from quorate.report.schema import Arm, Lane
+from quorate.report.schema import ArmSummary, Lane
 from quorate.report.wording import counted, listed, seconds_in_words
 
 LEAD = (
@@ -47,7 +47,7 @@ def chosen(lanes: Sequence[Lane], slow_rank: int | None) -> list[Lane]:
     return [*shown[: LANES - 1], *slow] if slow else shown
 
 
-def _one(view: View, arm: Arm, seconds: float) -> Markup:
+def _one(view: View, arm: ArmSummary, seconds: float) -> Markup:
     slow_rank = arm.arrival.slow_rank if arm.arrival else None
     shown = chosen(arm.timeline, slow_rank)
     lanes = [
@@ -69,7 +69,7 @@ def _one(view: View, arm: Arm, seconds: float) -> Markup:
     )  # fmt: skip
 
 
-def _rounds(arm: Arm, ranks: Sequence[int]) -> list[RoundLine]:
+def _rounds(arm: ArmSummary, ranks: Sequence[int]) -> list[RoundLine]:
     """The rounds of the arm, with the gradients of the ranks that are shown."""
     places = {rank: place for place, rank in enumerate(ranks)}
     found = []
@@ -82,7 +82,7 @@ def _rounds(arm: Arm, ranks: Sequence[int]) -> list[RoundLine]:
     return found
 
 
-def _told_of_rounds(arm: Arm) -> str:
+def _told_of_rounds(arm: ArmSummary) -> str:
     """In words, for those who do not see the lines."""
     if not arm.marks:
         return ""
@@ -105,7 +105,7 @@ def _told(lanes: Sequence[Lane]) -> str:
     return " ".join(told)
 
 
-def _a_run(arm: Arm) -> str:
+def _a_run(arm: ArmSummary) -> str:
     """The folder of the run that is shown."""
     seed = arm.arrival.seed if arm.arrival else None
     folders = [run.folder for run in arm.runs if run.seed == seed] or [run.folder for run in arm.runs]

@@ -16,7 +16,7 @@ from quorate.report.page.table import (
     head,
     ratio_in_words,
 )
-from quorate.report.schema import NOT_BEGUN, Arm, Estimate
+from quorate.report.schema import NOT_BEGUN, ArmSummary, Estimate
 
 _LONG = 150
 """Letters in a verdict, from which on it is set smaller."""
@@ -109,7 +109,7 @@ def _ratio_figure(view: View, rows: list[Ratio], caption: str) -> Markup:
     return figure(view, caption, lambda width: ratio_chart(rows, title=title, width=width, label=label), wide=HALF)
 
 
-def _ratio(arm: Arm, look: int, estimate: Estimate) -> Ratio:
+def _ratio(arm: ArmSummary, look: int, estimate: Estimate) -> Ratio:
     interval = ""
     if estimate.low is not None and estimate.high is not None:
         interval = f" ({estimate.low:.2f} – {estimate.high:.2f})"

@@ -45,7 +45,7 @@ class OuterOptimizer:
         worker.updater(point, memory, kind=self.kind, **options)(gradient)
 
 
-class UnderWay(NamedTuple):
+class OuterUnderWay(NamedTuple):
     """A mean of one fragment that is being formed."""
 
     number: int
@@ -66,7 +66,7 @@ class OuterState(SynchronousPhase):
     """The number of the fragment that was given last."""
     since: list[float] = kept("average", is_adapted=True)
     """Steps, or examples, since the last mean of each fragment."""
-    under_way: list[UnderWay] = kept("drop", default_factory=list)
+    under_way: list[OuterUnderWay] = kept("drop", default_factory=list)
     """The oldest first."""
     outer: OuterOptimizer = kept("drop")
     before: Flat | None = kept("same")
@@ -89,7 +89,7 @@ class OuterState(SynchronousPhase):
 
     def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
         """Begin the mean of the fragment that was given last, without waiting for it."""
-        self.under_way.append(UnderWay(self.given, worker.step, worker.means.of(x, weight=weight)))
+        self.under_way.append(OuterUnderWay(self.given, worker.step, worker.means.of(x, weight=weight)))
 
     def take_means(self, worker: Worker, take: Callable[[Worker, int, Flat], None], *, age: int = 0) -> None:
         """Wait for the means that began `age` steps ago or earlier, and `take(worker, number, mean)` each of them."""

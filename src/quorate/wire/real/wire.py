@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.wire.exchange import Exchange, describe
+from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
@@ -38,7 +38,7 @@ _SUMS = "sums in shared memory"
 """The tag of what is said about them."""
 
 
-class RealWire(Exchange):
+class RealWire(CollectivesByMessages):
     """One process's wire on one channel; its process groups are made when a collective first needs them.
 
     CPU tensors are summed in order of rank, whatever their size, where all workers are on one host that has shared

@@ -8,10 +8,10 @@ from quorate.core.contracts import Board
 from quorate.core.errors import WireTimeout
 from quorate.wire.failure import FAILED, GONE
 from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.waits import Pending
+from quorate.wire.virtual.waits import VirtualWork
 
 
-class Keys(Pending[None]):
+class Keys(VirtualWork[None]):
     """Keys that `rank` waits for."""
 
     __slots__ = ("lacking",)

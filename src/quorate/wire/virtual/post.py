@@ -12,13 +12,13 @@ from quorate.core.errors import ConfigurationError
 from quorate.wire.boxes import Boxes
 from quorate.wire.virtual.formation import copy, nbytes
 from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.waits import Departure, Pending
+from quorate.wire.virtual.waits import Departure, VirtualWork
 
 Address = tuple[str, int, str]
 """Channel, receiver, tag."""
 
 
-class Receipt(Pending[tuple[int, Message]]):
+class Receipt(VirtualWork[tuple[int, Message]]):
     """A message that `rank` waits for, from `source` or (None) from anyone; in vain where one of `needs` has died."""
 
     __slots__ = ("_address", "_needs", "_post", "source")

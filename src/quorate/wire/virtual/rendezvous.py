@@ -13,7 +13,7 @@ from quorate.core.errors import Mismatch
 from quorate.wire.virtual.formation import Given, form, nbytes
 from quorate.wire.virtual.network import collective_seconds
 from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.waits import Pending, in_words
+from quorate.wire.virtual.waits import VirtualWork, in_words
 
 Key = tuple[str, int]
 """Channel, place in the order of that channel's collectives."""
@@ -35,7 +35,7 @@ class Call:
         return f"{self.operation}{of}{shape}{root}"
 
 
-class Arrival(Pending[Any]):
+class Arrival(VirtualWork[Any]):
     """One worker's part in a meeting."""
 
     __slots__ = ("_meeting",)

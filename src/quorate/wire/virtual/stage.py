@@ -31,7 +31,7 @@ from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scene import Awaited
 from quorate.wire.virtual.scheduler import Scheduler, Strand
-from quorate.wire.virtual.waits import Pending
+from quorate.wire.virtual.waits import VirtualWork
 
 HOST = "virtual"
 """What stands for the name of a machine."""
@@ -129,7 +129,7 @@ class Stage:
 
     def _stop_waits(self) -> None:
         for strand in list(self.scheduler.strands):
-            if strand.waits and isinstance(strand.awaited, Pending):
+            if strand.waits and isinstance(strand.awaited, VirtualWork):
                 obstacle = self.obstacle(strand.awaited)
                 if obstacle is not None:
                     self.scheduler.wake(strand, obstacle)
@@ -177,9 +177,9 @@ class Stage:
         else:
             self._end(life)
 
-    def spawn(self, rank: int, name: str, task: Callable[[], None]) -> Pending[None]:
+    def spawn(self, rank: int, name: str, task: Callable[[], None]) -> VirtualWork[None]:
         """A further thread of worker `rank`; what it raises is raised by whoever waits for it."""
-        pending = Pending[None](self, rank, f"spawn of {name}", self.timeout)
+        pending = VirtualWork[None](self, rank, f"spawn of {name}", self.timeout)
         place = current.place()
 
         def body() -> None:

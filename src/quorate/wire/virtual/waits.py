@@ -15,7 +15,7 @@ RANKS_NAMED = 16
 """A sentence names at most this many ranks."""
 
 
-class Pending(Generic[T]):
+class VirtualWork(Generic[T]):
     """Something that worker `rank` started, or waits for; `finish` and `fail` end it, once."""
 
     __slots__ = ("_error", "_result", "_scene", "_waiting", "is_finished", "operation", "rank", "timeout")
