@@ -20,7 +20,7 @@ from quorate.report.schema import (
     Outcome,
     RankArrival,
     Reproduce,
-    Rounds,
+    RoundsSummary,
     StepTimes,
     Summary,
     Trial,
@@ -221,12 +221,12 @@ def made_marks(lanes: Sequence[Lane]) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def made_rounds(ranks: int, seeds: Sequence[int], chance: random.Random) -> Rounds:
+def made_rounds(ranks: int, seeds: Sequence[int], chance: random.Random) -> RoundsSummary:
     """Most rounds have nearly all workers in them, and most gradients are fresh."""
     contributors = tuple(int(900 * math.exp(-0.7 * abs(ranks - 1 - count))) for count in range(ranks + 1))
     staleness = (6100, 1730, 401, 96, 17, 0, 2)
     shares = [0.6 if rank == 3 else 1.0 for rank in range(ranks)]
-    return Rounds(
+    return RoundsSummary(
         count=estimate([2412.0 + chance.randint(-9, 9) for _ in seeds]),
         per_second=estimate([28.1 + chance.gauss(0.0, 0.3) for _ in seeds]),
         contributors=contributors,
