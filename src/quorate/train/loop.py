@@ -20,9 +20,8 @@ from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure
+from quorate.replica.plain_step import agreed_closure, has_gradient
 from quorate.replica.replica import Replica
-from quorate.replica.updating import has_gradient
 from quorate.rounds.rounds import Rounds
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving

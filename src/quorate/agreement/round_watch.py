@@ -1,4 +1,4 @@
-"""The `round` rows of one optimizer: written by the first worker that is left, and by the next one where that dies."""
+"""Who looks on at the rounds of one optimizer as this worker applies them: rows of the records, and comparisons."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from quorate.core.contracts import Wire
 from quorate.core.rows import RoundRow
+from quorate.observe.digests import Digests
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
@@ -20,7 +21,9 @@ _MOST_HELD = 4096
 
 
 class RoundRows:
-    """Of what this worker applies, rows are held as long as the one that writes them may not have written them.
+    """`round` rows: written by the first worker that is left, and by the next one where that dies.
+
+    Of what this worker applies, rows are held as long as the one that writes them may not have written them.
 
     Where the writer stands still for more than some thousand rounds, the others write as well: readers take one row of
     each number. Cost: for the writer one word with the board every quarter of a second, for the others one for every
@@ -102,3 +105,32 @@ class RoundRows:
         if said is not None:
             number, term = json.loads(said)
             self._held = [row for row in self._held if row["number"] > number or row["term"] > term]
+
+
+class RoundWatch:
+    """Sees every round of one optimizer that this worker applies, and changes neither round nor replica.
+
+    `digests` compare replicas after each round; None where they differ between rounds.
+    """
+
+    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses, digests: Digests | None) -> None:
+        self._rank, self._timer, self._losses, self._digests = wire.rank, timer, losses, digests
+        self.rows = RoundRows(wire, timer, losses)
+
+    def comes(self, one: Round) -> None:
+        """It is about to be applied: whose gradients are in it, and how old, is told to the records."""
+        timer = self._timer
+        timer.contributors = len(one.contributors)
+        mine = one.contributors.get(self._rank)
+        if mine:
+            timer.staleness = max(staleness for staleness, _ in mine)
+        self._losses.look()
+        self._losses.joined(one.joined, one.number)
+        self.rows.applied(one)
+
+    def applied(self, number: int) -> None:
+        """The replica is as after round `number`. Raises as `Digests.look`."""
+        if self._digests is None:
+            self._timer.rounds += 1  # local steps are none
+        else:
+            self._digests.look(number)
