@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from quorate.agreement.headers import bad_in, header_of, put_bad, used_in
+from quorate.agreement.headers import header_of, used_in
 from quorate.agreement.kept_rounds import kept_of, restore
 from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
@@ -19,7 +19,6 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.measured import Measured, WorkerMeasures
 from quorate.core.vectors import Flat, Layout, pack
-from quorate.observe.finite import Finite
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
@@ -63,7 +62,6 @@ class WorkerRounds:
         worker: InRounds,
         *,
         saving: Saving,
-        finite: Finite,
         watch: RoundWatch,
         tolerance: DeathTolerance,
         clip_norm: float | None = None,
@@ -73,8 +71,7 @@ class WorkerRounds:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
-        self._saving, self._finite = saving, finite
-        self._watch, self._tolerance = watch, tolerance
+        self._saving, self._watch, self._tolerance = saving, watch, tolerance
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
@@ -116,7 +113,7 @@ class WorkerRounds:
         """Its own memory, as rounds take it, with a header."""
         packed = vector.times(weight / self._wire.size, self.rounds.blank())
         packed.header.copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
-        self._look(packed, packed.segments())
+        self._watch.gives(packed, packed.segments())
         return packed
 
     def _gradient(self, weight: float) -> Flat | None:
@@ -131,15 +128,8 @@ class WorkerRounds:
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
-        self._look(vector, grads)
+        self._watch.gives(vector, grads)
         return vector
-
-    def _look(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
-        """Note in the header whether the numbers are finite."""
-        finite = self._finite
-        if finite.looks and not finite.sees(vector.parts):
-            finite.note([s.name for s in vector.layout.segments], grads)
-            put_bad(vector.header, self._wire.rank, self._wire.max_size)
 
     def completed(self) -> Iterator[Mean]:
         for one in self.rounds.completed(in_step=True):
@@ -178,8 +168,7 @@ class WorkerRounds:
         self._watch.comes(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
-        bad = bad_in(one.sum, wire.max_size)
-        if self._finite.leaves_out(bad, one.number, is_scaled=self._replica.is_scaled):
+        if self._watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
             return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
         factor = wire.size / divisor

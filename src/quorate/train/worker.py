@@ -181,6 +181,7 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
+        digests = None if self.differs else self.digests
         self._rounds = WorkerRounds(
             self.replica,
             self.wire,
@@ -188,8 +189,7 @@ class StrategyWorker:
             agreed,
             worker,
             saving=saving(self._place),
-            finite=self.finite,
-            watch=RoundWatch(self.wire, self.timer, self.losses, None if self.differs else self.digests),
+            watch=RoundWatch(self.wire, self.timer, self.losses, digests, self.finite),
             tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,
