@@ -71,7 +71,7 @@ class WorkerRounds:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
-        self._saving, self._watch, self._tolerance = saving, watch, tolerance
+        self._saving, self.watch, self._tolerance = saving, watch, tolerance
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
@@ -113,7 +113,7 @@ class WorkerRounds:
         """Its own memory, as rounds take it, with a header."""
         packed = vector.times(weight / self._wire.size, self.rounds.blank())
         packed.header.copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
-        self._watch.gives(packed, packed.segments())
+        self.watch.gives(packed, packed.segments())
         return packed
 
     def _gradient(self, weight: float) -> Flat | None:
@@ -128,7 +128,7 @@ class WorkerRounds:
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
-        self._watch.gives(vector, grads)
+        self.watch.gives(vector, grads)
         return vector
 
     def completed(self) -> Iterator[Mean]:
@@ -136,7 +136,7 @@ class WorkerRounds:
             ready = self._ready(one)
             if ready is not None:
                 yield ready
-                self._watch.applied(ready.number)
+                self.watch.applied(ready.number)
 
     def goes_away(self) -> None:
         """See `Rounds.goes_away`."""
@@ -155,20 +155,20 @@ class WorkerRounds:
     def settle(self, *, ended: bool) -> None:
         """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
         self.rounds.settle(ended=ended, apply=self._apply)
-        self._watch.rows.look()
+        self.watch.rows.look()
 
     def _apply(self, one: Round) -> None:
         ready = self._ready(one)
         if ready is not None:
             self._worker.apply(ready)
-            self._watch.applied(ready.number)
+            self.watch.applied(ready.number)
 
     def _ready(self, one: Round) -> Mean | None:
         wire = self._wire
-        self._watch.comes(one)
+        self.watch.comes(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
-        if self._watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
+        if self.watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
             return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
         factor = wire.size / divisor
@@ -229,11 +229,11 @@ class WorkerRounds:
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)
-        return {**header, "rows": self._watch.rows.held}, tensors
+        return {**header, "rows": self.watch.rows.held}, tensors
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
-        self._watch.rows.jumped(header["rows"])
+        self.watch.rows.jumped(header["rows"])
 
 
 def _norm(vector: Flat) -> float:
