@@ -27,7 +27,7 @@ def measure(repeats: int, folder: Path) -> dict[str, list[float]]:
     import torch
 
     import quorate
-    from quorate.checkpoint.context import checkpoint_context
+    from quorate.checkpoint.participants import checkpoint_context
     from quorate.checkpoint.saving import saving
     from quorate.wire import current
 

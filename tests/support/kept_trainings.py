@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
 from quorate.wire import current

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.tensor_file import FileOutput
 from quorate.launch.worker.world import World

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from quorate.agreement.admission import Admission
-from quorate.agreement.save_flags import SaveFlags
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout
 from quorate.observe.finite import Finite, is_finite
@@ -126,3 +126,31 @@ class Headers:
         """The same of a mean of gradients: which parameters were used, and who brought what is not finite."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
         self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
+
+
+class Saves(Protocol):
+    """See `checkpoint.saving.Saving`."""
+
+    def says(self, worker: object) -> bool:
+        """Whether the next header of `worker` is to say that it has saved since its last one."""
+
+    def exchanged(self, worker: object, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
+        """A mean of `worker` is over in which `said` workers of `size` said so."""
+
+
+class SaveFlags:
+    """How many workers have saved since the mean before: to and from the headers of the means of `worker`."""
+
+    def __init__(self, saving: Saves, worker: object) -> None:
+        self._saving, self._worker = saving, worker
+
+    def mine(self) -> float:
+        """What goes into this worker's next header."""
+        return float(self._saving.says(self._worker))
+
+    def learn(self, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
+        """The sum of everyone's, of `size` workers, which all have learnt in the same mean.
+
+        `is_away` is this worker where it takes part without stepping, `all_away` are all.
+        """
+        self._saving.exchanged(self._worker, said, size, is_away=is_away, all_away=all_away)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from quorate.checkpoint.vectors import FLAT, flat_from, flats_as_parts
+from quorate.checkpoint.encoding import FLAT, flat_from, flats_as_parts
 from quorate.core.resize import dealt
 from quorate.core.vectors import Layout
 from quorate.rounds.pending import Entry, Kept, Ledger

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from quorate.agreement.headers import ENDED, PAUSED, VECTORS, WEIGHT, Headers
-from quorate.agreement.hooks import Shadow, Watches
+from quorate.agreement.headers import ENDED, PAUSED, VECTORS, WEIGHT, Announced, Headers
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
+from quorate.observe.backward import Spending
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.reducers.dense import Dense
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
@@ -23,6 +24,28 @@ from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
 _POLL = 0.02
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """What this worker does in means that it takes part in without stepping, as it is paused or has ended."""
+
+    contribution: Callable[[], tuple[Flat, float] | None]
+    """What it gives, and its weight."""
+    apply: Callable[[Mean], None]
+    """Takes the mean that came of it; not called if nobody gave anything."""
+    synchronized: Callable[[], None]
+    """Called when all have paused or ended."""
+
+
+@dataclass(frozen=True)
+class Watches:
+    """What watches over the means of an optimizer."""
+
+    announced: Announced
+    spending: Spending
+    beside: list[FaultTolerantSum] | None
+    """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""
 
 
 class MeansOfAll:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from quorate.agreement.answers import Answers
-from quorate.agreement.exchanges import Coded, StartedExchange, read
-from quorate.agreement.graph_members import Members
-from quorate.agreement.hooks import AmongNeighbours
-from quorate.agreement.hosts import hosts_of
-from quorate.agreement.incoming import TAG, Incoming
+from quorate.agreement.exchanges import TAG, Coded, Incoming, Members, StartedExchange, read
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Answer, Codec, Given, MassLedger, Neighbours, Request, weight_of_the_dead
@@ -25,6 +25,20 @@ from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.survivors import DeathTolerance, Survivors
+
+
+@dataclass(frozen=True)
+class AmongNeighbours:
+    """What exchanges with neighbours ask of the worker, and call."""
+
+    members: Callable[[], Collection[int]]
+    """All ranks that there have been."""
+    mass: Callable[[], float]
+    """What its replica counts in the mean of all."""
+    weighs: Callable[[], bool]
+    """Whether replicas count differently, by push-sum weights that travel."""
+    drain: Callable[[], None]
+    """Leaves nothing of its strategy in flight."""
 
 
 class NeighbourExchange:
@@ -249,6 +263,16 @@ class NeighbourExchange:
         if self._answers is None:
             self._answers = Answers(self._wire, self._layout, self._pauses)
         return self._answers
+
+
+def hosts_of(wire: Wire) -> tuple[str, ...]:
+    """The name of every worker's machine, by rank; every worker of the start calls this at the same place."""
+    mine = socket.gethostname() or "?"
+    if wire.is_newcomer:  # only a run on one host is joined
+        return (mine,) * wire.max_size
+    found = wire.all_gather(torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)).wait()
+    names = [bytes(name.tolist()).decode() for name in found]
+    return (*names, *names[:1] * (wire.max_size - wire.size))
 
 
 _: type[Neighbours] = NeighbourExchange

@@ -3,33 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from quorate.agreement.headers import bad_in, header_of, put_bad, used_in
-from quorate.agreement.hooks import InRounds
+from quorate.agreement.headers import header_of, used_in
 from quorate.agreement.kept_rounds import kept_of, restore
-from quorate.agreement.round_rows import RoundRows
-from quorate.buckets.flat import pack
+from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.measured import Measured, WorkerMeasures
-from quorate.core.vectors import Flat, Layout
-from quorate.observe.digests import Digests
-from quorate.observe.finite import Finite
-from quorate.observe.losses import Losses
+from quorate.core.vectors import Flat, Layout, pack
 from quorate.observe.step_times import StepTimer, Timed
-from quorate.replica.options import options_of
+from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.wire.survivors import DeathTolerance
+
+
+class Copies(Protocol):
+    """Copies of whole replicas; see `membership.replica_copy.ReplicaCopy`."""
+
+    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]: ...
+
+    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None: ...
+
+
+@dataclass(frozen=True)
+class InRounds:
+    """What rounds ask of the worker, and call."""
+
+    step: Callable[[], int]
+    """Steps that it has made."""
+    share: Callable[[float | None], float]
+    """What a contribution of this weight counts, or of its step's where that is None: 1 for a step of full batches, so
+    that dividing by the number of workers stays right."""
+    apply: Callable[[Mean], None]
+    """Takes a round that came while it did not step."""
+    copies: Copies
 
 
 class WorkerRounds:
@@ -44,24 +62,19 @@ class WorkerRounds:
         worker: InRounds,
         *,
         saving: Saving,
-        finite: Finite,
-        digests: Digests | None,
-        losses: Losses,
+        watch: RoundWatch,
         tolerance: DeathTolerance,
         clip_norm: float | None = None,
         measures: bool = False,
     ) -> None:
-        """`digests` compare replicas after each round; None where they differ between rounds."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
-        self._saving, self._finite, self._digests = saving, finite, digests
-        self._losses, self._tolerance = losses, tolerance
+        self._saving, self.watch, self._tolerance = saving, watch, tolerance
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
-        self._rows = RoundRows(wire, timer, losses)
         self.rounds = Rounds(wire.channel("rounds"), agreed, replica.layout, self)
 
     def lay_out(self, layout: Layout) -> None:
@@ -100,7 +113,7 @@ class WorkerRounds:
         """Its own memory, as rounds take it, with a header."""
         packed = vector.times(weight / self._wire.size, self.rounds.blank())
         packed.header.copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
-        self._look(packed, packed.segments())
+        self.watch.gives(packed, packed.segments())
         return packed
 
     def _gradient(self, weight: float) -> Flat | None:
@@ -115,22 +128,15 @@ class WorkerRounds:
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
-        self._look(vector, grads)
+        self.watch.gives(vector, grads)
         return vector
-
-    def _look(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
-        """Note in the header whether the numbers are finite."""
-        finite = self._finite
-        if finite.looks and not finite.sees(vector.parts):
-            finite.note([s.name for s in vector.layout.segments], grads)
-            put_bad(vector.header, self._wire.rank, self._wire.max_size)
 
     def completed(self) -> Iterator[Mean]:
         for one in self.rounds.completed(in_step=True):
             ready = self._ready(one)
             if ready is not None:
                 yield ready
-                self._applied(ready)
+                self.watch.applied(ready.number)
 
     def goes_away(self) -> None:
         """See `Rounds.goes_away`."""
@@ -149,27 +155,20 @@ class WorkerRounds:
     def settle(self, *, ended: bool) -> None:
         """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
         self.rounds.settle(ended=ended, apply=self._apply)
-        self._rows.look()
+        self.watch.rows.look()
 
     def _apply(self, one: Round) -> None:
         ready = self._ready(one)
         if ready is not None:
             self._worker.apply(ready)
-            self._applied(ready)
-
-    def _applied(self, ready: Mean) -> None:
-        if self._digests is None:
-            self._timer.rounds += 1  # local steps are none
-        else:
-            self._digests.look(ready.number)
+            self.watch.applied(ready.number)
 
     def _ready(self, one: Round) -> Mean | None:
         wire = self._wire
-        self._note(one)
+        self.watch.comes(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
-        bad = bad_in(one.sum, wire.max_size)
-        if self._finite.leaves_out(bad, one.number, is_scaled=self._replica.is_scaled):
+        if self.watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
             return None
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
         factor = wire.size / divisor
@@ -190,17 +189,6 @@ class WorkerRounds:
             self._mean.segments()
             self._mean_held = self._mean.holders()
         return self._mean
-
-    def _note(self, one: Round) -> None:
-        """Into the records: whose gradients, and how old."""
-        timer = self._timer
-        timer.contributors = len(one.contributors)
-        mine = one.contributors.get(self._wire.rank)
-        if mine:
-            timer.staleness = max(staleness for staleness, _ in mine)
-        self._losses.look()
-        self._losses.joined(one.joined, one.number)
-        self._rows.applied(one)
 
     @property
     def waits_for_all(self) -> bool:
@@ -241,11 +229,11 @@ class WorkerRounds:
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)
-        return {**header, "rows": self._rows.held}, tensors
+        return {**header, "rows": self.watch.rows.held}, tensors
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
-        self._rows.jumped(header["rows"])
+        self.watch.rows.jumped(header["rows"])
 
 
 def _norm(vector: Flat) -> float:

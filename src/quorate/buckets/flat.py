@@ -1,4 +1,4 @@
-"""Laying many tensors out in few flat parts (tensor fusion), and copying them there and back; pure.
+"""Laying many tensors out in few flat parts (tensor fusion); pure.
 
 Parts are filled from the last tensor to the first, because that is the order in which a backward pass finishes
 gradients. A tensor is never cut. A part is full with the tensor that reaches its limit: large weights end parts, so
@@ -14,15 +14,13 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat, Layout, Part, Segment
+from quorate.core.vectors import Layout, Part, Segment
 
 PART_BYTES = 8 << 20
 """Bytes at which a part is full."""
 FIRST_PART_BYTES = 1 << 20
 """Bytes at which the first part is full: few, so that something is under way early."""
 
-_SMALL = 1 << 18
-"""Elements up to which two passes over a part, in few calls, are faster than one pass with a call for each tensor."""
 _COUNTS = (torch.float32, torch.float64)
 _AVERAGED = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -93,44 +91,3 @@ def _check(name: str, x: Tensor) -> None:
             f"{name} is expanded, so that several of its elements are one number in memory, and cannot be updated; "
             "make the parameter from its clone()"
         )
-
-
-def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
-    """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given.
-
-    Raises `ConfigurationError` for a tensor that is sparse.
-    """
-    layout = into.layout
-    indices = range(len(tensors)) if part is None else layout.by_part[part]
-    there = [(x, into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
-    if any(x.layout is not torch.strided for x, _ in there):
-        names = [
-            layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
-        ]
-        raise ConfigurationError(
-            f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
-            "sparse=False"
-        )
-    with torch.no_grad():
-        if part is not None and there and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
-            torch._foreach_copy_([place for _, place in there], [x for x, _ in there])
-            into.parts[part][: sum(x.numel() for x, _ in there)].mul_(scale)
-            return
-        for index in indices:
-            if tensors[index] is None:
-                into.segment(index).zero_()
-        for x, place in there:
-            if x.dtype != place.dtype:
-                place.copy_(x)
-                place.mul_(scale)
-            elif scale == 1.0:
-                place.copy_(x)
-            else:
-                torch.mul(x, scale, out=place)
-
-
-def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
-    """Copy each segment into its tensor."""
-    with torch.no_grad():
-        for x, place in zip(into, vector.segments(), strict=True):
-            x.copy_(place)

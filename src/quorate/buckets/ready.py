@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
-from quorate.buckets.flat import pack
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, pack
 
 
 class ReadyGradients:

@@ -1,4 +1,4 @@
-"""State as JSON beside tensors, so that nothing has to be pickled.
+"""State as JSON beside tensors, so that nothing has to be pickled; vectors of a worker's layout are their parts in it.
 
 JSON says null, booleans, numbers, text and lists as they are. Everything else is an object with one member, its mark:
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from quorate.checkpoint.tensor_file import can_be_written
 from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.core.vectors import Flat, Layout
 
 ABOUT = "quorate"
 """The key of a tensor file's metadata under which the JSON stands."""
@@ -134,3 +135,55 @@ def _key_of(key: Any) -> str | int:
 
 
 _DICTS: dict[str, Callable[[dict[str | int, Any]], Any]] = {"dict": dict, "Counter": Counter}
+
+
+FLAT = "\x00flat"
+"""What marks the parts of a vector, and its header, by itself."""
+
+
+def flats_as_parts(value: Any) -> Any:
+    """`value` with every `Flat` inside as the list of its parts, the header by itself, marked."""
+    if isinstance(value, Flat):
+        *parts, last = value.parts
+        numbers = last[: last.numel() - value.layout.header]
+        return {FLAT: [*parts, numbers, value.header]}  # the header's length differs with the size of the world
+    if isinstance(value, dict):
+        return {key: flats_as_parts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([flats_as_parts(item) for item in value])
+    return value
+
+
+def parts_as_flats(value: Any, layout: Layout) -> Any:
+    """The inverse of `flats_as_parts`. Raises `CheckpointError` for vectors of another model."""
+    if isinstance(value, dict):
+        if value.keys() == {FLAT}:
+            return flat_from(value[FLAT], layout)
+        return {key: parts_as_flats(item, layout) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([parts_as_flats(item, layout) for item in value])
+    return value
+
+
+def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
+    """A vector over `layout` of these parts, the last of which is the header: that of a world of another size is left.
+
+    One that had none has none again.
+    Raises `CheckpointError` where they are of another layout.
+    """
+    *numbers, header = parts
+    layout = layout if header.numel() else layout.bare
+    wanted = [
+        (p.numel - layout.header * (place == len(layout.parts) - 1), p.dtype) for place, p in enumerate(layout.parts)
+    ]
+    if [(x.numel(), x.dtype) for x in numbers] != wanted:
+        raise CheckpointError(
+            "the checkpoint's vectors are of another model: their parts have other sizes or types; what was frozen "
+            "then has to be frozen before quorate.distribute()"
+        )
+    vector = Flat.zeros(layout)
+    for there, x in zip(vector.parts, numbers, strict=True):
+        there[: x.numel()].copy_(x)
+    if header.numel() == layout.header:
+        vector.header.copy_(header)
+    return vector

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.folder import clean_unfinished, complete_ones, verify
-from quorate.checkpoint.participants import Distributed, Entered, trained
+from quorate.checkpoint.participants import Distributed, Entered, checkpoint_context, trained
 from quorate.checkpoint.restoring import restore
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Wire

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch.nn import Module, Parameter
@@ -167,3 +168,20 @@ def set_steps(place: Place, one: Distributed, step: int, rounds: int) -> None:
         if timer.name == one.name:
             timer.steps, timer.rounds = step, rounds
             timer.set_out_again()
+
+
+@dataclass
+class CheckpointContext:
+    """Where one worker's checkpoints are, and who is told of them; `checkpoint_context(place)` gives it."""
+
+    root: Path | None = None
+    """The folder in which this run's checkpoints are."""
+    tell: Callable[[str], None] | None = None
+    """Shows a sentence to the user; None where the script keeps no checkpoints."""
+    loads: int = 0
+    """How often a checkpoint was looked for."""
+
+
+def checkpoint_context(place: Place) -> CheckpointContext:
+    """That of the worker."""
+    return place.context(CheckpointContext)

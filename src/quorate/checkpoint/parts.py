@@ -7,34 +7,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded
+from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
 from quorate.checkpoint.folder import rank_file
-from quorate.checkpoint.host_memory import HostMemory
 from quorate.checkpoint.participants import Distributed, Trained
-from quorate.checkpoint.tensor_file import FileOutput, Open, Written, write_tensors
-from quorate.checkpoint.vectors import flats_as_parts
+from quorate.checkpoint.tensor_file import TensorFile
 from quorate.core.resize import laws_of
 from quorate.data.resuming import positions
 from quorate.wire.current import Place
 
 
-@dataclass
-class TensorFile:
-    """A file to be: its tensors are copies already."""
+class HostMemory:
+    """Copies of one worker's tensors, in memory of the host that is used again at the next checkpoint.
 
-    name: str
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    about: dict[str, str] = field(default_factory=dict)
+    Cost: the first copy of a tensor allocates, later ones only copy, many at a time.
+    """
 
-    def write(self, folder: Path, opened: Open = FileOutput) -> Written:
-        """Raises `OSError`."""
-        return write_tensors(folder / self.name, self.tensors, {"format": "pt", **self.about}, opened)
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+        self._used: set[str] = set()
+        self._wanted: list[tuple[Tensor, Tensor]] = []
+
+    def begin(self) -> None:
+        """A new checkpoint: what the last one did not use is given back."""
+        self._kept = {name: x for name, x in self._kept.items() if name in self._used}
+        self._used, self._wanted = set(), []
+
+    def copy(self, name: str, x: Tensor) -> Tensor:
+        """Where the numbers of `x` will be, once `end` has been called."""
+        there = self._kept.get(name)
+        if there is None or there.shape != x.shape or there.dtype != x.dtype:
+            there = self._kept[name] = torch.empty(
+                x.shape, dtype=x.dtype, pin_memory=x.device.type == "cuda", device="cpu"
+            )
+        self._used.add(name)
+        self._wanted.append((there, x))
+        return there
+
+    def end(self) -> None:
+        """Copy."""
+        is_on_gpu = False
+        with torch.no_grad():
+            for there, x in self._wanted:
+                is_on_gpu |= x.device.type == "cuda"
+                there.copy_(x, non_blocking=True)
+        if is_on_gpu:
+            torch.cuda.synchronize()
+        self._wanted = []
 
 
 def own_file(place: Place, all_of_it: Trained, drawn: dict[str, Any], memory: HostMemory) -> TensorFile:

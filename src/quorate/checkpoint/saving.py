@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from quorate.checkpoint import generators
-from quorate.checkpoint.context import checkpoint_context
-from quorate.checkpoint.host_memory import HostMemory
-from quorate.checkpoint.participants import Distributed, Trained, trained
-from quorate.checkpoint.parts import check_state, own_file, shared_files
+from quorate.checkpoint.folder import Part, claims, write
+from quorate.checkpoint.participants import Distributed, Trained, checkpoint_context, trained
+from quorate.checkpoint.parts import HostMemory, check_state, own_file, shared_files
 from quorate.checkpoint.tensor_file import FileOutput, Open
-from quorate.checkpoint.writer import Part, claims, write
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from quorate.checkpoint.vectors import FLAT
+from quorate.checkpoint.encoding import FLAT
 from quorate.core.errors import CheckpointError
 from quorate.data.position import Position
 

@@ -6,9 +6,9 @@ import dataclasses
 import typing
 from typing import Any
 
+from quorate.checkpoint.encoding import parts_as_flats
 from quorate.checkpoint.participants import Distributed, Participant
 from quorate.checkpoint.schema import check_field, check_options
-from quorate.checkpoint.vectors import parts_as_flats
 from quorate.core.errors import CheckpointError
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.rounds.terms import check_change

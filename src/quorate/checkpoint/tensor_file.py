@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,6 +113,19 @@ def write_tensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return write_file(path, [struct.pack("<Q", len(text)), text, *(_bytes_of(named[name]) for name in order)], opened)
+
+
+@dataclass
+class TensorFile:
+    """A file to be: its tensors are copies already."""
+
+    name: str
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    about: dict[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path, opened: Open = FileOutput) -> Written:
+        """Raises `OSError`."""
+        return write_tensors(folder / self.name, self.tensors, {"format": "pt", **self.about}, opened)
 
 
 def _splittable(name: str, x: Tensor) -> tuple[str, Tensor]:

@@ -1,4 +1,5 @@
-"""Many tensors as one vector: `Segment` and `Layout` say what lies where, `Flat` holds the numbers."""
+"""Many tensors as one vector: `Segment` and `Layout` say what lies where, `Flat` holds the numbers, which `pack` and
+`unpack` copy there and back."""
 
 from __future__ import annotations
 
@@ -9,6 +10,11 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+
+_SMALL = 1 << 18
+"""Elements up to which two passes over a part, in few calls, are faster than one pass with a call for each tensor."""
 
 
 @dataclass(frozen=True)
@@ -186,3 +192,44 @@ class Flat:
 
     def __truediv__(self, divisor: float) -> Flat:
         return self.map(lambda part: part / divisor)
+
+
+def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
+    """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given.
+
+    Raises `ConfigurationError` for a tensor that is sparse.
+    """
+    layout = into.layout
+    indices = range(len(tensors)) if part is None else layout.by_part[part]
+    there = [(x, into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
+    if any(x.layout is not torch.strided for x, _ in there):
+        names = [
+            layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
+        ]
+        raise ConfigurationError(
+            f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
+            "sparse=False"
+        )
+    with torch.no_grad():
+        if part is not None and there and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
+            torch._foreach_copy_([place for _, place in there], [x for x, _ in there])
+            into.parts[part][: sum(x.numel() for x, _ in there)].mul_(scale)
+            return
+        for index in indices:
+            if tensors[index] is None:
+                into.segment(index).zero_()
+        for x, place in there:
+            if x.dtype != place.dtype:
+                place.copy_(x)
+                place.mul_(scale)
+            elif scale == 1.0:
+                place.copy_(x)
+            else:
+                torch.mul(x, scale, out=place)
+
+
+def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
+    """Copy each segment into its tensor."""
+    with torch.no_grad():
+        for x, place in zip(into, vector.segments(), strict=True):
+            x.copy_(place)

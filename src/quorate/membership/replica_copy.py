@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.buckets.flat import pack
-from quorate.checkpoint.encoding import decoded, encoded
+from quorate.checkpoint.encoding import decoded, encoded, flats_as_parts, parts_as_flats
 from quorate.checkpoint.participants import Entered, Participant, trained
-from quorate.checkpoint.vectors import flats_as_parts, parts_as_flats
 from quorate.core.resize import laws_of
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, pack
 from quorate.data.resuming import enter_at, whereabouts
 from quorate.membership.same_call import Call, compare_with_those_joined
 from quorate.replica.optimizer_state import beside, optimizer_from_plain, optimizer_to_plain, write_back

@@ -1,15 +1,19 @@
-"""One step of the user's own optimizer class, also under a GradScaler."""
+"""One step of the user's own optimizer class, also under a GradScaler: on which gradient, with which options, where."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat
 
 
 def plain_step(
@@ -81,3 +85,79 @@ def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> 
         f"{plain.__name__} asks for the loss several times a step, in a closure, and {strategy} for one gradient a "
         "step; distribute it with all-reduce"
     )
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Every number of every parameter group (learning rate, betas, decay), as JSON: they travel with every round.
+
+    A learning rate held in a tensor is its number.
+    """
+    return [
+        {key: number for key, value in group.items() if (number := _number(value)) is not None}
+        for group in optimizer.param_groups
+    ]
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, tuple | list) and value and all(isinstance(x, int | float) for x in value):
+        return list(value)
+    return None
+
+
+def put_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let `options` be in force; returns what was, for the same function."""
+    before = options_of(optimizer)
+    for group, numbers in zip(optimizer.param_groups, options, strict=False):  # the last ones may have come since
+        for key, number in numbers.items():
+            old = group[key]
+            if isinstance(old, Tensor):
+                old.fill_(number)
+            else:
+                group[key] = type(old)(number) if isinstance(number, list) else number
+    return before
+
+
+@contextmanager
+def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[None]:
+    """Inside, `parameters` are the numbers of `at`, which what becomes of them is written to; after it, what they were.
+
+    None: they stay where they are. Numbers of another dtype than the parameters' are rounded to it on the way.
+    """
+    if at is None:
+        yield
+        return
+    before = [p.data for p in parameters]
+    there = [x if x.dtype == p.dtype else x.to(p.dtype) for p, x in zip(parameters, at.segments(), strict=True)]
+    for p, x in zip(parameters, there, strict=True):
+        p.data = x
+    try:
+        yield
+        with torch.no_grad():
+            for numbers, x in zip(at.segments(), there, strict=True):
+                if x is not numbers:
+                    numbers.copy_(x)
+    finally:
+        for p, x in zip(parameters, before, strict=True):
+            p.data = x
+
+
+@contextmanager
+def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool]) -> Iterator[None]:
+    """Set `.grad` from `gradient` where `used`, to None elsewhere; restore it on exit."""
+    kept: list[Tensor | None] = [p.grad for p in parameters]
+    try:
+        for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):
+            p.grad = numbers.to(p.dtype) if is_used else None
+        yield
+    finally:
+        for p, grad in zip(parameters, kept, strict=True):
+            p.grad = grad
+
+
+def has_gradient(parameters: Sequence[Parameter]) -> bool:
+    """Whether there is a gradient, be it zeros: the numbers differ between workers, and must not decide."""
+    return any(p.grad is not None for p in parameters)

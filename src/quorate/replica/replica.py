@@ -11,13 +11,11 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.buckets.flat import layout_of, pack, unpack
+from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout
-from quorate.replica.options import put_options
-from quorate.replica.plain_step import plain_step, step_unseen
-from quorate.replica.updating import standing_at, with_gradient
+from quorate.core.vectors import Flat, Layout, pack, unpack
+from quorate.replica.plain_step import plain_step, put_options, standing_at, step_unseen, with_gradient
 
 _NUMBERS = "numbers"
 

@@ -1,12 +1,15 @@
-"""A round that is being formed, and what workers give to it."""
+"""A round that is being formed: what workers give to it, and how long whom is waited for."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat
+from quorate.rounds.terms import Agreed
 
 
 @dataclass
@@ -50,3 +53,109 @@ def sum_of(vectors: Sequence[Flat], blank: Callable[[], Flat] | None) -> Flat | 
     for one in rest:
         total.add_(one)
     return total
+
+
+class Asking:
+    """Whether those that a round waits for are there: they are asked now and then.
+
+    `grace` is how long one that was heard of counts as there, in seconds.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._until: dict[int, float] = {}
+        """Until when each is to say that it is there, then when it is asked again."""
+        self._is_there: set[int] = set()
+
+    def heard(self, rank: int, now: float) -> None:
+        """Something came from `rank`."""
+        if rank in self._until and rank not in self._is_there:
+            self._is_there.add(rank)
+            self._until[rank] = now + self._grace
+
+    def forget(self, rank: int) -> None:
+        """`rank` is waited for no more."""
+        self._until.pop(rank, None)
+
+    def due(self, held: set[int], now: float) -> tuple[list[int], list[int]]:
+        """Of those that are waited for now: who has not answered, and who is to be asked (again)."""
+        for rank in self._until.keys() - held:
+            del self._until[rank]
+        for rank in held - self._until.keys():
+            self._is_there.add(rank)
+            self._until[rank] = now + self._grace
+        due = [rank for rank in sorted(held) if self._until[rank] <= now]
+        return [rank for rank in due if rank not in self._is_there], [rank for rank in due if rank in self._is_there]
+
+    def asked(self, rank: int, until: float) -> None:
+        """`rank` was asked, and is to answer until then."""
+        self._is_there.discard(rank)
+        self._until[rank] = until
+
+    @property
+    def looks_at(self) -> float:
+        """When the next of them is due."""
+        return min(self._until.values(), default=math.inf)
+
+
+_SLOWEST = 1e5
+"""Bytes per second that a link carries at least, until it is known what it does."""
+_REMEMBERED = 8
+
+
+class Carrying:
+    """How long a vector is on its way, as one worker has seen it: that is not silence."""
+
+    def __init__(self, agreed: Agreed) -> None:
+        self._agreed = agreed
+        self._took = deque[float](maxlen=_REMEMBERED)
+
+    def took(self, seconds: float) -> None:
+        """One has arrived."""
+        self._took.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """What one more may take: four times the longest of late; a slow link's time while nothing is known."""
+        agreed = self._agreed
+        if not agreed.is_large:
+            return 0.0
+        return 4 * max(self._took) if self._took else agreed.size * agreed.vector_bytes / _SLOWEST
+
+
+class Patience:
+    """A member's with its leader: links may be slow, and leaders may come to nothing."""
+
+    def __init__(self, agreed: Agreed) -> None:
+        self._agreed = agreed
+        self._carrying = Carrying(agreed)
+        self._asked, self._asked_at = 0, 0.0
+        self._barren, self._was_led = 0, False
+        """Leaders since the newest round, the first left out; and whether there was one."""
+
+    def asked(self, number: int, now: float) -> None:
+        """The leader has asked for round `number`."""
+        self._asked, self._asked_at = number, now
+
+    def got(self, number: int, now: float) -> None:
+        """The result of round `number` is here."""
+        if number == self._asked:
+            self._carrying.took(now - self._asked_at)
+
+    def new_round(self) -> None:
+        """Rounds go on."""
+        self._barren, self._was_led = 0, False
+
+    def new_leader(self) -> None:
+        """Another one leads, or tries to."""
+        self._barren += self._was_led
+        self._was_led = True
+
+    @property
+    def seconds(self) -> float:
+        """Without a word from the leader, after which it is asked whether it is there, and then replaced.
+
+        Twice as long with each leader that brought no round: those who would lead must not chase each other.
+        """
+        seconds = (self._agreed.grace + self._carrying.seconds) * 2.0 ** min(self._barren, 8)
+        return min(seconds, max(self._agreed.patience, self._agreed.grace))

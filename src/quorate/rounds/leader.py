@@ -19,14 +19,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.asking import Asking
 from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
-from quorate.rounds.copies import Copies
-from quorate.rounds.entrance import Entrance
-from quorate.rounds.gathering import Contribution, OpenRound, sum_of
+from quorate.rounds.copies import Copies, Entrance
+from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, sum_of
 from quorate.rounds.log import Log, Round
-from quorate.rounds.patience import Carrying
 from quorate.rounds.terms import Agreed
 
 Send = Callable[[int, dict[str, Any], Flat | None], None]

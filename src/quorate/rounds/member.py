@@ -11,13 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.gathering import given_from
-from quorate.rounds.giving import Giving
-from quorate.rounds.keeping import Keeping
+from quorate.rounds.gathering import Patience, given_from
 from quorate.rounds.leader import Leader, Send
 from quorate.rounds.log import COPIED, Log, Round, round_from
-from quorate.rounds.patience import Patience
-from quorate.rounds.pending import PendingGradients
+from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed
 
 
@@ -47,7 +44,7 @@ class Member:
         self.copies_wanted: list[int] = []
         """Ranks that the training thread is to give a copy of its replica."""
         self.entries_wanted: list[int] = []
-        """Joining ranks that need a full copy (optimizer, strategy state, data too). Not served while this worker settles."""
+        """Joining ranks that need a full copy (optimizer, strategy state, data too); not served while it settles."""
         self.copy: tuple[int, dict[str, Any], Flat | None] | None = None
         self.is_wanted = False
         """To lead: it knows more than the one that was about to."""

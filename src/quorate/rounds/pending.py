@@ -1,4 +1,4 @@
-"""What a worker has produced and no round has taken in yet. Nothing is lost uncounted.
+"""What a worker has produced and rounds have not taken in for good: pending, given, or kept. Nothing is lost uncounted.
 
 produced = taken + pending + dropped + replaced + expired, at any time, in weights; `taken` is what rounds have taken.
 """
@@ -6,10 +6,12 @@ produced = taken + pending + dropped + replaced + expired, at any time, in weigh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat
+from quorate.rounds.log import HISTORY, Log, Marks
 from quorate.rounds.terms import Agreed
 
 
@@ -182,3 +184,110 @@ class PendingGradients:
                 same.weight += old.weight
                 same.count += old.count
                 same.measures = old.measures + same.measures
+
+
+class Giving:
+    """What worker `rank` has given: counted once, or taken back. `lock` guards what its training thread adds to."""
+
+    def __init__(self, pending: PendingGradients, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
+        self._pending, self._log, self._rank, self._lock = pending, log, rank, lock
+        self.snapshots: dict[int, Snapshot] = {}
+        """By round."""
+        self._weights: dict[int, float] = {}
+        """By round, of what was given and not taken back, as far back as goes with a copy."""
+
+    def give(self, number: int) -> Snapshot:
+        """What round `number` gets, also where it is asked for again."""
+        known = self.snapshots.get(number)
+        if number <= self._log.newest:  # formed under another leader: one of the two will come to nothing
+            return Snapshot(number, [], self._pending.step, self._pending.options)
+        if known is not None:
+            return known
+        with self._lock:
+            snapshot = self.snapshots[number] = self._pending.take(number)
+        self._weights[number] = sum(entry.weight for entry in snapshot.entries)
+        for old in [past for past in self._weights if past <= number - HISTORY]:
+            del self._weights[old]
+        return snapshot
+
+    def put_back(self, newest: int, oldest_needed: int) -> None:
+        """Take back what was given to rounds that went by without it; forget what they took, but for what checkpoints
+        need: all beyond `oldest_needed`."""
+        for number in [n for n in self.snapshots if n <= newest]:
+            if self._log.took(number, self._rank) is False:
+                self._take_back(number)
+            elif number < newest and number <= oldest_needed:
+                del self.snapshots[number]
+
+    def _take_back(self, number: int) -> None:
+        with self._lock:
+            self._pending.give_back(self.snapshots.pop(number))
+        self._weights.pop(number, None)
+
+    def jumped(self, number: int, newest: int) -> None:
+        """This replica was in round `newest`, and is a copy of another one now, as that was after round `number`."""
+        for given in sorted(self._weights):
+            took = self._log.took(given, self._rank)
+            if took or (given <= number and took is None) or (given > max(number, newest)):
+                continue  # it counts, or nobody knows any more, or its round is still to come
+            if given in self.snapshots and given > number:
+                continue  # the round is formed anew, from this snapshot
+            if given in self.snapshots:
+                self._take_back(given)
+            else:  # an old leader's round took it, and came to nothing
+                with self._lock:
+                    self._pending.lose(self._weights.pop(given))
+        for old in [past for past in self.snapshots if past <= number]:
+            del self.snapshots[old]
+
+
+class Keeping:
+    """Its part in checkpoints: it is kept as it is after each round that is *marked*, and what it gave to rounds behind
+    one (`snapshots`, by round) is not forgotten before. `news` tells the training thread."""
+
+    def __init__(
+        self, pending: PendingGradients, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]
+    ) -> None:
+        self._pending, self._log, self._snapshots, self._news = pending, log, snapshots, news
+        self.wanted = 0
+        """The newest request of this worker."""
+        self.kept: Kept | None = None
+        """For the training thread, or from it."""
+        self._due: list[int] = []
+
+    def marked(self, number: int, request: int) -> None:
+        """Round `number` is there, and answers `request` (0: none)."""
+        if request:
+            self._due.append(number)
+
+    def jumped(self, number: int, marks: Marks) -> None:
+        """This replica is a copy of another one, as it was after round `number`."""
+        self._due = [marked for marked, _ in marks if marked == number]
+
+    def oldest(self, newest: int) -> int:
+        """The round beyond which nothing that was given must be forgotten yet."""
+        return min(self._due, default=newest)
+
+    def keep(self, number: int) -> None:
+        """Let `kept` be what is kept of this worker, whose training thread has applied the rounds up to `number`."""
+        one = self._log.get(number)
+        known = self._log if one is None else one
+        self._due = [other for other in self._due if other > number]
+        self.kept = replace(
+            self._pending.kept(self._snapshots, number),
+            best_step=known.step,
+            best_options=known.options,
+            settings=known.settings,
+            request=known.request,
+        )
+        self._news()
+
+    def restore(self) -> int:
+        """Be what `kept` says, before anything has happened here; returns the number of the round."""
+        assert self.kept is not None, "the training thread says what to go on from"
+        kept = self.kept
+        self._log.jump(
+            kept.number, 0, kept.best_step, kept.best_options, (), (), settings=kept.settings, request=kept.request
+        )
+        self._pending.restore(kept)
+        return kept.number

@@ -9,12 +9,10 @@ from typing import Any
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.arrival import Arrival, Wait
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, give_copies, say_over
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, give_copies, say_over
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.pending import Kept
-from quorate.rounds.progress import RoundTask
-from quorate.rounds.replica import Replica
+from quorate.rounds.progress import Arrival, RoundTask, Wait
 from quorate.rounds.terms import Agreed, check, check_change
 from quorate.wire.survivors import Survivors
 

@@ -35,7 +35,7 @@ from quorate.core.topology import Edge
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import GossipSettings, OnGraph, own_copy, undirected_graph
-from quorate.topology.living import among
+from quorate.topology.edges import among
 
 
 @dataclass(kw_only=True)

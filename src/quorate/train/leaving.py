@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import saving
 from quorate.data.context import data_context
 from quorate.observe.backward import Listener

@@ -20,9 +20,8 @@ from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure
+from quorate.replica.plain_step import agreed_closure, has_gradient
 from quorate.replica.replica import Replica
-from quorate.replica.updating import has_gradient
 from quorate.rounds.rounds import Rounds
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
@@ -119,35 +118,14 @@ class Loop(Listener):
         worker.loss = None
         bad, worker.means.headers.bad = worker.means.headers.bad, []
         self.relayout.look(in_backward=False)
-        worker.leaves_out = self._leaves_out_own()
-        if not self._leaves_out(bad):
+        worker.leaves_out = self._watches.leaves_out_own()
+        if not self._watches.leaves_out(bad):
             self.strategy.step(worker)
         self._has_agreed, worker.closure = False, None
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
         admit(worker)
         return loss
-
-    def _leaves_out(self, bad: list[int]) -> bool:
-        """Whether this step's update is left out, as `bad` have brought gradients that are not finite."""
-        return self.worker.finite.leaves_out(bad, self.worker.updates + 1, is_scaled=self.replica.is_scaled)
-
-    def _leaves_out_own(self) -> bool:
-        """Whether this worker's update of this step is left out, as its own gradient is not finite; the others go on.
-
-        Its neighbours get their exchange all the same. Raises `NotFinite` where that was asked for: on this worker, and
-        the others end with it. Where an exchange brings all workers together, it tells; then nothing is looked at here.
-        """
-        finite, replica = self.worker.finite, self.replica
-        gradients = [x for x in replica.gradients if x is not None]
-        if not (gradients and finite.looks and self.strategy.is_gossip):
-            return False
-        sums = [x.detach().sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
-        on_cpu = [x.detach() for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
-        if finite.sees([*on_cpu, *sums]):
-            return False
-        finite.note(replica.names, replica.gradients)
-        return self._leaves_out([self.worker.rank])
 
     def group_came(self, group: dict[str, Any]) -> None:
         """A parameter group was added."""

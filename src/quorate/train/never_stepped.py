@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
-from quorate.replica.updating import has_gradient
+from quorate.replica.plain_step import has_gradient
 from quorate.train.loop import loops_of
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place

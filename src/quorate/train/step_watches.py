@@ -1,6 +1,8 @@
-"""Who looks on as the steps of one optimizer begin and end: none of them changes what is learnt."""
+"""Who looks on as the steps of one optimizer begin and end: none changes what is learnt; one says what is left out."""
 
 from __future__ import annotations
+
+import torch
 
 from quorate.checkpoint.saving import saving
 from quorate.train.edits import Edits
@@ -9,7 +11,9 @@ from quorate.wire.current import Place
 
 
 class StepWatches:
-    """Checkpoints, records, comparisons of replicas, and the search for edits between steps, of one worker."""
+    """Checkpoints, records, comparisons of replicas, numbers that are not finite, and the search for edits between
+    steps, of one worker.
+    """
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._saving, self._edits = worker, saving(place), Edits(worker)
@@ -18,6 +22,28 @@ class StepWatches:
         """`optimizer.step()` was called. Raises as `Edits.step_begins`."""
         self._saving.boundary(is_forward_done=True)
         self._edits.step_begins()
+
+    def leaves_out(self, bad: list[int]) -> bool:
+        """Whether this step's update is left out, as `bad` have brought gradients that are not finite."""
+        worker = self._worker
+        return worker.finite.leaves_out(bad, worker.updates + 1, is_scaled=worker.replica.is_scaled)
+
+    def leaves_out_own(self) -> bool:
+        """Whether this worker's update of this step is left out, as its own gradient is not finite; the others go on.
+
+        Its neighbours get their exchange all the same. Raises `NotFinite` where that was asked for: on this worker, and
+        the others end with it. Where an exchange brings all workers together, it tells; then nothing is looked at here.
+        """
+        worker, finite, replica = self._worker, self._worker.finite, self._worker.replica
+        gradients = [x for x in replica.gradients if x is not None]
+        if not (gradients and finite.looks and worker.strategy.is_gossip):
+            return False
+        sums = [x.detach().sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
+        on_cpu = [x.detach() for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
+        if finite.sees([*on_cpu, *sums]):
+            return False
+        finite.note(replica.names, replica.gradients)
+        return self.leaves_out([worker.rank])
 
     def step_ended(self) -> None:
         """The strategy has made its step. Raises as `Digests.look`."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quorate.agreement.headers import Announced
-from quorate.agreement.hooks import AmongNeighbours, InRounds, Shadow, Watches
-from quorate.agreement.means import MeansOfAll
-from quorate.agreement.neighbours import NeighbourExchange
-from quorate.agreement.rounds import WorkerRounds
-from quorate.agreement.save_flags import SaveFlags
+from quorate.agreement.headers import Announced, SaveFlags
+from quorate.agreement.means import MeansOfAll, Shadow, Watches
+from quorate.agreement.neighbours import AmongNeighbours, NeighbourExchange
+from quorate.agreement.round_watch import RoundWatch
+from quorate.agreement.rounds import InRounds, WorkerRounds
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
@@ -182,6 +181,7 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
+        digests = None if self.differs else self.digests
         self._rounds = WorkerRounds(
             self.replica,
             self.wire,
@@ -189,9 +189,7 @@ class StrategyWorker:
             agreed,
             worker,
             saving=saving(self._place),
-            finite=self.finite,
-            digests=None if self.differs else self.digests,
-            losses=self.losses,
+            watch=RoundWatch(self.wire, self.timer, self.losses, digests, self.finite),
             tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,

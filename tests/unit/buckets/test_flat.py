@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.buckets.flat import layout_of, pack, sum_dtype, unpack
+from quorate.buckets.flat import layout_of, sum_dtype
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, pack, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)

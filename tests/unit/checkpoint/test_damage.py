@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.folder import MANIFEST, complete_ones, verify
 from quorate.checkpoint.loading import choose
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.tensor_file import FileOutput
 from quorate.core.errors import CheckpointError

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.folder import MANIFEST
 from quorate.checkpoint.loading import choose
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.core.errors import CheckpointError, PeerFailed
 from quorate.wire import current

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.folder import complete_ones, read_manifest, verify
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty

@@ -43,9 +43,9 @@ def test_it_says_what_virtual_workers_do(wait_for: int) -> None:
         model = torch.nn.Linear(1, 1)
         made: Any = torch.optim.SGD(model.parameters(), lr=0.0)
         optimizer = quorate.distribute(made, model, strategy="quorum", wait_for=wait_for, alone="algorithm")
-        watch, seen = optimizer.__dict__["_quorate_worker"]._rounds, []
-        noted = watch._note
-        watch._note = lambda one: (seen.append((one.contributors, world.wire.clock.now())), noted(one))
+        watch, seen = optimizer.__dict__["_quorate_worker"]._rounds.watch, []
+        noted = watch.comes
+        watch.comes = lambda one: (seen.append((one.contributors, world.wire.clock.now())), noted(one))
         for seconds in work[world.rank]:
             world.wire.clock.sleep(seconds)
             model(torch.ones(1, 1)).sum().backward()

@@ -59,15 +59,15 @@ def train(
     model = build()
     optimizer: Any = quorate.distribute(make(model), model, alone="algorithm", **settings)
     worker = optimizer.__dict__["_quorate_worker"]
-    watch = worker._rounds
-    if watch is not None:
-        noted = watch._note
+    own = worker._rounds
+    if own is not None:
+        noted = own.watch.comes
 
         def note(one: Round) -> None:
             seen.append(one)
             noted(one)
 
-        watch._note = note
+        own.watch.comes = note
     draw = torch.Generator().manual_seed(100 + world.rank)
     clock, times = world.wire.clock, []
     for step in range(steps):
@@ -83,7 +83,7 @@ def train(
     then()
     optimizer.finish()
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    rounds = watch.rounds if watch is not None else None
+    rounds = own.rounds if own is not None else None
     return Told(
         flat,
         rounds.ledger if rounds else Ledger(),

@@ -31,9 +31,9 @@ def run(size: int, task: Any) -> list[Any]:
 def rounds_of(optimizer: Any) -> list[Round]:
     """The rounds this worker sees, from now on."""
     seen: list[Round] = []
-    watch = optimizer.__dict__["_quorate_worker"]._rounds
-    noted = watch._note
-    watch._note = lambda one: (seen.append(one), noted(one))
+    watch = optimizer.__dict__["_quorate_worker"]._rounds.watch
+    noted = watch.comes
+    watch.comes = lambda one: (seen.append(one), noted(one))
     return seen
 
 

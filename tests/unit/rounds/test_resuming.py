@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import complete_ones, verify
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.parts import rank_file
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.contracts import Wire

@@ -38,9 +38,9 @@ def trained(
         plain: Any = torch.optim.SGD(model.parameters(), lr=rate)
         optimizer = quorate.distribute(plain, model, strategy="adaptive", alone="algorithm", **settings)
         rounds: list[Round] = []
-        watch = optimizer.__dict__["_quorate_worker"]._rounds
-        noted = watch._note
-        watch._note = lambda one: (rounds.append(one), noted(one))
+        watch = optimizer.__dict__["_quorate_worker"]._rounds.watch
+        noted = watch.comes
+        watch.comes = lambda one: (rounds.append(one), noted(one))
         draw = torch.Generator().manual_seed(world.rank)
         for step in range(steps):
             x = torch.randn(4, 6, generator=draw)

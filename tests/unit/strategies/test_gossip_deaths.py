@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.wire import current
 from quorate.wire.faulty import Fault

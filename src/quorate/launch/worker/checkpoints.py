@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.checkpoint.context import checkpoint_context
 from quorate.checkpoint.loading import load as load_here
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import CHECKPOINTS, saving
 from quorate.core.telling import tell
 from quorate.launch.run.folder import new_run_folder

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quorate.checkpoint.context import checkpoint_context
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError

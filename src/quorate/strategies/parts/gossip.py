@@ -12,7 +12,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
-from quorate.topology.living import among
+from quorate.topology.edges import among
 from quorate.topology.reading import topology_of
 
 

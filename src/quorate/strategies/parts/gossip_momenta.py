@@ -10,7 +10,7 @@ from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.gossip import own_copy
-from quorate.topology.living import among
+from quorate.topology.edges import among
 
 
 def begin_momenta(worker: Worker, graph: Topology, topology: str, momentum: str) -> None:

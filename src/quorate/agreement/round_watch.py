@@ -1,13 +1,19 @@
-"""The `round` rows of one optimizer: written by the first worker that is left, and by the next one where that dies."""
+"""Who looks on at the rounds of one worker: rows of the records, comparisons of replicas, what is not finite."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+
+from quorate.agreement.headers import bad_in, put_bad
 from quorate.core.contracts import Wire
 from quorate.core.rows import RoundRow
+from quorate.core.vectors import Flat
+from quorate.observe.digests import Digests
+from quorate.observe.finite import Finite
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
@@ -20,7 +26,9 @@ _MOST_HELD = 4096
 
 
 class RoundRows:
-    """Of what this worker applies, rows are held as long as the one that writes them may not have written them.
+    """`round` rows: written by the first worker that is left, and by the next one where that dies.
+
+    Of what this worker applies, rows are held as long as the one that writes them may not have written them.
 
     Where the writer stands still for more than some thousand rounds, the others write as well: readers take one row of
     each number. Cost: for the writer one word with the board every quarter of a second, for the others one for every
@@ -102,3 +110,43 @@ class RoundRows:
         if said is not None:
             number, term = json.loads(said)
             self._held = [row for row in self._held if row["number"] > number or row["term"] > term]
+
+
+class RoundWatch:
+    """Sees what this worker gives to rounds, and every round that it applies; it changes neither round nor replica.
+
+    `digests` compare replicas after each round; None where they differ between rounds.
+    """
+
+    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses, digests: Digests | None, finite: Finite) -> None:
+        self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
+        self.rows = RoundRows(wire, timer, losses)
+
+    def gives(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
+        """A contribution is about to travel: note in its header whether the numbers are finite."""
+        finite = self._finite
+        if finite.looks and not finite.sees(vector.parts):
+            finite.note([s.name for s in vector.layout.segments], grads)
+            put_bad(vector.header, self._wire.rank, self._wire.max_size)
+
+    def leaves_out(self, one: Round, sums: Flat, *, is_scaled: bool) -> bool:
+        """Whether its update is to be left out, as its `sums` are not finite. Raises as `Finite.leaves_out`."""
+        return self._finite.leaves_out(bad_in(sums, self._wire.max_size), one.number, is_scaled=is_scaled)
+
+    def comes(self, one: Round) -> None:
+        """It is about to be applied: whose gradients are in it, and how old, is told to the records."""
+        timer = self._timer
+        timer.contributors = len(one.contributors)
+        mine = one.contributors.get(self._wire.rank)
+        if mine:
+            timer.staleness = max(staleness for staleness, _ in mine)
+        self._losses.look()
+        self._losses.joined(one.joined, one.number)
+        self.rows.applied(one)
+
+    def applied(self, number: int) -> None:
+        """The replica is as after round `number`. Raises as `Digests.look`."""
+        if self._digests is None:
+            self._timer.rounds += 1  # local steps are none
+        else:
+            self._digests.look(number)

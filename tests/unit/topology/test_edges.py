@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quorate.core.topology import Topology
-from quorate.topology.living import among
+from quorate.topology.edges import among
 from quorate.topology.mixing import matrix
 from quorate.topology.reading import topology_of
 from tests.unit.topology.test_topologies import NAMES, made

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from quorate.rounds.copies import Entrance
 from quorate.rounds.entering import give_copies
-from quorate.rounds.entrance import Entrance
 
 
 def entrance(newest: int = 5, stretch: int = 0) -> Entrance:
