@@ -1,4 +1,4 @@
-"""The server that forks the processes of tests, itself forked from a process of pytest: what both need is imported once."""
+"""The server that forks the processes of tests, forked from pytest: what both need is imported once."""
 
 from __future__ import annotations
 
