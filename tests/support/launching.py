@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 20.0
@@ -67,6 +68,15 @@ class Launch:
         assert self._process.stderr is not None
         with self._process.stderr as stderr:
             self._said.extend(stderr)
+
+
+def all_shown(terminal: int) -> str:
+    """What was written to a terminal of `os.openpty`, given its first descriptor, once nobody has the other one open."""
+    pieces = []
+    with suppress(OSError):  # the end
+        while piece := os.read(terminal, 2**16):
+            pieces.append(piece)
+    return b"".join(pieces).decode()
 
 
 def is_running(pid: int) -> bool:
