@@ -71,7 +71,7 @@ class Launch:
 
 
 def all_shown(terminal: int) -> str:
-    """What was written to a terminal of `os.openpty`, given its first descriptor, once nobody has the other one open."""
+    """What was written to a terminal of `os.openpty`, given its first descriptor, once the other is open nowhere."""
     pieces = []
     with suppress(OSError):  # the end
         while piece := os.read(terminal, 2**16):
