@@ -2,7 +2,7 @@
 #
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
-#   make test         the whole test suite: some five minutes on two cores
+#   make test         the whole test suite: five to six minutes on two quiet cores
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors

@@ -48,6 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Short(seconds))
     if config.getoption("--times") > 1:
         settings.load_profile("search")
+    if hasattr(config, "workerinput") and run_server.CAN_FORK:  # one of several processes that run all the tests
+        from tests.support import early_server  # imports torch
+
+        capture = config.pluginmanager.getplugin("capturemanager")
+        assert capture is not None
+        capture.resume_global_capture()  # as during a test, which would start the server otherwise
+        early_server.start()
+        capture.suspend_global_capture()
     gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets())

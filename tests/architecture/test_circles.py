@@ -72,7 +72,7 @@ def _shared(one: str, other: str) -> list[str]:
 
 
 def _imported(module: Module, names: set[str]) -> Iterable[str]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in names)
         elif isinstance(node, ast.ImportFrom) and node.module in names:

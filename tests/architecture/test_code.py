@@ -66,7 +66,7 @@ def test_no_bare_except() -> None:
     assert not [
         f"{module.place}:{node.lineno}"
         for module in modules()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ExceptHandler) and node.type is None
     ]
 

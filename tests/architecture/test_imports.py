@@ -38,13 +38,13 @@ def test_nothing_is_pickled() -> None:
     used += [
         f"{module.place}:{node.lineno} uses {node.attr}, which pickles"
         for module in modules()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Attribute) and re.fullmatch(_OBJECTS, node.attr)
     ]
     allowed = [
         f"{module.place}:{node.value.lineno} gives allow_pickle"
         for module in modules()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle"
     ]
     assert not used + allowed, "control messages are JSON, tensors are raw bytes, files are safetensors"

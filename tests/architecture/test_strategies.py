@@ -35,7 +35,7 @@ def test_what_a_strategy_inherits_is_settings_or_the_strategy_that_it_presets(na
 
 def test_presets_are_nothing_but_defaults() -> None:
     presets = [module for module in modules() if module.path.parent == PACKAGE / "strategies" / "presets"]
-    classes = [node for module in presets for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for module in presets for node in module.nodes if isinstance(node, ast.ClassDef)]
     assert {node.name for node in classes} == {
         kind.__name__ for kind in map(strategies.get, OF_THE_PACKAGE) if ".presets." in kind.__module__
     }

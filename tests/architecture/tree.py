@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,11 +14,10 @@ PACKAGE = ROOT / "src" / "quorate"
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file: where it is, what it says, and its syntax tree."""
+    """One Python file: where it is and what it says."""
 
     path: Path
     text: str
-    tree: ast.Module
 
     @property
     def place(self) -> str:
@@ -32,9 +31,19 @@ class Module:
         return inside[0] if len(inside) > 1 else ""
 
     @cached_property
+    def tree(self) -> ast.Module:
+        """Its syntax tree."""
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of it, in the order of `ast.walk`."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def names(self) -> list[tuple[int, str]]:
         """Every dotted name that it imports or reaches, with its line: see `named`."""
-        return sorted(set(named(self.tree)))
+        return sorted(set(named(self.nodes)))
 
 
 @cache
@@ -42,8 +51,7 @@ def modules(folder: Path = PACKAGE) -> tuple[Module, ...]:
     """Every Python file under `folder`, in order of path; read once."""
     paths = sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
     assert paths, f"no Python files under {folder}"
-    texts = [path.read_text(encoding="utf-8") for path in paths]
-    return tuple(Module(path, text, ast.parse(text, path)) for path, text in zip(paths, texts, strict=True))
+    return tuple(Module(path, path.read_text(encoding="utf-8")) for path in paths)
 
 
 def dotted(node: ast.expr) -> str:
@@ -56,13 +64,13 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def named(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Every dotted name a file imports or reaches by attribute, with its line: `torch.distributed`, `os.environ`.
 
     `from a import b` counts as `a` and as `a.b`, and `import a as z` followed by `z.b` as `a.b`.
     """
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -73,7 +81,7 @@ def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 yield node.lineno, f"{node.module}.{alias.name}"
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and (chain := dotted(node)):
             head, _, rest = chain.partition(".")
             yield node.lineno, f"{aliases.get(head, head)}.{rest}"

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quorate.launch.local.process_group import GRACE
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import Run, RunServer
@@ -32,6 +33,8 @@ STRATEGIES = ("all-reduce", "all-reduce+", "quorum", "eager-solo", "bounded-stal
 """With a "+" the others go on when a worker dies; under the others they do anyway."""
 SECONDS_AT_MOST = 30.0
 BEGIN_SECONDS = 60.0
+STOPPED_SECONDS = 2.0
+"""How long one that is asked to leave, and cannot since it is stopped, is waited for."""
 
 FAULTS: dict[str, float] = {
     "kill worker": 4, "kill worker at first": 2, "kill worker early": 1, "kill stopped worker": 1, "kill launcher": 2,
@@ -133,7 +136,13 @@ class Soak:
         folder.mkdir()
         begun = time.monotonic()
         more = [trial.fault, str(trial.rank), "15"] if trial.fault in ("raises", "leaves", "parts") else []
-        request = RunRequest(script=TRAINING, arguments=[trial.strategy, *more], size=trial.size, folder=folder)
+        request = RunRequest(
+            script=TRAINING,
+            arguments=[trial.strategy, *more],
+            size=trial.size,
+            folder=folder,
+            grace=STOPPED_SECONDS if trial.fault == "stop a worker, SIGINT" else GRACE,
+        )
         run = self._server.start(request)
         at = time.monotonic()
         try:

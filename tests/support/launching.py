@@ -8,9 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 20.0
+PROCESSES = Path("/proc")
+"""Where Linux tells of them; elsewhere `ps` does."""
 
 _RUN = """
 import sys
@@ -67,11 +70,22 @@ class Launch:
             self._said.extend(stderr)
 
 
+def all_shown(terminal: int) -> str:
+    """What was written to a terminal of `os.openpty`, given its first descriptor, once the other is open nowhere."""
+    pieces = []
+    with suppress(OSError):  # the end
+        while piece := os.read(terminal, 2**16):
+            pieces.append(piece)
+    return b"".join(pieces).decode()
+
+
 def is_running(pid: int) -> bool:
     """Whether there is a process `pid` that has not ended; one that nobody has collected has ended."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        if (PROCESSES / "self" / "stat").exists():
+            return (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return False
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")

@@ -39,9 +39,10 @@ T = TypeVar("T")
 STACK_SECONDS = 5.0
 """How long hung processes are given to write their stacks."""
 
+PRELOADED = ["tests.support.preloaded", "tests.support.programs"]
 forking = multiprocessing.get_context("forkserver")
 """Its processes find all imported that `tests.support.preloaded` imports."""
-forking.set_forkserver_preload(["tests.support.preloaded", "tests.support.programs"])
+forking.set_forkserver_preload(PRELOADED)
 
 
 @dataclass(frozen=True)

@@ -94,3 +94,12 @@ def test_its_workers_are_its_own_and_die_with_it(tmp_path: Path) -> None:
     finally:
         program.kill()
         program.communicate()
+
+
+def test_who_has_ended_is_not_running_whether_collected_or_not() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        assert is_running(child.pid)
+        child.kill()
+        until(lambda: not is_running(child.pid), "its end, which nobody has collected")
+        child.wait()
+        assert not is_running(child.pid)

@@ -14,6 +14,7 @@ import torch
 from quorate.core.contracts import Board, Wire
 from quorate.core.errors import PeerFailed
 from quorate.launch.worker.world import World
+from tests.support import processes
 from tests.support.processes import (
     WorkersFailed,
     outcomes_real,
@@ -91,7 +92,10 @@ def test_an_exception_is_named_with_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("task", [_one_hangs, _one_is_stopped])
-def test_who_hangs_is_killed_at_the_limit_and_named(task: Callable[[Board, int, int], object]) -> None:
+def test_who_hangs_is_killed_at_the_limit_and_named(
+    task: Callable[[Board, int, int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "STACK_SECONDS", 0.2)  # one that is stopped writes none
     began = time.monotonic()
     outcomes = outcomes_real_board(2, task, timeout=1.0)
     assert time.monotonic() - began < 20.0, "seconds; it would hang for ever"

@@ -23,6 +23,7 @@ from quorate.core.rows import Step
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
 from quorate.report.summary import summarize
+from tests.support.launching import all_shown
 from tests.support.made_records import make_comparison
 from tests.support.raw_rows import RawRow
 
@@ -278,7 +279,7 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines(tmp_path: Path, monkeypatch: p
             progress.begins(cells[1], tmp_path)
             progress.looks(cells[1], tmp_path)
         monkeypatch.undo()
-        shown = os.read(ours, 2**16).decode()
+    shown = all_shown(ours)
     os.close(ours)
     assert "run 1 of 2" in shown
     assert "a, seed 4: step 1" in shown

@@ -13,7 +13,7 @@ import pytest
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import CAN_FORK, RunServer
-from tests.support.launching import is_running, until
+from tests.support.launching import all_shown, is_running, until
 from tests.support.programs import QUORATE, Program
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
@@ -168,7 +168,7 @@ def test_ctrl_c_at_a_terminal_ends_a_run_of_the_command_line_in_order(tmp_path: 
         until(lambda: (tmp_path / "going-0").exists(), "it", LIMIT)
         running.send_signal(signal.SIGINT)
         assert running.wait(LIMIT) == 130
-        said = os.read(ours, 10_000).decode()
+        said = all_shown(ours)
         assert "ended by SIGINT; every worker has ended" in said
         assert "Traceback" not in said
     finally:

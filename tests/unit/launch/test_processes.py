@@ -21,7 +21,7 @@ from quorate.launch.local.verdict import log_of
 from quorate.launch.run.overrides import Overrides
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure
-from tests.support.launching import Launch, is_running, until
+from tests.support.launching import Launch, all_shown, is_running, until
 
 LIMIT = 20.0
 
@@ -138,7 +138,7 @@ def test_rank_0_has_a_terminal_where_we_have_one(script: Callable[[str], str], f
     os.close(theirs)
     try:
         assert launcher.wait(LIMIT) == 0
-        assert os.read(ours, 1000) == b"True True 97\r\n"
+        assert all_shown(ours) == "True True 97\r\n"
     finally:
         launcher.kill()
         launcher.wait()

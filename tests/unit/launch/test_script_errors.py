@@ -150,6 +150,7 @@ def test_a_second_default_process_group_is_refused_in_one_sentence(server: RunSe
     ended = server.start(RunRequest(script=str(tmp_path / "script.py"), size=2, folder=tmp_path / "run")).wait(60.0)
     assert ended is not None
     assert ended.status == 2
-    log = (tmp_path / "run" / "rank-0.log").read_text()
-    assert log.startswith("quorate: quorate.join() has started torch's default process group already; leave out")
-    assert log.endswith("script.py, line 3)\n") and log.count("\n") == 1
+    lines = (tmp_path / "run" / "rank-0.log").read_text().splitlines()
+    (sentence,) = [line for line in lines if "ProcessGroupGloo.cpp" not in line]  # torch's, where rank 1 is gone sooner
+    assert sentence.startswith("quorate: quorate.join() has started torch's default process group already; leave out")
+    assert sentence.endswith("script.py, line 3)")
