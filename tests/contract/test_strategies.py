@@ -24,7 +24,10 @@ Ends = list[list[torch.Tensor]]
 
 
 def trained(wire: Wire, name: str, *, uneven: bool = False, alone: str = "algorithm") -> list[torch.Tensor]:
-    """Parameters, buffers and momenta after a short training in which every worker starts from other numbers."""
+    """Parameters, buffers and what the optimizer keeps, after a short training from other numbers on every worker.
+
+    Under rounds of less than all the momentum is each worker's own, and the optimizer keeps none.
+    """
     current.enter(wire, thread_only=True)
     world = join()
     numbers = torch.Generator().manual_seed(world.rank)
@@ -32,14 +35,14 @@ def trained(wire: Wire, name: str, *, uneven: bool = False, alone: str = "algori
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape, generator=numbers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     distribute(optimizer, model, name, alone=alone)  # type: ignore[arg-type]
     for _ in range(STEPS + uneven * 2 * world.rank):
         optimizer.zero_grad()
         model(torch.randn(4, 3, generator=numbers)).square().mean().backward()
         optimizer.step()
     current.here().leave()
-    momenta = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    momenta = [x for p in model.parameters() for x in optimizer.state[p].values()]
     return [x.detach().clone() for x in (*model.state_dict().values(), *momenta)]
 
 
@@ -81,7 +84,7 @@ def test_alone_every_strategy_is_bypassed(name: str) -> None:
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape, generator=numbers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(torch.randn(4, 3, generator=numbers)).square().mean().backward()

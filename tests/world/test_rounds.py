@@ -99,6 +99,8 @@ def task(strategy: str, settings: dict[str, Any], stops: int, steps: int, world:
     ],
 )
 def test_replicas_end_equal_and_nothing_is_lost(strategy: str, settings: dict[str, Any]) -> None:
+    if settings.get("wait_for") == "all":
+        settings = {**settings, "grace": 5.0}  # nobody is left out of a round because the machine is busy
     found = run_real_world(3, functools.partial(task, strategy, settings, -1, 30))
     for told in found:
         assert told.digest == found[0].digest

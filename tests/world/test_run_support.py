@@ -97,7 +97,7 @@ def test_who_hangs_is_killed_at_the_limit_and_named(
 ) -> None:
     monkeypatch.setattr(processes, "STACK_SECONDS", 0.2)  # one that is stopped writes none
     began = time.monotonic()
-    outcomes = outcomes_real_board(2, task, timeout=1.0)
+    outcomes = outcomes_real_board(2, task, timeout=2.0)
     assert time.monotonic() - began < 20.0, "seconds; it would hang for ever"
     assert [one.exit_code for one in outcomes] == [0, None]
     assert outcomes[1].is_hung

@@ -29,8 +29,11 @@ def header_length(tensors: int, parts: int, max_size: int) -> int:
     return COUNTS + tensors + parts + 1 + max_size
 
 
-def header_of(weight: float, used: Sequence[bool], layout: Layout) -> Tensor:
-    """What travels with a vector besides its numbers: its weight, and which parameters it has something for."""
+def header_of(weight: float, used: Sequence[float], layout: Layout) -> Tensor:
+    """What travels with a vector besides its numbers: its weight, and for which parameters it has something.
+
+    That is a number above 0: 1, or what is to be summed of it (`energies_in`).
+    """
     header = torch.zeros(layout.header)
     header[WEIGHT] = weight
     header[COUNTS : COUNTS + len(used)] = torch.tensor(used, dtype=header.dtype)
@@ -50,6 +53,12 @@ def bad_in(sums: Flat, size: int) -> list[int]:
 def used_in(sums: Flat, count: int) -> list[bool]:
     """Which of `count` parameters any worker had something for."""
     return [n > 0 for n in sums.header[COUNTS : COUNTS + count].tolist()]
+
+
+def energies_in(sums: Flat, count: int) -> list[float]:
+    """Of `count` parameters, the mean of what contributions had for each, by weight."""
+    header = sums.header.tolist()
+    return [energy / header[WEIGHT] for energy in header[COUNTS : COUNTS + count]]
 
 
 @dataclass(frozen=True)

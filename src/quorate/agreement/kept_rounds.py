@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from quorate.checkpoint.encoding import FLAT, flat_from, flats_as_parts
 from quorate.core.resize import dealt
-from quorate.core.vectors import Layout
-from quorate.rounds.pending import Entry, Kept, Ledger
+from quorate.core.vectors import Flat, Layout
+from quorate.replica.momentum_state import kept_moments, restore_moments
+from quorate.replica.replica import Replica
+from quorate.rounds.ledger import Ledger
+from quorate.rounds.pending import Entry, Kept
 
 if TYPE_CHECKING:
     from quorate.rounds.rounds import Rounds
@@ -26,6 +29,7 @@ def kept_of(rounds: Rounds, size: int) -> dict[str, Any]:
         "number": kept.number,
         "best_step": kept.best_step,
         "best_options": kept.best_options,
+        "progress": kept.progress,
         "step": kept.step,
         "options": kept.options,
         "ledger": dataclasses.asdict(kept.ledger),
@@ -55,12 +59,13 @@ def restore(rounds: Rounds, layout: Layout, olds: Sequence[dict[str, Any]], rank
             setattr(ledger, name, getattr(ledger, name) + value)
     whole = first.get("workers", past)  # of which some may have died
     entries = [_entry(entry, layout, whole, size) for old in mine for entry in old["entries"]]
-    own: dict[str, Any] = olds[rank] if rank < past else {"step": 0, "options": None}
+    own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
         Kept(
             number=first["number"],
             best_step=first["best_step"],
             best_options=first["best_options"],
+            progress=first.get("progress", float(first["best_step"])),
             step=own["step"],
             options=own["options"],
             ledger=ledger,
@@ -96,3 +101,20 @@ def _joined(entries: Sequence[Entry]) -> list[Entry]:
             there.weight += entry.weight
             there.count += entry.count
     return [found[version] for version in sorted(found)]
+
+
+def momentum_kept(replica: Replica) -> dict[str, Any]:
+    """What a worker keeps of the momentum of its own gradients."""
+    if replica.momentum is None:
+        return {}
+    vector, numbers = kept_moments(replica.momentum, replica.trained, Flat.zeros(replica.layout))
+    return {"momentum": {"vector": flats_as_parts(vector), "numbers": numbers}}
+
+
+def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> None:
+    """Its law: a worker's own; in a world of another size everyone has the mean of all, so that their mean stays."""
+    mine = [olds[rank]] if len(olds) == size else olds
+    found = [old["momentum"] for old in mine if "momentum" in old]
+    if replica.momentum is not None and found:
+        kept = [(flat_from(one["vector"][FLAT], replica.layout), one["numbers"]) for one in found]
+        restore_moments(replica.momentum, replica.trained, kept)

@@ -122,6 +122,10 @@ class RoundWatch:
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self.rows = RoundRows(wire, timer, losses)
 
+    def sees_finite(self, grads: Sequence[Tensor]) -> bool:
+        """Whether they may go into this worker's momentum: else all that it gives later would not be finite."""
+        return not self._finite.looks or self._finite.sees(grads)
+
     def gives(self, vector: Flat, grads: Sequence[Tensor | None]) -> None:
         """A contribution is about to travel: note in its header whether the numbers are finite."""
         finite = self._finite

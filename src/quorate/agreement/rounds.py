@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from quorate.agreement.headers import header_of, used_in
-from quorate.agreement.kept_rounds import kept_of, restore
+from quorate.agreement.headers import energies_in, header_of, used_in
+from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
@@ -20,8 +20,11 @@ from quorate.core.means import Mean
 from quorate.core.measured import Measured, WorkerMeasures
 from quorate.core.vectors import Flat, Layout, pack
 from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.options_by_place import OptionsByPlace
 from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
+from quorate.replica.shared_step import SharedOptions
+from quorate.replica.worker_momentum import WorkerMomentum
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
@@ -42,6 +45,8 @@ class InRounds:
 
     step: Callable[[], int]
     """Steps that it has made."""
+    scheduled: Callable[[], int]
+    """How often its schedulers have made a step."""
     share: Callable[[float | None], float]
     """What a contribution of this weight counts, or of its step's where that is None: 1 for a step of full batches, so
     that dividing by the number of workers stays right."""
@@ -75,6 +80,7 @@ class WorkerRounds:
         self._has_called = False
         self._mean: Flat | None = None
         self._mean_held = 0
+        self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self.rounds = Rounds(wire.channel("rounds"), agreed, replica.layout, self)
 
     def lay_out(self, layout: Layout) -> None:
@@ -87,11 +93,14 @@ class WorkerRounds:
         counts = self._worker.share(weight)
         with self._timer.spending("encode"):
             given = self._gradient(counts) if vector is None else self._packed(vector, counts)
+            self._begun[self.version] = self.progress
+            own = options_of(self._replica.optimizer)
+            options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             work = self.rounds.contribute(
                 given,
                 weight=counts,
-                step=self._worker.step(),
-                options=options_of(self._replica.optimizer),
+                step=place,
+                options=options,
                 waits=waits,
                 measures=self._own_measures(given) if self._measures and given is not None else None,
             )
@@ -120,15 +129,27 @@ class WorkerRounds:
         """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
         own: dict[str, Any] = self._replica.optimizer.__dict__
         is_finite = not float(own["found_inf"]) if "found_inf" in own else True
-        grads = self._replica.gradients
+        grads, momentum = self._replica.gradients, self._replica.momentum
         if not is_finite or all(grad is None for grad in grads):
             return None
         scale = own.get("grad_scale")
         vector = self.rounds.blank()
+        if momentum is not None and self.watch.sees_finite(_there(grads)):
+            return self._ahead(momentum, grads if scale is None else _times(grads, 1 / float(scale)), weight, vector)
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
         self.watch.gives(vector, grads)
+        return vector
+
+    def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
+        """What this worker's own momentum makes of its gradient."""
+        if self._clip_norm is not None:
+            norm = float(torch.nn.utils.get_total_norm(_there(grads)))
+            grads = _times(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
+        given, energies = momentum.ahead(self._replica.trained, grads, weight)
+        pack(given, vector, scale=1 / self._wire.size)
+        vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
     def completed(self) -> Iterator[Mean]:
@@ -170,17 +191,24 @@ class WorkerRounds:
             return None  # applied by nobody
         if self.watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
             return None
+        momentum, options = self._replica.momentum, one.options
         divisor = one.live if self._agreed.divide_by == "world" else one.weight
+        if momentum is not None:
+            share = one.weight / divisor
+            divisor = divisor if momentum.kind == "sgd" else one.weight
+            options = SharedOptions(options, share, energies_in(one.sum, len(self._replica.trained)))
         factor = wire.size / divisor
         self._replica.used = used_in(one.sum, len(self._replica.trained))
         of_sum = _norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
         norm = factor * of_sum
-        if self._clip_norm is not None and norm > self._clip_norm:
+        if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
         mine = sum(count for _, count in one.contributors.get(wire.rank, ()))
-        measured = _measured(one, of_sum**2) if self._measures else None
+        self._learn_delay(one)
+        smoothing = 1.0 if momentum is None else momentum.smoothing
+        measured = _measured(one, of_sum**2, smoothing) if self._measures else None
         mean = one.sum.times(factor, self._own())
-        return Mean(mean=mean, mine=mine, options=one.options, measured=measured, number=one.number, norm=norm)
+        return Mean(mean=mean, mine=mine, options=options, measured=measured, number=one.number, norm=norm)
 
     def _own(self) -> Flat:
         """Where the optimizer may write as it likes: the round itself is the same memory for all."""
@@ -189,6 +217,14 @@ class WorkerRounds:
             self._mean.segments()
             self._mean_held = self._mean.holders()
         return self._mean
+
+    def _learn_delay(self, one: Round) -> None:
+        momentum = self._replica.momentum
+        for staleness, _ in one.contributors.get(self._wire.rank, ()):
+            version = one.number - 1 - staleness
+            if momentum is not None and version in self._begun:
+                momentum.was_late(self.progress - self._begun[version])
+            self._begun = {other: at for other, at in self._begun.items() if other >= version}
 
     @property
     def waits_for_all(self) -> bool:
@@ -205,13 +241,19 @@ class WorkerRounds:
     def version(self) -> int:
         return self.rounds.version
 
+    @property
+    def progress(self) -> float:
+        """Synchronous steps that the training has made, as far as this replica goes."""
+        return self.rounds.progress
+
     def ask_for_save(self, request: int) -> None:
         self.rounds.ask_for_save(request)
 
     def kept(self) -> dict[str, Any]:
-        return kept_of(self.rounds, self._wire.size)
+        return {**kept_of(self.rounds, self._wire.size), **momentum_kept(self._replica)}
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
+        restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
         return restore(self.rounds, self._replica.layout, olds, self._wire.rank, self._wire.size)
 
     # -- rounds.rounds.Replica
@@ -241,7 +283,15 @@ def _norm(vector: Flat) -> float:
     return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in vector.segments()])))
 
 
-def _measured(one: Round, square: float) -> Measured:
+def _there(grads: Sequence[Tensor | None]) -> list[Tensor]:
+    return [x for x in grads if x is not None]
+
+
+def _times(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
+    return [None if x is None else x * factor for x in grads]
+
+
+def _measured(one: Round, square: float, smoothing: float) -> Measured:
     gradients = sum(count for given in one.contributors.values() for _, count in given)
     measures = [(rank, WorkerMeasures(*values)) for rank, own in one.measures.items() for values in own]
-    return Measured(one.number, one.quorum, gradients, measures, square)
+    return Measured(one.number, one.quorum, gradients, measures, square, smoothing)

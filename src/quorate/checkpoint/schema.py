@@ -9,25 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from quorate.checkpoint.encoding import FLAT
+from quorate.checkpoint.rounds_schema import MOST_WORKERS, STRICT, Count, RoundsKept, Workers
 from quorate.core.errors import CheckpointError
 from quorate.data.position import Position
-
-MOST_WORKERS = 1_000_000
-STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
 
 _SWITCHES = ("foreach", "fused")
 """Options of torch's optimizers that are None, or chosen."""
 
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
-Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=255)]
 
 
@@ -73,51 +67,6 @@ class Replica(TypedDict):
 
     parameters: list[Tensor]
     optimizer: PlainState
-
-
-Vector = Annotated[dict[Literal["\x00flat"], Annotated[list[Tensor], Field(min_length=1)]], Field(min_length=1)]
-assert FLAT == "\x00flat"
-
-
-@with_config(STRICT)
-class _EntryKept(TypedDict):
-    version: Annotated[int, Field(ge=-1, le=2**53)]
-    weight: Finite
-    count: Count
-    vector: Vector
-
-
-@with_config(STRICT)
-class _LedgerKept(TypedDict):
-    produced: Finite
-    taken: Finite
-    dropped: Finite
-    replaced: Finite
-    expired: Finite
-
-
-@with_config(ConfigDict(strict=True, extra="forbid"))
-class RoundsSettings(TypedDict):
-    """Those that change."""
-
-    wait_for: NotRequired[int | float | str]
-    max_staleness: NotRequired[Count]
-
-
-@with_config(STRICT)
-class RoundsKept(TypedDict):
-    """A worker's rounds."""
-
-    number: Count
-    best_step: Count
-    best_options: list[dict[str, Any]] | None
-    step: Count
-    options: list[dict[str, Any]] | None
-    ledger: _LedgerKept
-    entries: list[_EntryKept]
-    settings: NotRequired[RoundsSettings]
-    request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
-    workers: NotRequired[Workers]
 
 
 @with_config(STRICT)

@@ -39,3 +39,5 @@ class Measured:
     loaded."""
     square: float
     """The squared Euclidean norm of the sum of these gradients, each divided by the number of workers."""
+    smoothing: float = 1.0
+    """How much of the noise of gradients is left in what was given, and in these squares: momentum takes some out."""

@@ -80,10 +80,19 @@ class Worker(Protocol):
     def rounds(self) -> WorkerRounds:
         """Rounds, once the strategy has agreed on them."""
 
-    def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
+    def agree_on_rounds(
+        self,
+        *,
+        clip_norm: float | None = None,
+        measures: bool = False,
+        momentum: Literal["auto", "worker", "common"] = "common",
+        **settings: Any,
+    ) -> None:
         """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker.
 
-        With `measures` workers tell what they have measured with each gradient (two passes over it).
+        `momentum` says whether each worker keeps the momentum of its own gradients, where they are contributed
+        (`replica.worker_momentum`), or the shared optimizer; "auto": the workers, where it has some and rounds are of
+        less than all. With `measures` workers tell what they have measured with each gradient (two passes over it).
         """
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

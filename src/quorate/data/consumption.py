@@ -24,6 +24,8 @@ class Consumed:
         self.tokens: int | None = None
         self.steps: int | None = None
         """How many steps optimizers have taken, all together; None: it is not known, as none is distributed."""
+        self.dealt: float | None = None
+        """Under a dynamic share: the synchronous steps that all batches up to the newest one would have made."""
 
     def note(self, seconds: float, examples: int, batch: Any) -> None:
         """One batch was taken; its `tokens`, where it has some, is a whole number."""

@@ -25,6 +25,8 @@ class Iteration:
         self._in_hand: list[int] = []
         self._done: list[tuple[int, int]] = []
         self._steps: int | None = None
+        self.newest = 0
+        """The number, among all workers' batches of the epoch, of the one that was given last."""
 
     def fetch(self) -> Iterator[list[int]]:
         """The examples of every batch that was not consumed before; called once, or again before the first batch."""
@@ -45,6 +47,7 @@ class Iteration:
         number, examples = self._fetched[place]
         del self._fetched[place]
         self._in_hand.append(number)
+        self.newest = number
         self._steps = steps
         return len(examples)
 

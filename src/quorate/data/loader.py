@@ -214,6 +214,8 @@ class Loader:
             size = this.give(taken.steps, indices)
             if trains:
                 taken.note(clock.now() - begin, size, batch)
+                if self.share.kind == DYNAMIC:
+                    taken.dealt = this.epoch * len(self) + this.newest / self.share.size
             yield batch
         if self._rests and trains:
             for rest in tuple(context.rests):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,10 @@ from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
+from quorate.replica.momentum_state import follow_plain
 from quorate.replica.plain_step import plain_step, put_options, standing_at, step_unseen, with_gradient
+from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
+from quorate.replica.worker_momentum import MomentumChoice, WorkerMomentum, has_moments, kind_of
 
 _NUMBERS = "numbers"
 
@@ -31,6 +35,8 @@ class Replica:
         self, optimizer: Optimizer, plain: type[Optimizer], model: Module, header: Callable[[int, int], int]
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
+        self.momentum: WorkerMomentum | None = None
+        """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self.lay_out()
@@ -106,21 +112,52 @@ class Replica:
         """One step of the optimizer's own class; returns what that returned.
 
         On the gradient as it stands in `.grad`, or on `gradient`, while `.grad` stays; with the optimizer's own
-        options, or with these, which are those of a round: then parameters that no worker `used` are left out.
+        options, or with these, which are those of a round (`SharedOptions` where this worker keeps the momentum of its
+        gradients): then parameters that no worker `used` are left out.
         With `at` those numbers are updated, in place, and the model stays as it is.
         """
         is_of_round = options is not None
+        around: AbstractContextManager[None] = nullcontext()
+        if isinstance(options, SharedOptions):
+            assert self.momentum is not None
+            assert gradient is not None
+            around = shared_step(self.momentum, self.trained, gradient, options)
+            options = without_momentum(self.momentum, options)
         before = put_options(self.optimizer, options) if is_of_round else None
         try:
             with standing_at(self.trained, at):
                 if gradient is None:
                     return plain_step(self.optimizer, self.plain, closure)
                 used = self.used if is_of_round else [True] * len(self.trained)
-                with with_gradient(self.trained, gradient, used):
+                with with_gradient(self.trained, gradient, used), around:
                     return plain_step(self.optimizer, self.plain, closure, is_scaled=not is_of_round)
         finally:
             if before is not None:
                 put_options(self.optimizer, before)
+
+    def keep_momentum(self, choice: MomentumChoice, size: int) -> str | None:
+        """Let this worker keep the momentum of its own gradients, if that is the `choice` and known how, among `size`.
+
+        Returns what is to be said of it.
+        """
+        groups, name = self.optimizer.param_groups, self.plain.__name__
+        kind = None if choice == "common" else kind_of(self.plain, groups, self._keys_or_none())
+        if kind is not None:
+            self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size)
+            follow_plain(self.momentum)
+            return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
+        if choice == "worker" or (choice == "auto" and has_moments(self.plain, groups)):
+            return (
+                f"how workers would keep the momentum of their own gradients in {name} is not known, or it has none; "
+                'the shared optimizer keeps it (momentum="common")'
+            )
+        return None
+
+    def _keys_or_none(self) -> list[str]:
+        try:
+            return self._kept_keys()
+        except ConfigurationError:
+            return []
 
     # -- core.own_replica.OwnReplica
 

@@ -76,7 +76,7 @@ class Window:
         if not pairs or not square > 0:
             return 0.0
         share = (signal / pairs) / (square / count)
-        return max(0.0, 1 / share - 1) if share > 0 else math.inf
+        return max(0.0, 1 / share - 1) / self.rounds[-1].smoothing if share > 0 else math.inf
 
     @property
     def losses(self) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,9 @@ class Contribution:
     """What one worker gave to the round that is being formed."""
 
     weight: float
-    step: int
+    used_up: float
+    """Of gradients: what is in it, and what was lost since the last one."""
+    step: float
     options: Any
     stalenesses: list[tuple[int, int]]
     vector: Flat | None
@@ -28,7 +30,15 @@ class Contribution:
 def given_from(header: dict[str, Any], vector: Flat | None) -> Contribution:
     """What `Snapshot.header` said, perhaps among other things."""
     stalenesses = [(staleness, count) for staleness, count in header["stalenesses"]]
-    return Contribution(header["weight"], header["step"], header["options"], stalenesses, vector, header["measures"])
+    return Contribution(
+        header["weight"],
+        header["used_up"],
+        header["step"],
+        header["options"],
+        stalenesses,
+        vector,
+        header["measures"],
+    )
 
 
 @dataclass
@@ -42,6 +52,12 @@ class OpenRound:
     """By rank that is waited for, how long."""
     given: dict[int, Contribution] = field(default_factory=dict)
     is_extended: bool = False
+
+
+def furthest(given: Iterable[Contribution], step: float, options: Any) -> tuple[float, Any]:
+    """The options of whoever is furthest in the training, and where; `step` and `options` are those so far."""
+    best = max((one for one in given if one.vector is not None), key=lambda one: one.step, default=None)
+    return (step, options) if best is None or best.step < step else (best.step, best.options)
 
 
 def sum_of(vectors: Sequence[Flat], blank: Callable[[], Flat] | None) -> Flat | None:

@@ -22,7 +22,7 @@ from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Copies, Entrance
-from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, sum_of
+from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, furthest, sum_of
 from quorate.rounds.log import Log, Round
 from quorate.rounds.terms import Agreed
 
@@ -235,21 +235,20 @@ class Leader:
     def _form(self, gathering: OpenRound, now: float) -> None:
         self.gathering = None
         given = dict(sorted(gathering.given.items()))
-        best_step, best_options = self._log.step, self._log.options
-        for one in given.values():
-            if one.vector is not None and one.step > best_step:
-                best_step, best_options = one.step, one.options
+        best_step, best_options = furthest(given.values(), self._log.step, self._log.options)
         workers = self.calls.workers
         entering = self._entrance.let_in(gathering.number, self._has, settles=gathering.settles)
         contributors = {rank: one.stalenesses for rank, one in given.items() if one.vector is not None}
+        live = self.calls.live if gathering.settles else max(1, self.calls.counted_at(now), len(contributors))
         formed = Round(
             number=gathering.number,
             term=self.term,
             sum=sum_of([one.vector for one in given.values() if one.vector is not None], self._blank),
             weight=sum(one.weight for one in given.values()),
-            live=self.calls.live if gathering.settles else max(1, self.calls.counted_at(now), len(contributors)),
+            live=live,
             options=best_options,
             step=best_step,
+            progress=self._log.progress + sum(one.used_up for one in given.values()) / max(1, self.calls.live),
             contributors=contributors,
             settles=gathering.settles,
             saves=self._wanted if self._wanted > self._log.saves else 0,

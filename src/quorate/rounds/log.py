@@ -28,8 +28,8 @@ class Round:
     """Workers that were counted."""
     options: Any
     """The optimizer's numbers of the most advanced contributor so far; None where there was none yet."""
-    step: int
-    """That contributor's local step."""
+    step: float
+    """The place in the training that they are for, in synchronous steps: see `progress`."""
     contributors: dict[int, list[tuple[int, int]]]
     """By rank, (staleness, number of contributions)."""
     settles: bool = False
@@ -50,6 +50,8 @@ class Round:
     """Who has joined since the start; the last ones step from this round on."""
     stretch: int = 0
     """The newest round, up to this one, in which all had settled: those that join do so between two of these."""
+    progress: float = 0.0
+    """Synchronous steps made up to here: the gradients that rounds have used up, each over the workers then alive."""
     measures: dict[int, list[Any]] = field(default_factory=dict)
     """By rank, what was told with contributions, in order; not after a checkpoint was loaded."""
 
@@ -88,6 +90,7 @@ def round_from(header: dict[str, Any], vector: Flat | None) -> Round:
 
 COPIED = (
     "number", "log_term", "best_step", "best_options", "history", "marks", "settings", "request", "joined", "stretch",
+    "progress",
 )  # fmt: skip
 """What `Log.header` says, in the order in which `Log.jump` takes it."""
 
@@ -123,10 +126,12 @@ class Log:
         self.newest = 0
         self.term = 0
         """Of the newest."""
-        self.step = 0
-        """The greatest local step that was contributed so far."""
+        self.step = 0.0
+        """The furthest place in the training, in synchronous steps, whose options were contributed so far."""
         self.options: Any = None
-        """The optimizer's numbers at that step."""
+        """The optimizer's numbers there."""
+        self.progress = 0.0
+        """Of the newest: see there."""
         self.marks: dict[int, int] = {}
         """Of the newest rounds that are to be kept, by number: the request."""
         self.settings: dict[str, Any] = {}
@@ -154,7 +159,7 @@ class Log:
         self.newest, self.term = one.number, one.term
         self.step, self.options = one.step, one.options
         self.settings, self.request = one.settings, one.request
-        self.joined, self.stretch = one.joined, one.stretch
+        self.joined, self.stretch, self.progress = one.joined, one.stretch, one.progress
         self._history[one.number] = one.term, frozenset(one.contributors)
         self._history.pop(one.number - _REMEMBERED, None)
         if one.saves:
@@ -165,7 +170,7 @@ class Log:
         self,
         number: int,
         term: int,
-        step: int,
+        step: float,
         options: Any,
         history: History,
         marks: Marks,
@@ -173,6 +178,7 @@ class Log:
         request: int,
         joined: Sequence[int] = (),
         stretch: int = 0,
+        progress: float = 0.0,
     ) -> None:
         """Everything up to round `number` has come another way: as a copy of a replica, with what it knows."""
         self._rounds.clear()
@@ -180,7 +186,7 @@ class Log:
         self._history = {past: (of, frozenset(ranks)) for past, of, ranks in history}
         self.marks = dict(marks)
         self.settings, self.request = settings, request
-        self.joined, self.stretch = tuple(joined), stretch
+        self.joined, self.stretch, self.progress = tuple(joined), stretch, progress
         self._jumped_to = number, self.joined, stretch
 
     def history(self, number: int) -> History:
@@ -209,6 +215,7 @@ class Log:
             "request": self.request if one is None else one.request,
             "joined": list(joined),
             "stretch": stretch,
+            "progress": self.progress if one is None else one.progress,
             "settles": one is not None and one.settles,
             "is_last": one is not None and one.is_last,
         }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, Marks
 from quorate.rounds.terms import Agreed
 
@@ -33,14 +34,16 @@ class Snapshot:
 
     number: int
     entries: list[Entry]
-    step: int
-    """The greatest local step contributed so far."""
+    step: float
+    """The place in the training that `options` are for, in synchronous steps."""
     options: Any
-    """The optimizer's numbers at that step."""
+    """The optimizer's numbers with the newest contribution."""
     vector: Flat | None = None
     """The sum, each entry by what its staleness counts; None where there is nothing."""
     weight: float = 0.0
     """Likewise."""
+    lost: float = 0.0
+    """What has become too old, or was replaced, since the last one."""
 
     @property
     def stalenesses(self) -> list[tuple[int, int]]:
@@ -53,6 +56,7 @@ class Snapshot:
         return {
             "number": self.number,
             "weight": self.weight,
+            "used_up": self.lost + sum(entry.weight for entry in self.entries),
             "step": self.step,
             "options": self.options,
             "stalenesses": self.stalenesses,
@@ -60,33 +64,24 @@ class Snapshot:
         }
 
 
-@dataclass
-class Ledger:
-    """Weights of contributions by what became of them."""
-
-    produced: float = 0.0
-    taken: float = 0.0
-    dropped: float = 0.0
-    replaced: float = 0.0
-    expired: float = 0.0
-
-
 @dataclass(kw_only=True)
 class Kept:
     """What a checkpoint holds of one worker, as it is after it has applied round `number`."""
 
     number: int
-    step: int
-    """The greatest local step this worker has contributed."""
+    step: float
+    """The place in the training that `options` are for, in synchronous steps."""
     options: Any
-    """The optimizer's numbers at that step."""
+    """The optimizer's numbers with this worker's newest contribution."""
     ledger: Ledger
     entries: list[Entry]
     """What this worker has contributed and no round up to `number` has taken in."""
-    best_step: int = 0
-    """The greatest local step that was contributed to rounds up to `number`, by anyone."""
+    best_step: float = 0.0
+    """The furthest such place in the rounds up to `number`, of anyone."""
     best_options: Any = None
-    """The optimizer's numbers at that step."""
+    """The optimizer's numbers there."""
+    progress: float = 0.0
+    """Synchronous steps made up to there."""
     settings: dict[str, Any] = field(default_factory=dict)
     """In force after that round, as far as not agreed at the start."""
     request: int = -1
@@ -100,12 +95,14 @@ class PendingGradients:
     agreed: Agreed
     entries: list[Entry] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
-    step: int = 0
+    step: float = 0.0
     options: Any = None
     blank: Callable[[], Flat] | None = None
     """Gives vectors to form sums in; None: ordinary memory."""
+    _counted: float = 0.0
+    """Of what is lost, what snapshots have said."""
 
-    def add(self, vector: Flat, weight: float, version: int, step: int, options: Any, measures: Any = None) -> None:
+    def add(self, vector: Flat, weight: float, version: int, step: float, options: Any, measures: Any = None) -> None:
         """Take in a contribution; `vector` is the caller's no more, `measures` any JSON beside it."""
         words = [] if measures is None else [measures]
         self.ledger.produced += weight
@@ -145,6 +142,7 @@ class PendingGradients:
             snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
         self.ledger.taken += sum(entry.weight for entry in fit)
+        snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         return snapshot
 
     def _sum(self, so_far: Flat | None, vector: Flat, counts: float) -> Flat:
@@ -166,6 +164,7 @@ class PendingGradients:
     def restore(self, kept: Kept) -> None:
         """Go on from there."""
         self.entries, self.ledger, self.step, self.options = kept.entries, kept.ledger, kept.step, kept.options
+        self._counted = self.ledger.lost
 
     def lose(self, weight: float) -> None:
         """So much was taken by a round that came to nothing, and is not kept any more."""
@@ -175,6 +174,7 @@ class PendingGradients:
     def give_back(self, snapshot: Snapshot) -> None:
         """The round went by without it: it waits again."""
         self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
+        self._counted -= snapshot.lost
         for old in snapshot.entries:
             same = next((entry for entry in self.entries if entry.version == old.version), None)
             if same is None:
@@ -277,6 +277,7 @@ class Keeping:
             self._pending.kept(self._snapshots, number),
             best_step=known.step,
             best_options=known.options,
+            progress=known.progress,
             settings=known.settings,
             request=known.request,
         )
@@ -286,8 +287,7 @@ class Keeping:
         """Be what `kept` says, before anything has happened here; returns the number of the round."""
         assert self.kept is not None, "the training thread says what to go on from"
         kept = self.kept
-        self._log.jump(
-            kept.number, 0, kept.best_step, kept.best_options, (), (), settings=kept.settings, request=kept.request
-        )
+        more: dict[str, Any] = {"settings": kept.settings, "request": kept.request, "progress": kept.progress}
+        self._log.jump(kept.number, 0, kept.best_step, kept.best_options, (), (), **more)
         self._pending.restore(kept)
         return kept.number

@@ -30,6 +30,8 @@ class Rounds:
         self._member = self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
+        self.progress = 0.0
+        """Synchronous steps made up to the newest round that was applied: see `Round.progress`."""
         self._stretch = -1
         """Of one that joins: where its copy is from."""
 
@@ -51,10 +53,11 @@ class Rounds:
         return self._member.pending.ledger
 
     def contribute(
-        self, vector: Flat | None, *, weight: float, step: int, options: Any, waits: bool = True, measures: Any = None
+        self, vector: Flat | None, *, weight: float, step: float, options: Any, waits: bool = True, measures: Any = None
     ) -> Wait:
         """Hand in a gradient (None: nothing this time), divided by the size of the world; it is not the caller's more.
 
+        `step` is the place in the training that `options` are for, in synchronous steps: a round takes the furthest.
         `waits` says whether the worker waits for what is returned before it goes on computing; `measures` is any JSON
         that goes with the gradient into its round.
 
@@ -115,7 +118,7 @@ class Rounds:
         member = self._member
         while self._may_apply(in_step=in_step) and (one := member.log.get(member.applied + 1)) is not None:
             yield one
-            member.applied = one.number
+            member.applied, self.progress = one.number, one.progress
             if one.saves:
                 self._reached(one.number, one.term, in_step=in_step)
         self._arrival.drain()
@@ -132,7 +135,7 @@ class Rounds:
             for one in self.completed():
                 apply(one)
                 if one.settles:
-                    self._member.applied = one.number
+                    self._member.applied, self.progress = one.number, one.progress
                     if one.saves:
                         self._reached(one.number, one.term, in_step=False)
                     self._has_settled, self.is_over = True, one.is_last
@@ -181,7 +184,7 @@ class Rounds:
             return
         self._replica.adopt(header["replica"], header["tensors"])
         self._has_settled, self.is_over = header["settles"], header["is_last"]
-        before, member.applied = member.applied, header["number"]
+        before, member.applied, self.progress = member.applied, header["number"], header["progress"]
         jumps = member.jumps
         self._progress.say({"jump": {key: header[key] for key in COPIED}})
         self._arrival.expect(lambda: member.jumps > jumps)
@@ -230,7 +233,7 @@ class Rounds:
         keeping.kept = kept
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
-        self._is_due = False
+        self._is_due, self.progress = False, kept.progress
 
     def give_copies(self) -> None:
         """Answer those that were told to copy this replica."""

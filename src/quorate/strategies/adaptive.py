@@ -6,8 +6,9 @@ workers the times at work are gone through again under each quorum, which says h
 be and how late they would come; from the squares follows how much of a gradient is noise, which may be late at no cost.
 The quorum is the greatest whose seconds per progress are within `margin` of the lowest: where all workers are equally
 fast, all of them. Where the training loss is higher after a window than it was before, beyond chance, the quorum is
-doubled and not lowered again for a while, longer each time. Every replica finds the same from the same rounds and asks
-for it; whoever leads decides from which round on it is so, and the records say it with the reason.
+doubled and not lowered again for a while, longer each time. Workers keep the momentum of their own gradients, as in
+`quorum`. Every replica finds the same from the same rounds and asks for it; whoever leads decides from which round on
+it is so, and the records say it with the reason.
 
 Cost: As `quorum`; two more passes over each gradient, some numbers with it, and some milliseconds after every window.
 
@@ -65,6 +66,8 @@ class Adaptive(Strategy):
     """The divisor of a round's sum: the number of workers, or the weight that has arrived."""
     clip_norm: float | None = None
     """The greatest norm of a round's mean."""
+    momentum: Literal["auto", "worker", "common"] = "auto"
+    """As of `quorum`."""
     grace: float = 0.05
     """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
     patience: float = 10.0
@@ -79,7 +82,7 @@ class Adaptive(Strategy):
             raise ConfigurationError(f"{found}: window is at least 1, lateness and margin are at least 0")
 
     def start(self, worker: Worker) -> Chooser:
-        names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "grace", "patience")
+        names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "momentum", "grace", "patience")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         worker.agree_on_rounds(measures=True, **settings)
         return Chooser()

@@ -3,9 +3,10 @@
 Idea: A worker that has a gradient calls for a round. As soon as `wait_for` workers have called, the sum of everything
 that is pending anywhere is formed and applied by all, in order, with the same bits. A worker that is late finds that
 the round has gone by: its gradient is not lost but added to what the next round takes in, one or more rounds stale.
-`wait_for` 1 is eager-SGD's solo, "majority" any majority, "designated" its published majority (an initiator drawn for
-each round), "all" plain synchronous SGD; `late="drop"` makes backup workers of those who are late; `max_staleness`
-bounds how far the others may run ahead of a worker that is alive.
+Each worker keeps the momentum of its own gradients where the optimizer has momentum or moments (`momentum`). `wait_for`
+1 is eager-SGD's solo, "majority" any majority, "designated" its published majority (an initiator drawn for each round),
+"all" plain synchronous SGD; `late="drop"` makes backup workers of those who are late; `max_staleness` bounds how far
+the others may run ahead of a worker that is alive.
 
 Cost: Per round with P workers, k of which have something, and d parameters: k d numbers to the worker that leads and
 (P - 1) d from it, after the backward pass; three small messages per worker. Memory: one flat copy of the gradient for
@@ -31,8 +32,9 @@ Honesty:
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with partial
 collective operations", PPoPP 2020 (eager-SGD: solo and majority); Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting
 distributed synchronous SGD", 2016 (backup workers); Ho et al., "More effective distributed ML via a stale synchronous
-parallel parameter server", NIPS 2013 (bounded staleness). Ordered rounds in place of an overwritten receive buffer, and
-calls in place of step numbers, are ours.
+parallel parameter server", NIPS 2013 (bounded staleness); Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a
+distributed asynchronous environment", 2019 (momentum of workers, with SGD). Ordered rounds in place of an overwritten
+receive buffer, and calls in place of step numbers, are ours.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ class Quorum(Strategy):
     """The divisor of a round's sum: the number of workers, or the weight that has arrived."""
     clip_norm: float | None = None
     """The greatest norm of a round's mean."""
+    momentum: Literal["auto", "worker", "common"] = "auto"
+    """Who keeps the momentum: each worker its own, or the shared optimizer; "auto": workers, if any may be late."""
     grace: float = 0.05
     """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
     patience: float = 10.0
@@ -89,6 +93,7 @@ class Quorum(Strategy):
             max_staleness=self.max_staleness,
             divide_by=self.divide_by,
             clip_norm=self.clip_norm,
+            momentum=self.momentum,
             grace=self.grace,
             patience=self.patience,
         )

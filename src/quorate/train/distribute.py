@@ -32,6 +32,7 @@ from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
+from quorate.train.schedules import follow
 from quorate.train.step_weight import Weight, check_weighable
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
@@ -205,6 +206,8 @@ def distribute(
             swapped.__class__ = plain
             raise
         optimizer.__dict__[_LOOP], kept.pause = loop, loop.pause_and_resume
+        if chosen.meets == "rounds" or loop.worker.differs:
+            follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[_WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         listeners(place).all[:0] = [StillPlain(loop.replica), stepped]

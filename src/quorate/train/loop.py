@@ -104,6 +104,7 @@ class Loop(Listener):
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), the last call of a training")
         self._watches.step_begins()
+        worker.schedules.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None
         if closure is not None and (worker.has_rounds or worker.differs):
             with torch.enable_grad():

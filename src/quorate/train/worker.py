@@ -17,6 +17,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
+from quorate.core.telling import tell
 from quorate.core.vectors import Flat
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
@@ -34,8 +35,10 @@ from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import check_closure
 from quorate.replica.replica import Replica
+from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.push_sum import PushSum
+from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
 from quorate.train.watched import Watched
 from quorate.wire.current import Place
@@ -74,6 +77,7 @@ class StrategyWorker:
         self.loss: Any = None
         """What its plain step has returned."""
         self.step_weight = StepWeight(place, watched.weight)
+        self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire, self.timer, lambda: self.version)
@@ -168,15 +172,27 @@ class StrategyWorker:
         assert self._rounds is not None, "a strategy agrees on its rounds in start()"
         return self._rounds
 
-    def agree_on_rounds(self, *, clip_norm: float | None = None, measures: bool = False, **settings: Any) -> None:
+    def agree_on_rounds(
+        self,
+        *,
+        clip_norm: float | None = None,
+        measures: bool = False,
+        momentum: MomentumChoice = "common",
+        **settings: Any,
+    ) -> None:
         check_closure(self.replica.plain, "a strategy of rounds", can_agree=False)
         if self._rounds is not None:
             return  # other parameters are trained than before
         nbytes = sum(p.numel() * p.element_size() for p in self.replica.every)
         known: dict[str, Any] = {"size": self.size, "max_size": self.wire.max_size, "seed": self.seed}
         agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=self.tolerates_death, **settings)
+        if momentum != "auto" or measures or agreed.quorum < self.size:  # else nobody is late
+            said = self.replica.keep_momentum(momentum, self.size)
+            if said is not None and self.rank == 0:
+                tell(f"quorate: {said}\n")
         worker = InRounds(
             step=lambda: self.step,
+            scheduled=lambda: self.schedules.moved,
             share=lambda weight: (self.weight if weight is None else weight) / self.step_weight.full,
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
@@ -222,6 +238,18 @@ class StrategyWorker:
     def version(self) -> int:
         """The newest round its replica has applied, or how many updates."""
         return self.timer.rounds if self._rounds is None else self._rounds.version
+
+    @property
+    def progress(self) -> float | None:
+        """Synchronous steps that the training has made; None where they are this worker's own.
+
+        Under rounds what these have used up. Where replicas differ between means, and batches are dealt out to whoever
+        asks, what has been dealt out.
+        """
+        if self._rounds is not None and not self.differs:
+            return self._rounds.progress
+        dealt = consumed(self._place).dealt
+        return None if dealt is None or not self.differs or self.strategy.meets == "neighbours" else dealt + 1
 
     @property
     def settles(self) -> bool:

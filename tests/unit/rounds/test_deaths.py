@@ -14,8 +14,8 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import PeerFailed
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
-from quorate.rounds.pending import Ledger
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network

@@ -12,8 +12,8 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
-from quorate.rounds.pending import Ledger
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld

@@ -60,7 +60,7 @@ def test_the_learning_rate_is_that_of_the_most_advanced_and_never_goes_back() ->
         return applied, [one.step for one in seen if one.sum is not None], optimizer.param_groups[0]["lr"]
 
     found = run(3, task)
-    rates, steps, _ = found[0]
+    rates, places, _ = found[0]
     reference = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(reference, 30)
     expected = {}
@@ -69,10 +69,10 @@ def test_the_learning_rate_is_that_of_the_most_advanced_and_never_goes_back() ->
         reference.step()
         schedule.step()
     assert [measures[0] for measures in found] == [rates] * 3
-    assert steps == sorted(steps)
-    assert rates == pytest.approx([expected[step] for step in steps])
+    assert places == sorted(places)
+    assert rates == pytest.approx([expected[int(place + 1e-6) + 1] for place in places])
     assert rates == sorted(rates, reverse=True)
-    assert found[2][2] > 0.7  # its own scheduler is where its own steps are
+    assert found[2][2] <= 0.5 + 1e-9, "its own scheduler is where the training is, though it has made few steps"
 
 
 def test_the_norm_of_the_mean_is_clipped() -> None:

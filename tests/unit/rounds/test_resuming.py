@@ -23,7 +23,7 @@ from quorate.checkpoint.parts import rank_file
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
-from quorate.rounds.pending import Ledger
+from quorate.rounds.ledger import Ledger
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld

@@ -1,0 +1,203 @@
+"""Under every strategy gradients are applied at the rate that synchronous training has at that point of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import NAMES
+
+STEPS = 60
+PEAK = 1.0
+IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "quorum"]
+Applied = list[tuple[float, float]]
+"""(gradients, at which rate)"""
+
+
+def trained(
+    name: str,
+    speeds: tuple[int, ...],
+    *,
+    share: str = "dynamic",
+    schedule: Callable[[Any], Any] = lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS),
+    after_step: Callable[[Any, Any, int], None] = lambda scheduler, optimizer, step: scheduler.step(),
+    **settings: Any,
+) -> list[tuple[int, Applied, Any]]:
+    """Of each worker: how many steps it made, what it saw applied, and its scheduler; `speeds` are seconds of a step.
+
+    Where replicas are equal, rank 0 has seen all that was applied anywhere.
+    """
+
+    def live(wire: Wire) -> tuple[int, Applied, Any]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join()
+            torch.manual_seed(0)
+            model = nn.Linear(4, 1, bias=False)
+            optimizer: Any = torch.optim.SGD(model.parameters(), lr=PEAK)
+            optimizer = quorate.distribute(optimizer, model, name, **settings)
+            scheduler, worker = schedule(optimizer), optimizer.__dict__["_quorate_worker"]
+            data = torch.utils.data.TensorDataset(torch.randn(STEPS * len(speeds), 4))
+            found: Applied = []
+            if worker.has_rounds and not worker.differs:
+                comes = worker.rounds.watch.comes
+                worker.rounds.watch.comes = lambda one: (
+                    one.weight and found.append((one.weight, _rate(one))),
+                    comes(one),
+                )
+            else:
+                update = worker.replica.update
+
+                def updated(*given: Any, **named: Any) -> Any:
+                    found.append((1.0, optimizer.param_groups[0]["lr"]))
+                    return update(*given, **named)
+
+                worker.replica.update = updated
+            steps = 0
+            for (x,) in quorate.shard(data, batch_size=1, share=share):  # type: ignore[arg-type]
+                wire.clock.sleep(0.01 * speeds[wire.rank])
+                optimizer.zero_grad()
+                (model(x) * 0).sum().backward()
+                optimizer.step()
+                steps += 1
+                after_step(scheduler, optimizer, steps)
+            optimizer.finish()
+            place.leave()
+            is_seen = worker.differs or wire.rank == 0 or not worker.has_rounds
+            return steps, found if is_seen else [], scheduler
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(len(speeds), seed=1).run(live)
+
+
+def _rate(one: Any) -> float:
+    return float(one.options[0]["lr"])
+
+
+def below(found: list[tuple[int, Applied, Any]], rate: float = 0.05 * PEAK) -> float:
+    """The share of gradients that were applied below `rate`."""
+    applied = [each for _, own, _ in found for each in own]
+    return sum(count for count, at in applied if at < rate) / sum(count for count, _ in applied)
+
+
+SYNCHRONOUS = 2 / STEPS  # below a twentieth of the peak are the last two steps
+
+
+@pytest.mark.parametrize(
+    ("share", "name"), [*(("dynamic", name) for name in NAMES), *(("static", n) for n in IN_ROUNDS)]
+)
+def test_as_few_gradients_come_at_low_rates_as_in_synchronous_training(name: str, share: str) -> None:
+    found = trained(name, (4, 3, 2, 1), share=share)
+    assert abs(below(found) - SYNCHRONOUS) <= 0.02
+    assert min(rate for _, own, _ in found for _, rate in own) >= -1 / STEPS, "no schedule goes past its end"
+
+
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_each_gradient_comes_within_a_step_of_its_rate(name: str) -> None:
+    (_, applied, _), *_ = trained(name, (4, 3, 2, 1))
+    done = 0.0
+    for count, rate in applied:
+        assert abs(rate - (1 - int(done + 1e-6) / STEPS)) <= 1.01 / STEPS, f"after {done} steps"
+        done += count / 4
+    assert done == pytest.approx(STEPS)
+
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=PEAK, total_steps=STEPS),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS),
+    "restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, STEPS // 4),
+    "warm-up, then linear": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, 1.0, 16), lr_scheduler.LinearLR(o, 1.0, 0.01, STEPS - 16)], [16]
+    ),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.1, 5), lr_scheduler.ExponentialLR(o, 0.95)]
+    ),
+    "steps": lambda o: lr_scheduler.MultiStepLR(o, [15, 30, 45], 0.3),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["eager-solo", "ad-psgd"])
+def test_every_kind_of_schedule_is_where_the_training_is(name: str, schedule: str) -> None:
+    plain = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=PEAK)
+    alone, rates = SCHEDULES[schedule](plain), []
+    for _ in range(STEPS):
+        rates.append(plain.param_groups[0]["lr"])
+        plain.step()
+        alone.step()
+    found = trained(name, (4, 3, 2, 1), schedule=SCHEDULES[schedule])
+    applied = [each for _, own, _ in found for each in own]
+    assert all(any(at == pytest.approx(rate, rel=1e-9, abs=1e-12) for rate in rates) for _, at in applied)
+    mean = sum(count * at for count, at in applied) / sum(count for count, _ in applied)
+    assert mean == pytest.approx(sum(rates) / STEPS, rel=0.1)
+
+
+def test_a_plateau_is_waited_for_in_steps_of_the_training() -> None:
+    """The loss never falls, so the rate falls each time that patience is over: after 11 steps, 22 and 33."""
+
+    def told(scheduler: Any, optimizer: Any, step: int) -> None:
+        scheduler.step(1.0)
+
+    found = trained(
+        "eager-solo",
+        (4, 3, 2, 1),
+        schedule=lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=10),
+        after_step=told,
+    )
+    (_, applied, _), *_ = found
+    at_first = sum(count for count, rate in applied if rate == PEAK) / 4
+    assert 11 <= at_first <= 13
+
+
+def test_a_schedule_of_epochs_is_stepped_when_the_script_says_so() -> None:
+    """Twice in the middle of the training, by each worker's own count."""
+
+    def seldom(scheduler: Any, optimizer: Any, step: int) -> None:
+        if step in (10, 20):
+            scheduler.step()
+
+    found = trained(
+        "eager-solo", (1, 1, 1, 1), schedule=lambda o: lr_scheduler.ExponentialLR(o, 0.5), after_step=seldom
+    )
+    (_, applied, scheduler), *_ = found
+    assert scheduler.last_epoch == 2
+    assert [rate for _, rate in applied] == sorted((rate for _, rate in applied), reverse=True)
+    assert sum(count for count, rate in applied if rate == PEAK) / 4 == pytest.approx(10, abs=1.3)
+
+
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_rates_that_the_script_writes_before_each_step_are_for_the_steps_of_the_training(name: str) -> None:
+    def by_hand(scheduler: Any, optimizer: Any, step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK * (1 - step / STEPS)
+
+    found = trained(name, (4, 3, 2, 1), schedule=lambda o: None, after_step=by_hand)
+    assert abs(below(found) - SYNCHRONOUS) <= 0.02
+    assert min(rate for _, own, _ in found for _, rate in own) > 0
+
+
+class Own(lr_scheduler.LRScheduler):
+    """With a `step` of its own, defined after an optimizer was distributed."""
+
+    def get_lr(self) -> Any:
+        return [base / (1 + self.last_epoch) for base in self.base_lrs]
+
+    def step(self, epoch: int | None = None) -> None:
+        super().step(epoch)
+
+
+def test_a_scheduler_class_of_ones_own_goes_by_the_training() -> None:
+    found = trained("eager-solo", (4, 3, 2, 1), schedule=Own)
+    assert max(scheduler.last_epoch for _, _, scheduler in found) <= STEPS
+    (_, applied, _), *_ = found
+    assert sum(count for count, rate in applied if rate == PEAK) / 4 == pytest.approx(1, abs=1)
