@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Protocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from chart_style import chart_style
 
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined
@@ -34,7 +39,7 @@ def drawn(reckoned: Spreads, measured: Spreads, share: float) -> str:
         f"Distance from the mean by round for {sizes[0]} workers, and rounds to {share:g} of it by number of workers"
     )
     parts = [
-        element("style", Markup(_style())),
+        element("style", Markup(chart_style())),
         element("rect", x=0, y=0, width=WIDTH, height=HEIGHT, fill="var(--card)"),
         _by_round(names, sizes[0], reckoned, measured, share),
         _by_size(names, sizes, reckoned, measured, f"rounds to {share:g} of it (logarithmic)"),
@@ -42,19 +47,6 @@ def drawn(reckoned: Spreads, measured: Spreads, share: float) -> str:
     box = f"0 0 {WIDTH:g} {HEIGHT:g}"
     svg = {"class_": "chart", "viewBox": box, "width": WIDTH, "height": HEIGHT, "role": "img", "aria_label": label}
     return element("svg", *parts, xmlns="http://www.w3.org/2000/svg", **svg)
-
-
-def _style() -> str:
-    """The colours of the report's pages, for light and dark, and how its charts look."""
-    assets = resources.files("quorate.report") / "assets"
-    page = (assets / "page.css").read_text(encoding="utf-8")
-    colours = page[page.index(":root") : page.index("* { box-sizing")]
-    charts = (assets / "charts.css").read_text(encoding="utf-8")
-    return (
-        colours
-        + ".chart { font: 12px var(--sans); }\n"
-        + charts[charts.index(".chart text") : charts.index(".a-compute")]
-    )
 
 
 def _by_round(names: Sequence[str], size: int, reckoned: Spreads, measured: Spreads, share: float) -> Markup:
