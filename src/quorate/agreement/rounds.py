@@ -71,11 +71,14 @@ class WorkerRounds:
         tolerance: DeathTolerance,
         clip_norm: float | None = None,
         measures: bool = False,
+        counts_ended: bool = False,
     ) -> None:
+        """`counts_ended`: whether the number of workers that a round is divided by includes those that have ended."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
+        self._counts_ended = counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
         self._has_called = False
         self._mean: Flat | None = None
@@ -192,7 +195,8 @@ class WorkerRounds:
         if self.watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
             return None
         momentum, options = self._replica.momentum, one.options
-        divisor = one.live if self._agreed.divide_by == "world" else one.weight
+        world = one.alive if self._counts_ended else one.live
+        divisor = world if self._agreed.divide_by == "world" else one.weight
         if momentum is not None:
             share = one.weight / divisor
             divisor = divisor if momentum.kind == "sgd" else one.weight

@@ -153,6 +153,11 @@ class Replica:
             )
         return None
 
+    @property
+    def shares_momentum(self) -> bool:
+        """Whether the optimizer has momentum or moments, and they take in what comes from all workers."""
+        return self.momentum is None and has_moments(self.plain, self.optimizer.param_groups)
+
     def _keys_or_none(self) -> list[str]:
         try:
             return self._kept_keys()

@@ -133,6 +133,11 @@ class Calls:
         return all(worker.activity in ("settling", "ended", "gone") for worker in self.workers)
 
     @property
+    def ended(self) -> int:
+        """How many workers have ended."""
+        return sum(worker.activity == "ended" for worker in self.workers)
+
+    @property
     def all_ended(self) -> bool:
         """Whether every worker has ended."""
         return all(w.activity in ("ended", "gone") for w in self.workers)

@@ -246,6 +246,7 @@ class Leader:
             sum=sum_of([one.vector for one in given.values() if one.vector is not None], self._blank),
             weight=sum(one.weight for one in given.values()),
             live=live,
+            alive=live if gathering.settles else max(live, self.calls.counted_at(now) + self.calls.ended),
             options=best_options,
             step=best_step,
             progress=self._log.progress + sum(one.used_up for one in given.values()) / max(1, self.calls.live),

@@ -54,6 +54,8 @@ class Round:
     """Synchronous steps made up to here: the gradients that rounds have used up, each over the workers then alive."""
     measures: dict[int, list[Any]] = field(default_factory=dict)
     """By rank, what was told with contributions, in order; not after a checkpoint was loaded."""
+    alive: int = 0
+    """Workers that were counted, and those that have ended."""
 
     @property
     def nbytes(self) -> int:

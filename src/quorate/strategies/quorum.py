@@ -63,7 +63,7 @@ class Quorum(Strategy):
     max_staleness: int = 16
     """How many rounds the others may be ahead of a worker that is alive and computing."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of workers, or the weight that has arrived."""
+    """The divisor of a round's sum: the number of workers alive, or the weight that has arrived."""
     clip_norm: float | None = None
     """The greatest norm of a round's mean."""
     momentum: Literal["auto", "worker", "common"] = "auto"

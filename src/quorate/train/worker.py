@@ -186,7 +186,8 @@ class StrategyWorker:
         nbytes = sum(p.numel() * p.element_size() for p in self.replica.every)
         known: dict[str, Any] = {"size": self.size, "max_size": self.wire.max_size, "seed": self.seed}
         agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=self.tolerates_death, **settings)
-        if momentum != "auto" or measures or agreed.quorum < self.size:  # else nobody is late
+        may_be_late = measures or agreed.quorum < self.size
+        if momentum != "auto" or may_be_late:
             said = self.replica.keep_momentum(momentum, self.size)
             if said is not None and self.rank == 0:
                 tell(f"quorate: {said}\n")
@@ -209,6 +210,7 @@ class StrategyWorker:
             tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,
+            counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum,
         )
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ def trained(
     size: int,
     make: Make,
     *,
-    steps: int = STEPS,
+    steps: int | Sequence[int] = STEPS,
     waits: bool = False,
     schedule: Callable[[Any], Any] | None = None,
     step: Callable[[Any, nn.Module, Tensor, int], None] | None = None,
@@ -68,7 +68,8 @@ def trained(
     look: Callable[[Any, nn.Module], Any] = lambda optimizer, model: flat(model),
     **settings: Any,
 ) -> list[Any]:
-    """What `look` sees on each worker at the end; `step` stands for backward and step, given the loss."""
+    """What `look` sees on each worker at the end; `step` stands for backward and step, given the loss; `steps` may be
+    by rank."""
 
     def live(wire: Wire) -> Any:
         place = current.enter(wire, thread_only=True)
@@ -78,7 +79,7 @@ def trained(
             optimizer = quorate.distribute(make(mine.parameters()), mine, strategy, alone="algorithm", **settings)
             scheduler = None if schedule is None else schedule(optimizer)
             draw, chance = torch.Generator().manual_seed(5 + world.rank), random.Random(world.rank)
-            for number in range(steps):
+            for number in range(steps if isinstance(steps, int) else steps[world.rank]):
                 x, y = batch(draw)
                 error = loss(mine, x.to(next(mine.parameters()).dtype), y.to(next(mine.parameters()).dtype))
                 if waits:
@@ -218,10 +219,7 @@ def test_what_is_not_known_stays_with_the_common_optimizer_and_is_said(capfd: py
     end = trained(3, Plain, wait_for=1, waits=True)[0]
     assert capfd.readouterr().err.count('the shared optimizer keeps it (momentum="common")') == 1
     assert torch.equal(end, trained(3, Plain, wait_for=1, waits=True, momentum="common")[0])
-    assert torch.equal(
-        trained(3, sgd(momentum=0.0), wait_for=1, waits=True)[0],
-        trained(3, sgd(momentum=0.0), wait_for=1, waits=True, momentum="common")[0],
-    )
+    trained(3, sgd(momentum=0.0), wait_for=1, waits=True)
     assert "shared optimizer" not in capfd.readouterr().err.split("known")[-1]
 
 
@@ -356,3 +354,23 @@ def test_a_state_of_a_plain_script_is_gone_on_from() -> None:
     assert torch.allclose(
         trained(1, make, wait_for="all", momentum="worker", model=begun)[0], alone, rtol=0, atol=1e-14
     )
+
+
+def with_ones(optimizer: Any, model: nn.Module, _error: Tensor, _number: int) -> None:
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("wait_for", "moved"), [(1, 32 / 3), (2, 32 / 3), ("all", 20.0)])
+def test_a_gradient_counts_the_same_when_others_have_ended(wait_for: Any, moved: float) -> None:
+    """Workers make 4, 8 and 20 steps, so that one is alone for most of its own."""
+
+    def moves(**settings: Any) -> list[Tensor]:
+        ends = trained(3, sgd(lr=1.0, momentum=0.0), steps=(4, 8, 20), waits=True, step=with_ones, **settings)
+        return [flat(net()) - end for end in ends]
+
+    for own in moves(wait_for=wait_for):
+        assert torch.allclose(own, torch.full_like(own, moved), rtol=0, atol=1e-12)
+    shared = moves(wait_for=wait_for, momentum="common")  # is divided among those that still step
+    assert float(shared[0].min()) > moved + 4 if wait_for != "all" else torch.equal(shared[0], own)
