@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -39,9 +40,11 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-def synchronous(make: Make, size: int, schedule: Callable[[Any], Any] | None = None) -> Tensor:
+def synchronous(
+    make: Make, size: int, schedule: Callable[[Any], Any] | None = None, made: Callable[[], nn.Module] = net
+) -> Tensor:
     """One process that averages what `size` workers would compute."""
-    model = net()
+    model = made()
     optimizer = make(model.parameters())
     scheduler = None if schedule is None else schedule(optimizer)
     draws = [torch.Generator().manual_seed(5 + rank) for rank in range(size)]
@@ -179,6 +182,24 @@ def test_every_class_moves_as_far_as_in_synchronous_training(kind: str) -> None:
     assert 0.6 * far < float((ends[0] - begin).norm()) < 1.4 * far
 
 
+def matrices() -> nn.Module:
+    """Muon takes nothing else."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 1, bias=False)).double()
+
+
+def test_muon_moves_as_far_as_in_synchronous_training(capfd: pytest.CaptureFixture[str]) -> None:
+    def muon(parameters: Iterable[Any]) -> Any:
+        return torch.optim.Muon(parameters, lr=0.02)
+
+    begin = flat(matrices())
+    far = float((synchronous(muon, 4, made=matrices) - begin).norm())
+    ends = trained(4, muon, wait_for=1, waits=True, model=matrices)
+    assert "each worker keeps the momentum of its own gradients in Muon" in capfd.readouterr().err
+    assert 0.6 * far < float((ends[0] - begin).norm()) < 1.4 * far
+    assert float((trained(4, muon, wait_for=1, waits=True, model=matrices, momentum="common")[0] - begin).norm()) > far
+
+
 class Lion(torch.optim.Optimizer):
     """As other packages have it: a moment that torch would call exp_avg, and steps by its sign."""
 
@@ -234,14 +255,23 @@ def error_at_end(optimizer: Any, model: nn.Module) -> float:
         return float(loss(model, x, x.sum(1, keepdim=True)))
 
 
+WIDE: dict[str, Any] = {"steps": 60, "model": wide, "look": error_at_end}
+LEARNS: dict[str, Make] = {"fast SGD": sgd(lr=0.03), "SGD": sgd(lr=0.005), "AdamW": adamw()}
+
+
+@cache
+def prompt_error(kind: str) -> float:
+    return float(trained(4, LEARNS[kind], strategy="all-reduce", **WIDE)[0])
+
+
 @pytest.mark.parametrize("strategy", ["eager-solo", "eager-majority", "adaptive"])
 def test_late_gradients_teach_with_momentum(strategy: str) -> None:
     """At a rate at which the common optimizer's momentum learns a tenth of it, or nothing."""
-    run: dict[str, Any] = {"steps": 100, "waits": True, "model": wide, "look": error_at_end}
-    prompt = trained(4, sgd(lr=0.03), strategy="all-reduce", **run)[0]
-    assert trained(4, sgd(lr=0.03), strategy=strategy, **run)[0] < 1.5 * prompt
+    run: dict[str, Any] = {"waits": True, "strategy": strategy, **WIDE}
+    prompt = prompt_error("fast SGD")
+    assert trained(4, LEARNS["fast SGD"], **run)[0] < 1.5 * prompt
     if strategy == "eager-solo":
-        assert not trained(4, sgd(lr=0.03), strategy=strategy, momentum="common", **run)[0] < 3 * prompt
+        assert not trained(4, LEARNS["fast SGD"], momentum="common", **run)[0] < 3 * prompt
 
 
 RULES: list[dict[str, Any]] = [
@@ -251,11 +281,10 @@ RULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", RULES, ids=str)
 def test_every_rule_for_what_is_late_goes_with_it(settings: dict[str, Any]) -> None:
-    run: dict[str, Any] = {"steps": 100, "model": wide, "look": error_at_end, "strategy": "eager-solo"}
-    for make in (sgd(lr=0.005), adamw(lr=0.01)):
-        prompt = trained(4, make, **{**run, "strategy": "all-reduce"})[0]
-        most = 4.0 if settings.get("late") == "drop" else 1.6  # what is dropped teaches nothing
-        assert trained(4, make, waits=True, **run, **settings)[0] < most * prompt
+    for kind in ("SGD", "AdamW"):
+        most = 6.0 if settings.get("late") == "drop" else 1.8  # what is dropped teaches nothing
+        error = trained(4, LEARNS[kind], waits=True, strategy="eager-solo", **WIDE, **settings)[0]
+        assert error < most * prompt_error(kind)
 
 
 def accumulate(optimizer: Any, model: nn.Module, error: Tensor, number: int) -> None:
@@ -272,9 +301,9 @@ def accumulate(optimizer: Any, model: nn.Module, error: Tensor, number: int) -> 
 @pytest.mark.parametrize("make", [sgd(lr=0.005), adamw()], ids=["SGD", "AdamW"])
 def test_loops_that_accumulate_clip_and_schedule_learn(make: Make) -> None:
     def falls(optimizer: Any) -> Any:
-        return lr_scheduler.CosineAnnealingLR(optimizer, 100)
+        return lr_scheduler.CosineAnnealingLR(optimizer, WIDE["steps"])
 
-    run: dict[str, Any] = {"steps": 100, "model": wide, "look": error_at_end, "schedule": falls, "step": accumulate}
+    run: dict[str, Any] = {**WIDE, "schedule": falls, "step": accumulate}
     prompt = trained(4, make, strategy="all-reduce", **run)[0]
     assert trained(4, make, strategy="eager-solo", waits=True, **run)[0] < 1.6 * prompt
     clipped = {**run, "step": None, "strategy": "eager-solo", "clip_norm": 1.0}
@@ -290,6 +319,26 @@ def test_a_gradient_that_is_no_number_does_not_stay_in_a_momentum() -> None:
     for make in (sgd(lr=0.01), adamw()):
         for end in trained(3, make, wait_for=1, waits=True, step=bad_once, on_nonfinite="skip"):
             assert bool(torch.isfinite(end).all())
+
+
+@pytest.mark.parametrize("make", [sgd(lr=0.01), adamw()], ids=["SGD", "AdamW"])
+def test_scaled_gradients_go_into_a_momentum_as_they_are(make: Make) -> None:
+    """A power of two changes no bit; a step that overflows gives nothing, and is none."""
+    scalers: dict[int, Any] = {}
+
+    def scaled(optimizer: Any, model: nn.Module, error: Tensor, number: int) -> None:
+        scaler = scalers.setdefault(id(optimizer), torch.amp.GradScaler("cpu", init_scale=2.0**12))
+        optimizer.zero_grad()
+        scaler.scale(error * (float("inf") if number == overflows else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    run: dict[str, Any] = {"wait_for": 1, "waits": True, "look": plain}
+    overflows: int | None = None
+    for (_, found), (_, known) in zip(trained(3, make, step=scaled, **run), trained(3, make, **run), strict=True):
+        assert all(torch.equal(found[name], known[name]) for name in known)
+    overflows = 5
+    assert all(bool(torch.isfinite(end).all()) for end in trained(3, make, wait_for=1, waits=True, step=scaled))
 
 
 def test_a_round_that_is_late_gives_momentum_further_ahead() -> None:
