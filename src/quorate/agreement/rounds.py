@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quorate.agreement.headers import energies_in, header_of, used_in
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
+from quorate.agreement.round_fragments import taken_apart
 from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
@@ -25,6 +26,7 @@ from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
 from quorate.replica.worker_momentum import WorkerMomentum
+from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
@@ -72,8 +74,12 @@ class WorkerRounds:
         clip_norm: float | None = None,
         measures: bool = False,
         counts_ended: bool = False,
+        fragments: Sequence[Layout] = (),
     ) -> None:
-        """`counts_ended`: whether the number of workers that a round is divided by includes those that have ended."""
+        """`counts_ended`: whether the number of workers that a round is divided by includes those that have ended.
+
+        With the layouts of `fragments` rounds are of one after the other: see `hand_in`.
+        """
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
@@ -84,12 +90,18 @@ class WorkerRounds:
         self._mean: Flat | None = None
         self._mean_held = 0
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
-        self.rounds = Rounds(wire.channel("rounds"), agreed, replica.layout, self)
+        self._fragments = Fragments(tuple(fragments)) if fragments else None
+        self.rounds = Rounds(wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
 
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
         self._mean = None
         self.rounds.lay_out(layout)
+
+    def lay_out_fragments(self, fragments: Sequence[Layout]) -> None:
+        """Likewise."""
+        self._fragments = Fragments(tuple(fragments))
+        self.rounds.lay_out_fragments(self._fragments)
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
         self._timer.arrived()
@@ -109,6 +121,22 @@ class WorkerRounds:
             )
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
+
+    def hand_in(
+        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, waits: bool = False
+    ) -> Work[int]:
+        self._timer.arrived()
+        with self._timer.spending("encode"):
+            for vector in vectors:
+                self.watch.gives(vector, vector.segments())
+            about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
+            work = self.rounds.hand_in(vectors, waits=waits, **about)
+        return Timed(work, self._timer)
+
+    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
+        for vector in vectors:
+            self.watch.gives(vector, vector.segments())
+        return self.rounds.hand_in_last(vectors, fresh=fresh, step=float(self._worker.step()), measures=told)
 
     def _own_measures(self, given: Flat) -> list[float | None]:
         """What goes with it: see `core.measured.WorkerMeasures`."""
@@ -192,6 +220,8 @@ class WorkerRounds:
         self.watch.comes(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody
+        if self._fragments is not None:
+            return taken_apart(one, self._fragments, self._wire.rank, self.watch)
         if self.watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
             return None
         momentum, options = self._replica.momentum, one.options

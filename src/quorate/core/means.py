@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorate.core.contracts import Work
@@ -56,6 +56,10 @@ class Mean:
     """Of a round."""
     norm: float = math.nan
     """Of a round's mean, before it was clipped."""
+    told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    """Of a round: by rank, what was told with what it gave."""
+    fragments: Mapping[int, Flat] = field(default_factory=dict)
+    """Of a round of fragments: by number, the sum of what workers handed in; all of them where all have settled."""
 
 
 class WorkerRounds(Protocol):
@@ -67,6 +71,19 @@ class WorkerRounds(Protocol):
         `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
         does wait for it before the worker goes on computing.
         """
+
+    def hand_in(
+        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, waits: bool = False
+    ) -> Work[int]:
+        """Where rounds are of fragments: hand in how far the worker has gone in each since a round took it from it.
+
+        A newer handing-in stands for an older one that no round has taken. `fresh` is how many steps are new in it;
+        `told` is any JSON that goes with it into its rounds (`Mean.told`). The vectors are not the strategy's more.
+        """
+
+    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
+        """As `hand_in`, in `drain`. Does nothing where a round has taken something that this worker has not applied
+        yet, and returns what to wait for: then it applies it, and hands in anew."""
 
     def completed(self) -> Iterator[Mean]:
         """The rounds that are there, in order; each is to be applied before the next one is asked for."""

@@ -12,7 +12,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 
 
 class Worker(Protocol):
@@ -86,6 +86,7 @@ class Worker(Protocol):
         clip_norm: float | None = None,
         measures: bool = False,
         momentum: Literal["auto", "worker", "common"] = "common",
+        fragments: Sequence[Layout] = (),
         **settings: Any,
     ) -> None:
         """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker.
@@ -93,6 +94,7 @@ class Worker(Protocol):
         `momentum` says whether each worker keeps the momentum of its own gradients, where they are contributed
         (`replica.worker_momentum`), or the shared optimizer; "auto": the workers, where it has some and rounds are of
         less than all. With `measures` workers tell what they have measured with each gradient (two passes over it).
+        With the layouts of `fragments` rounds are of one fragment after the other: see `WorkerRounds.hand_in`.
         """
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

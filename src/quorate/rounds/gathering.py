@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.rounds.terms import Agreed
 
 
@@ -60,12 +60,12 @@ def furthest(given: Iterable[Contribution], step: float, options: Any) -> tuple[
     return (step, options) if best is None or best.step < step else (best.step, best.options)
 
 
-def sum_of(vectors: Sequence[Flat], blank: Callable[[], Flat] | None) -> Flat | None:
+def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None) -> Flat | None:
     """In order; formed in what `blank` gives (None: ordinary memory). One vector is its own sum; None where none is."""
     if len(vectors) < 2:
         return vectors[0] if vectors else None
     first, second, *rest = vectors
-    total = first + second if blank is None else first.plus(second, blank())
+    total = first + second if blank is None else first.plus(second, blank(first.layout))
     for one in rest:
         total.add_(one)
     return total

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Copies, Entrance
@@ -46,7 +46,7 @@ class Leader:
         send: Send,
         accept: Callable[[Round, int], None],
         started: int,
-        blank: Callable[[], Flat] | None = None,
+        blank: Callable[[Layout], Flat] | None = None,
     ) -> None:
         self.agreed, self.rank, self.term = agreed, rank, term
         self._log, self._send, self._accept, self._blank = log, send, accept, blank
@@ -200,7 +200,7 @@ class Leader:
         self.gathering = OpenRound(number, now, settles, {rank: self._silent_at(rank, now) for rank in asked})
         for rank, worker in enumerate(self.calls.workers):
             if worker.activity != "gone":  # also the absent ones: it wakes them up
-                self._send(rank, {"kind": "start", "number": number}, None)
+                self._send(rank, {"kind": "start", "number": number, "settles": settles}, None)
 
     def _silent_at(self, rank: int, now: float) -> float:
         """When `rank`, asked now, has not answered."""

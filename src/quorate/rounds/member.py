@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
+from quorate.rounds.buffer import Buffer
 from quorate.rounds.gathering import Patience, given_from
 from quorate.rounds.leader import Leader, Send
 from quorate.rounds.log import COPIED, Log, Round, round_from
@@ -32,11 +33,13 @@ class Member:
         send: Send,
         lock: AbstractContextManager[Any],
         news: Callable[[], None],
-        blank: Callable[[], Flat] | None = None,
+        blank: Callable[[Layout], Flat] | None = None,
+        pending: Buffer | None = None,
     ) -> None:
         self.agreed, self.rank = agreed, rank
         self._blank = blank
-        self.pending, self.log = PendingGradients(agreed, blank=blank), Log(agreed.log_rounds, agreed.log_bytes)
+        self.pending = PendingGradients(agreed, blank=blank) if pending is None else pending
+        self.log = Log(agreed.log_rounds, agreed.log_bytes)
         self.term, self.leads, self.started = 0, 0, 0
         self.applied = 0
         """By the training thread."""
@@ -104,7 +107,7 @@ class Member:
         if kind in ("note", "here", "give", "got", "behind", "ping", "state", "there"):
             self._lead(source, header, vector, now)
         elif kind == "start":
-            self._start(header["number"], now)
+            self._start(header["number"], now, settles=header["settles"])
         elif kind == "round":
             self._round(round_from(header, vector), header["acknowledged"])
             if self.agreed.is_large and vector is not None:
@@ -158,14 +161,14 @@ class Member:
             self._tell(source, {"kind": "pong"}, None)
         leader.advance(now)
 
-    def _start(self, number: int, now: float) -> None:
+    def _start(self, number: int, now: float, *, settles: bool) -> None:
         self.started = max(self.started, number)
         self._asked = max(self._asked, number)
         self.patience.asked(number, now)
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, {"kind": "here", "number": number}, None)
-        snapshot = self._giving.give(number)
-        self._tell(self.leads, {"kind": "give", **snapshot.header}, snapshot.vector)
+        snapshot = self._giving.give(number, settles=settles)
+        self._tell(self.leads, {"kind": "give", "settles": settles, **snapshot.header}, snapshot.vector)
 
     def _round(self, one: Round, acknowledged: int) -> None:
         if one.number <= self.log.newest:

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
+from quorate.rounds.buffer import Buffer
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, Marks
 from quorate.rounds.terms import Agreed
@@ -97,7 +98,7 @@ class PendingGradients:
     ledger: Ledger = field(default_factory=Ledger)
     step: float = 0.0
     options: Any = None
-    blank: Callable[[], Flat] | None = None
+    blank: Callable[[Layout], Flat] | None = None
     """Gives vectors to form sums in; None: ordinary memory."""
     _counted: float = 0.0
     """Of what is lost, what snapshots have said."""
@@ -124,7 +125,7 @@ class PendingGradients:
         """What waits for a round."""
         return sum(entry.weight for entry in self.entries)
 
-    def take(self, number: int) -> Snapshot:
+    def take(self, number: int, *, settles: bool = False) -> Snapshot:
         """All that round `number` may have; what is too old for it is counted and gone."""
         entries, self.entries = self.entries, []
         fit = []
@@ -149,7 +150,7 @@ class PendingGradients:
         """`so_far` and `counts` times `vector`, which stay as they are."""
         if so_far is None and counts == 1.0:
             return vector
-        into = Flat.empty(vector.layout) if self.blank is None else self.blank()
+        into = Flat.empty(vector.layout) if self.blank is None else self.blank(vector.layout)
         part = vector if counts == 1.0 else vector.times(counts, into)
         return part if so_far is None else so_far.plus(part, into)
 
@@ -189,14 +190,14 @@ class PendingGradients:
 class Giving:
     """What worker `rank` has given: counted once, or taken back. `lock` guards what its training thread adds to."""
 
-    def __init__(self, pending: PendingGradients, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
+    def __init__(self, pending: Buffer, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
         self._pending, self._log, self._rank, self._lock = pending, log, rank, lock
         self.snapshots: dict[int, Snapshot] = {}
         """By round."""
         self._weights: dict[int, float] = {}
         """By round, of what was given and not taken back, as far back as goes with a copy."""
 
-    def give(self, number: int) -> Snapshot:
+    def give(self, number: int, *, settles: bool = False) -> Snapshot:
         """What round `number` gets, also where it is asked for again."""
         known = self.snapshots.get(number)
         if number <= self._log.newest:  # formed under another leader: one of the two will come to nothing
@@ -204,7 +205,7 @@ class Giving:
         if known is not None:
             return known
         with self._lock:
-            snapshot = self.snapshots[number] = self._pending.take(number)
+            snapshot = self.snapshots[number] = self._pending.take(number, settles=settles)
         self._weights[number] = sum(entry.weight for entry in snapshot.entries)
         for old in [past for past in self._weights if past <= number - HISTORY]:
             del self._weights[old]
@@ -246,7 +247,7 @@ class Keeping:
     one (`snapshots`, by round) is not forgotten before. `news` tells the training thread."""
 
     def __init__(
-        self, pending: PendingGradients, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]
+        self, pending: Buffer, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]
     ) -> None:
         self._pending, self._log, self._snapshots, self._news = pending, log, snapshots, news
         self.wanted = 0

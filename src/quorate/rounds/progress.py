@@ -14,6 +14,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
 from quorate.rounds.terms import Agreed
@@ -32,13 +33,14 @@ class RoundTask:
     `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends.
     """
 
-    def __init__(self, wire: Wire, agreed: Agreed, layout: Layout) -> None:
+    def __init__(self, wire: Wire, agreed: Agreed, layout: Layout, pending: PendingFragments | None = None) -> None:
         self.lock = threading.Lock()
-        self.layout, self._mine = layout, wire
+        self.layout, self._mine, self._handed = layout, wire, pending
         self._wire = wire.channel("progress")
-        self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_once(agreed, wire.rank))]
+        at_hand = at_once(agreed, wire.rank) if pending is None else 0
+        self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_hand)]
         """Their memory is there before the first step needs it."""
-        self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell, self.blank)
+        self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending)
         self.error: BaseException | None = None
         self.is_waiting = False
         """Whether the training thread waits for a round: then the leader is watched."""
@@ -49,11 +51,12 @@ class RoundTask:
             self.member.have_died(self._wire.dead, self._wire.clock.now())  # one that joins has not seen them go
         self.task = wire.spawn(self._run, "progress")
 
-    def blank(self) -> Flat:
+    def blank(self, layout: Layout) -> Flat:
         """A vector to be filled, and then sent without being copied."""
-        with suppress(IndexError):
-            return self._spare.pop()
-        return Flat.empty(self.layout, self._wire.empty)
+        if layout is self.layout:
+            with suppress(IndexError):
+                return self._spare.pop()
+        return Flat.empty(layout, self._wire.empty)
 
     def lay_out(self, layout: Layout) -> None:
         """Of vectors, from here on."""
@@ -130,10 +133,19 @@ class RoundTask:
             elif "restore" in header:
                 self.member.restore()
             return
-        vector = Flat(message.tensors, self.layout) if message.tensors and header["kind"] != "copy" else None
+        vector = None
+        if message.tensors and header["kind"] != "copy":
+            at = self._layout_of(header)
+            vector = Flat(message.tensors, at)
         if header["kind"] == "copy":
             header["tensors"] = message.tensors
         self.member.received(source, header, vector, now)
+
+    def _layout_of(self, header: dict[str, Any]) -> Layout:
+        """Of the vector in a message of a round."""
+        if self._handed is None:
+            return self.layout
+        return self._handed.fragments.layout(header["number"], settles=header["settles"])
 
     def _seconds(self) -> float:
         """Until something has to be looked at."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,8 +10,9 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, give_copies, say_over
+from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
-from quorate.rounds.pending import Kept
+from quorate.rounds.pending import Kept, PendingGradients
 from quorate.rounds.progress import Arrival, RoundTask, Wait
 from quorate.rounds.terms import Agreed, check, check_change
 from quorate.wire.survivors import Survivors
@@ -22,10 +23,13 @@ _MEETING_SECONDS = 0.02
 class Rounds:
     """The rounds of one optimizer, for its training thread."""
 
-    def __init__(self, wire: Wire, agreed: Agreed, layout: Layout, replica: Replica) -> None:
+    def __init__(
+        self, wire: Wire, agreed: Agreed, layout: Layout, replica: Replica, fragments: Fragments | None = None
+    ) -> None:
         check(agreed)
         self.agreed, self._wire, self._replica = agreed, wire, replica
-        self._progress = RoundTask(wire, agreed, layout)
+        self._handed = None if fragments is None else PendingFragments(agreed, fragments)
+        self._progress = RoundTask(wire, agreed, layout, self._handed)
         self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.tolerates_death else wire
         self._member = self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
@@ -37,11 +41,16 @@ class Rounds:
 
     def blank(self) -> Flat:
         """A vector to pack a contribution into."""
-        return self._progress.blank()
+        return self._progress.blank(self._progress.layout)
 
     def lay_out(self, layout: Layout) -> None:
         """Of contributions, on all workers after all have settled, before any goes on."""
         self._progress.lay_out(layout)
+
+    def lay_out_fragments(self, fragments: Fragments) -> None:
+        """As `lay_out`."""
+        assert self._handed is not None, "rounds are of fragments where that was agreed"
+        self._handed.fragments = fragments
 
     @property
     def version(self) -> int:
@@ -68,13 +77,35 @@ class Rounds:
         member = self._member
         if vector is not None:
             with self._progress.lock:
+                assert isinstance(member.pending, PendingGradients), "fragments are handed in"
                 member.pending.add(vector, weight, self.version, step, options, measures)
-        started = member.started
+        return self._call(waits=waits)
+
+    def _call(self, *, waits: bool) -> Wait:
+        started = self._member.started
         if started > self.version:
             self._progress.say({"note": "ride", "computing": started if waits else self.version})
             return Wait(self._arrival, started, is_called_for=False)
         self._progress.say({"note": "call", "since": started, "computing": None if waits else self.version})
         return Wait(self._arrival, started + 1)
+
+    def hand_in(
+        self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, waits: bool = False
+    ) -> Wait:
+        """Hand in all fragments, which are not the caller's more: see `fragments.PendingFragments`. As `contribute`."""
+        assert self._handed is not None, "rounds are of fragments where that was agreed"
+        with self._progress.lock:
+            self._handed.hand_in(vectors, fresh, self.version, step, measures)
+        return self._call(waits=waits)
+
+    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any) -> Wait | None:
+        """Hand in all fragments before this worker settles; what to wait for before it asks again, if that has to be:
+        a round that it has not applied has taken something."""
+        assert self._handed is not None, "rounds are of fragments where that was agreed"
+        with self._progress.lock:
+            if self._handed.hand_in(vectors, fresh, self.version, step, measures, is_last=True):
+                return None
+        return Wait(self._arrival, self.version + 1, is_called_for=False)
 
     def goes_on(self) -> None:
         """The worker computes, whatever it waited for."""

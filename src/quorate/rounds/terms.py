@@ -40,6 +40,10 @@ class Agreed:
     log_bytes: int = 256 << 20
     """What results that were applied may take in memory."""
     seed: int = 0
+    fragments: int = 0
+    """In how many parts vectors come to rounds, one after the other; 0: each is whole."""
+    window: float = 0.0
+    """Seconds at most that a round waits for more workers than have to call: see `rounds.window`."""
     tolerates_death: bool = False
     """Whether the others go on when a worker dies; else it is everyone's end."""
 
@@ -73,7 +77,7 @@ class Agreed:
     @property
     def log_rounds(self) -> int:
         """How many results that were applied are kept at most, for workers that are behind."""
-        return max(2 * self.max_staleness, 8)
+        return max(2 * self.max_staleness, 8) if not self.fragments else max(8 * self.fragments, 64)
 
     def weight_of(self, staleness: int) -> float:
         """What a contribution of that staleness counts."""

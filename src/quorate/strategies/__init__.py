@@ -20,6 +20,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "bounded-staleness": "quorate.strategies.presets.bounded_staleness:BoundedStaleness",
         "d-psgd": "quorate.strategies.d_psgd:DPSGD",
         "d2": "quorate.strategies.d2:D2",
+        "decoupled-diloco": "quorate.strategies.decoupled_diloco:DecoupledDiLoCo",
         "diloco": "quorate.strategies.diloco:DiLoCo",
         "eager-averaging": "quorate.strategies.eager_averaging:EagerAveraging",
         "eager-majority": "quorate.strategies.presets.eager_majority:EagerMajority",

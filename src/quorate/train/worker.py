@@ -18,7 +18,7 @@ from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.membership.replica_copy import ReplicaCopy
@@ -178,13 +178,17 @@ class StrategyWorker:
         clip_norm: float | None = None,
         measures: bool = False,
         momentum: MomentumChoice = "common",
+        fragments: Sequence[Layout] = (),
         **settings: Any,
     ) -> None:
         check_closure(self.replica.plain, "a strategy of rounds", can_agree=False)
-        if self._rounds is not None:
-            return  # other parameters are trained than before
+        if self._rounds is not None:  # other parameters are trained than before
+            if fragments:
+                self._rounds.lay_out_fragments(fragments)
+            return
         nbytes = sum(p.numel() * p.element_size() for p in self.replica.every)
         known: dict[str, Any] = {"size": self.size, "max_size": self.wire.max_size, "seed": self.seed}
+        known["fragments"] = len(fragments)
         agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=self.tolerates_death, **settings)
         may_be_late = measures or agreed.quorum < self.size
         if momentum != "auto" or may_be_late:
@@ -210,6 +214,7 @@ class StrategyWorker:
             tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,
+            fragments=fragments,
             counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum,
         )
 

@@ -1,0 +1,23 @@
+"""Rounds of fragments as one worker hands them in and takes them: see `rounds.fragments`."""
+
+from __future__ import annotations
+
+from quorate.agreement.round_watch import RoundWatch
+from quorate.core.means import Mean
+from quorate.rounds.fragments import Fragments
+from quorate.rounds.log import Round
+
+
+def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) -> Mean | None:
+    """The sums of round `one`, which are given to the strategy as they are; None where they are to be left out."""
+    assert one.sum is not None
+    parts = fragments.split(one.sum) if one.settles else [one.sum]
+    if any([watch.leaves_out(one, part, is_scaled=False) for part in parts]):
+        return None
+    return Mean(
+        mean=one.sum,
+        mine=sum(count for _, count in one.contributors.get(rank, ())),
+        number=one.number,
+        told=one.measures,
+        fragments=dict(enumerate(parts, 0 if one.settles else fragments.number(one.number))),
+    )

@@ -1,0 +1,163 @@
+"""Rounds of fragments: round n is of fragment (n - 1) mod K, and the round in which all settle is of all of them.
+
+What a worker has not had taken is cumulative: each time it hands in, for every fragment, how far it has gone since a
+round last took that fragment of it (and it has applied that round). So a newer handing-in stands for an older one, and
+nothing is given twice: what was handed in before a round that took some of it was applied is not given any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quorate.core.vectors import Flat, Layout, Part
+from quorate.rounds.ledger import Ledger
+from quorate.rounds.pending import Entry, Kept, Snapshot
+from quorate.rounds.terms import Agreed
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """How vectors of rounds are laid out, by fragment."""
+
+    layouts: tuple[Layout, ...]
+
+    def number(self, of_round: int) -> int:
+        """The fragment that a round is of, if nobody settles in it."""
+        return (of_round - 1) % len(self.layouts)
+
+    def layout(self, of_round: int, *, settles: bool) -> Layout:
+        """Of what goes into a round, and comes out of it."""
+        return joined(self.layouts) if settles else self.layouts[self.number(of_round)]
+
+    def split(self, of_all: Flat) -> list[Flat]:
+        """What came out of a round in which all have settled, by fragment: views."""
+        found, begin = [], 0
+        for layout in self.layouts:
+            found.append(Flat(of_all.parts[begin : begin + len(layout.parts)], layout))
+            begin += len(layout.parts)
+        return found
+
+
+def joined(layouts: Sequence[Layout]) -> Layout:
+    """Of vectors behind each other; headers become segments of nobody."""
+    segments, parts = [], list[Part]()
+    for layout in layouts:
+        segments += [replace(one, part=one.part + len(parts)) for one in layout.segments]
+        parts += layout.parts
+    return Layout(tuple(segments), tuple(parts), 0)
+
+
+@dataclass
+class PendingFragments:
+    """The buffer of one worker; as `pending.PendingGradients`, in the place of which it stands.
+
+    Weights are steps, of each fragment. Not locked.
+    """
+
+    agreed: Agreed
+    fragments: Fragments
+    ledger: Ledger = field(default_factory=Ledger)
+    step: float = 0.0
+    options: Any = None
+    _handed: dict[int, Entry] = field(default_factory=dict)
+    """By fragment."""
+    _taken: dict[int, int] = field(default_factory=dict)
+    """By fragment: the newest round that took it, unless it came back."""
+    _before: dict[int, int] = field(default_factory=dict)
+    """By fragment: the one before that."""
+    _counted: float = 0.0
+
+    def hand_in(
+        self, vectors: Sequence[Flat], fresh: float, version: int, step: float, measures: Any, *, is_last: bool = False
+    ) -> bool:
+        """Take in what `fresh` steps since the last time have made of all fragments; the vectors are cumulative.
+
+        `version` is the newest round that is in them. With `is_last` nothing is taken in, and False is returned, where
+        a round that they do not know of has taken something.
+        """
+        if is_last and max(self._taken.values(), default=0) > version:
+            return False
+        self.ledger.produced += fresh * len(vectors)
+        self.step = step
+        for number, vector in enumerate(vectors):
+            old = self._handed.get(number)
+            weight = fresh + (0.0 if old is None else old.weight)
+            self._handed[number] = Entry(version, weight, vector, measures=[measures])
+        return True
+
+    @property
+    def weight(self) -> float:
+        """What waits for a round."""
+        return sum(entry.weight for entry in self._handed.values())
+
+    def take(self, number: int, *, settles: bool = False) -> Snapshot:
+        """All that round `number` may have; what is too old for it is counted and gone."""
+        wanted = range(len(self.fragments.layouts)) if settles else [self.fragments.number(number)]
+        fit: dict[int, Entry] = {}
+        for place in wanted:
+            entry = self._handed.get(place)
+            if entry is None or entry.version < self._taken.get(place, 0):
+                continue
+            del self._handed[place]
+            staleness = number - 1 - entry.version
+            if self._is_too_old(staleness):
+                self.ledger.expired += entry.weight
+                continue
+            fit[place] = entry
+            self._before[place] = self._taken.get(place, 0)
+            self._taken[place] = number
+        snapshot = Snapshot(number, list(fit.values()), self.step, None)
+        self.ledger.taken += sum(entry.weight for entry in fit.values())
+        snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
+        if fit:
+            turns = len(self.fragments.layouts)
+            counts = {place: self._counts((number - 1 - entry.version) // turns) for place, entry in fit.items()}
+            snapshot.weight = sum(counts[place] * entry.weight for place, entry in fit.items()) / len(fit)
+            parts = [
+                (fit[place].vector * counts[place]).parts
+                if place in fit and counts[place] != 1.0
+                else fit[place].vector.parts
+                if place in fit
+                else Flat.zeros(self.fragments.layouts[place]).parts
+                for place in wanted
+            ]
+            layout = self.fragments.layout(number, settles=settles)
+            snapshot.vector = Flat([x for some in parts for x in some], layout)
+        return snapshot
+
+    def _is_too_old(self, staleness: int) -> bool:
+        turns = staleness // len(self.fragments.layouts)
+        return staleness > self.agreed.max_staleness or (self.agreed.late == "drop" and turns > 0)
+
+    def _counts(self, turns: int) -> float:
+        return self.agreed.weight_of(turns)
+
+    def give_back(self, snapshot: Snapshot) -> None:
+        """The round went by without it: it waits again, unless something newer, which has it, does."""
+        self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
+        self._counted -= snapshot.lost
+        for place in [place for place, number in self._taken.items() if number == snapshot.number]:
+            entry = snapshot.entries.pop(0)
+            self._taken[place] = self._before.pop(place, 0)
+            newer = self._handed.setdefault(place, entry)
+            if newer is not entry:
+                newer.weight += entry.weight
+
+    def lose(self, weight: float) -> None:
+        """So much was taken by a round that came to nothing, and is not kept any more."""
+        self.ledger.taken -= weight
+        self.ledger.expired += weight
+
+    def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
+        """Nothing but what is counted: what rounds up to `number` have not taken is in the replica, too."""
+        behind = sum(entry.weight for given, one in snapshots.items() if given > number for entry in one.entries)
+        ledger = replace(self.ledger)
+        ledger.taken -= behind
+        return Kept(number=number, step=self.step, options=None, ledger=ledger, entries=[])
+
+    def restore(self, kept: Kept) -> None:
+        """Go on from there."""
+        self.ledger, self.step, self._counted = kept.ledger, kept.step, kept.ledger.lost
+        self._handed, self._taken, self._before = {}, {}, {}
