@@ -95,6 +95,7 @@ class WorkerRounds:
             given = self._gradient(counts) if vector is None else self._packed(vector, counts)
             self._begun[self.version] = self.progress
             own = options_of(self._replica.optimizer)
+            self.watch.steps(own, is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             work = self.rounds.contribute(
                 given,
