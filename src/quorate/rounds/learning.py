@@ -3,14 +3,15 @@
 Late gradients may do harm in two ways, both seen in the training loss, over windows of at least `WINDOW` steps:
 
 - it has risen: the median loss of both newest windows is more than `WORSE` times that of the best one before them, and
-  the mean of its logarithm is above by more than `BEYOND` standard errors, in which a loss that wanders counts as fewer
-  numbers; or it is finite no more. What the loss has gone up by before, and come back from, it may go up by again.
-  Windows at a lower learning rate are not compared with, so that a rate that goes up again, as in cycles, is no harm.
-  A loss that was ever below 0 has no factor, and only counts where it becomes infinite;
-- it swings: what is left of its logarithm, less the trend of a window, goes along with what was left a step before,
-  which batches drawn by chance never do, and by a factor that counts. Damping fails so where the optimizer that all
-  share keeps a momentum of late gradients; a loss that wanders by itself, as in reinforcement learning, looks the same,
-  so that it is looked for only where that is so.
+  the mean of its logarithm is above by more than `BEYOND` standard errors; or it is finite no more. A loss that goes up
+  and comes back by itself may do so again: the rise is held against how far the means of windows have wandered so far,
+  and so is what the training had learnt before it, as a loss that only wanders has a best window, too. Windows at a
+  lower learning rate are not compared with, so that a rate that goes up again, as in cycles, is no harm. A loss that
+  was ever below 0 has no factor, and only counts where it becomes infinite;
+- it swings: what is left of its logarithm, less the trend of a window, comes back after 5 to 11 steps and is away half
+  a period before and after. Batches drawn by chance do not, and a loss that wanders by itself goes along with itself
+  the less, the more steps are between. Damping fails so where the optimizer that all share keeps a momentum of late
+  gradients, and it is looked for only there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import mul
 
 WINDOW = 32
 """Losses in a window at least; a window is never less than one in so many of all steps, so that there are few."""
@@ -38,14 +39,32 @@ _SAME_RATE = 0.9
 """The share of a learning rate from which on another one counts as no lower."""
 _AGAIN = 2.0
 """What a rise has to be at least, of the greatest one that the loss has come back from (both of the logarithm)."""
+_UNKNOWN = 0.3
+"""How far the logarithm of a loss wanders from window to window, as far as nothing is known of it."""
+_WANDERS = 5.0
+"""What a rise has to be at least, of how far the loss wanders."""
+_LEARNT = 10.0
+"""What the loss has to have fallen by before it rose, of how far it wanders;"""
+_ABOVE_ALL = 6.0
+"""or by what it has to be above everything before."""
 _TINY = 1e-9
 """The least loss that is looked at, of the one that the training began with."""
 _NO_END = 8
 """Steps in a row in which the loss is not finite."""
-_POOLED = 3
-"""Windows in which a loss swings."""
+_POOLED = 64
+"""Windows at most in which a swing is looked for;"""
+_ENOUGH = 128
+"""steps at least."""
 _ALONG = 0.25
-"""The correlation of a loss with the one before it, from which on it is more than chance."""
+"""The correlation of a loss with the one before it, from which on it is more than chance, in few windows;"""
+_ALONG_SWING = 0.3
+"""in all that there are."""
+_PERIODS = range(5, 11 + 1)
+"""Steps after which a loss that swings may come back. Longer ones are too few in a window."""
+_LAGS = 16
+"""One and a half of the longest period."""
+_COMES_BACK = 4.5
+"""Standard errors of a correlation by which it has to come back: the greatest of many that are looked at."""
 _SWING = 0.22
 """The least standard deviation of what swings, of the logarithm."""
 
@@ -55,9 +74,20 @@ class Swing:
     """How the logarithm of some losses goes up and down around their trend."""
 
     square: float
-    along: float
-    """The sum of products of each with the next."""
+    products: tuple[float, ...]
+    """The sums of products of each with the next, with the one after that, and so on."""
     count: int
+    windows: int = 1
+
+    @property
+    def along(self) -> float:
+        """The sum of products of each with the next."""
+        return self.products[0]
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of what swings: not of what batches drawn by chance do to single losses."""
+        return math.sqrt(max(0.0, self.along) / self.count) if self.count else 0.0
 
     @property
     def error(self) -> float:
@@ -67,20 +97,32 @@ class Swing:
         along = min(max(self.along / self.square, 0.0), 0.95)
         return self.square / (self.count - 2) / self.count * (1 + along) / (1 - along)
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether it goes along with itself a period later, and not half a period before and after that."""
+        if self.count < _ENOUGH or self.along < _ALONG_SWING * self.square or self.deviation < _SWING:
+            return False
+        mean = self.square / self.count
+        along = [x / (self.count - lag * self.windows) / mean for lag, x in enumerate(self.products, 1)]
+        beyond = max(along[k - 1] - (along[k // 2 - 1] + along[3 * k // 2 - 1]) / 2 for k in _PERIODS)
+        return beyond * math.sqrt(self.count) > _COMES_BACK
+
     @staticmethod
-    def of(losses: Sequence[float]) -> Swing:
+    def of(losses: Sequence[float], lags: int = 1) -> Swing:
         """Losses above 0, in order; where one is not, nothing is known."""
         if len(losses) < 3 or not all(0 < loss < math.inf for loss in losses):
-            return Swing(0.0, 0.0, 0)
+            return Swing(0.0, (0.0,) * lags, 0, 0)
         logs = [math.log(loss) for loss in losses]
         trend = statistics.linear_regression(range(len(logs)), logs)
         left = [x - trend.intercept - trend.slope * t for t, x in enumerate(logs)]
-        return Swing(sum(x * x for x in left), sum(x * y for x, y in pairwise(left)), len(left))
+        products = (sum(map(mul, left, left[lag:])) for lag in range(1, lags + 1))
+        return Swing(sum(x * x for x in left), tuple(products), len(left))
 
     @staticmethod
     def total(some: Sequence[Swing]) -> Swing:
         """Of all that are known."""
-        return Swing(sum(s.square for s in some), sum(s.along for s in some), sum(s.count for s in some))
+        products = tuple(map(sum, zip(*(s.products for s in some), strict=True))) or (0.0,)
+        return Swing(sum(s.square for s in some), products, sum(s.count for s in some), sum(s.windows for s in some))
 
     @staticmethod
     def pooled(some: Sequence[Swing]) -> float:
@@ -88,8 +130,7 @@ class Swing:
         total = Swing.total(some)
         if not all(one.count for one in some) or not total.square > 0 or total.along < _ALONG * total.square:
             return 0.0
-        deviation = math.sqrt(total.along / total.count)
-        return deviation if deviation > _SWING else 0.0
+        return total.deviation if total.deviation > _SWING else 0.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +152,10 @@ class Stretch:
     def is_like(self, later: Stretch) -> bool:
         """Whether the learning rate was as high here as later."""
         return self.rates[1] >= _SAME_RATE * later.rates[1]
+
+    def is_steady(self, later: Stretch) -> bool:
+        """Whether the learning rate was the same here and there, all the time."""
+        return min(self.rates[0], later.rates[0]) >= _SAME_RATE * max(self.rates[2], later.rates[2])
 
     def is_above(self, other: Stretch) -> bool:
         """By the factor, and beyond chance."""
@@ -142,7 +187,6 @@ class Learning:
     _endless: int = 0
     """Steps in a row in which the loss was not finite."""
     _is_positive: bool = True
-    _swung: float = 0.0
 
     def round(self, late: float, gradients: int) -> None:
         """One has come with so many gradients, late by so many rounds in all."""
@@ -162,8 +206,9 @@ class Learning:
         if len(self._losses) < max(WINDOW, self.steps // WINDOW):
             return None
         self._end()
-        harm = self._swings() if self.looks_for_swings else None
-        return self._rise() or harm
+        if not self._is_positive:
+            return None
+        return self._rise() or (self._swings() if self.looks_for_swings else None)
 
     def _late_by_now(self) -> float:
         return self._late / self._gradients if self._gradients else self.stretches[-1].late if self.stretches else 0.0
@@ -174,42 +219,60 @@ class Learning:
         losses = [max(loss, least) for loss in self._losses]
         mean = statistics.fmean(map(math.log, losses))
         rated = min(rates), statistics.fmean(rates), max(rates)
-        self.stretches.append(Stretch(self.steps, median, mean, self._late_by_now(), rated, Swing.of(losses)))
+        self.stretches.append(Stretch(self.steps, median, mean, self._late_by_now(), rated, Swing.of(losses, _LAGS)))
         self._losses, self._rates, self._late, self._gradients = [], [], 0.0, 0
 
     def _rise(self) -> Harm | None:
         newest, before = self.stretches[-2:], self.stretches[:-2]
         alike = before[:1] + [one for one in before[1:] if all(map(one.is_like, newest))]
-        if not alike or not self._is_positive:
+        if not alike:
             return None
         best = min(alike, key=lambda one: one.median)
         late = statistics.fmean(one.late for one in newest)
         rise = min(one.median for one in newest) - best.median
         if late <= LATE or rise < _OF_ALL * before[0].median or not all(one.is_above(best) for one in newest):
             return None
-        if min(one.mean for one in newest) - best.mean < _AGAIN * _came_back([one.mean for one in before]):
+        if not _is_beyond(min(one.mean for one in newest), [one.mean for one in before], best.mean):
             return None
         rose = f"from {best.median:.2g} to {newest[-1].median:.2g} over the last {self.steps - best.end} steps"
         return Harm(f"the training loss has risen {rose}", late)
 
     def _swings(self) -> Harm | None:
-        """Twice in a row, in a training that is not about to leave it behind."""
-        some, swung = self.stretches[-_POOLED:], self._swung
-        self._swung = 0.0
-        late = statistics.fmean(one.late for one in some)
-        steady = min(one.rates[0] for one in some) >= _SAME_RATE * max(one.rates[2] for one in some)
-        if len(some) < _POOLED or late <= LATE or not steady or some[-1].median * BEHIND < some[0].median:
+        """In all windows since the loss last fell by `BEHIND`, at the same learning rate."""
+        newest, some = self.stretches[-1], list[Stretch]()
+        for one in reversed(self.stretches[-_POOLED:]):
+            if one.median >= BEHIND * newest.median or not one.is_steady(newest):
+                break
+            some.append(one)
+        swing = Swing.total([one.swing for one in some])
+        late = statistics.fmean([one.late for one in some] or [0.0])
+        if late <= LATE or not swing.comes_back:
             return None
-        self._swung = Swing.pooled([one.swing for one in some])
-        if not (swung and self._swung):
-            return None
-        steps = self.steps - some[0].end + WINDOW
-        factor = math.exp(2 * self._swung)
+        factor = math.exp(2 * swing.deviation)
+        steps = self.steps - some[-1].end + some[-1].swing.count
         return Harm(
             f"the training loss has gone up and down by a factor of {factor:.1f} for the last {steps} steps, "
             "beyond chance,",
             late,
         )
+
+
+def _is_beyond(newest: float, means: Sequence[float], best: float) -> bool:
+    """Whether a loss that wanders as `means` did is above the `best` of them for another reason."""
+    wander, rise = _wander(means), newest - best
+    has_learnt = max(means[: means.index(best) + 1]) - best > _LEARNT * wander
+    is_above = newest - max(means) > _ABOVE_ALL * wander
+    return (has_learnt or is_above) and rise > _WANDERS * wander and rise >= _AGAIN * _came_back(means)
+
+
+def _wander(means: Sequence[float]) -> float:
+    """How far a loss goes up and then no further, from window to window: how sharp its peaks are.
+
+    A training that learns has none. The first windows count as little as they can tell.
+    """
+    turns = [((b - a), (c - b)) for a, b, c in zip(means, means[1:], means[2:], strict=False)]
+    peaks = sum((up - next_) ** 2 for up, next_ in turns if 0 < up > next_)
+    return math.sqrt((_UNKNOWN**2 + 2 * peaks) / (1 + len(turns)))
 
 
 def _came_back(means: Sequence[float]) -> float:
