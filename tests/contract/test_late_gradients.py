@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD
 
 import quorate
 from quorate.core.contracts import Wire
@@ -21,25 +21,16 @@ from quorate.report.reading.run import read_run
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 
-STEPS = 228
-Make = Callable[[Any], Optimizer]
-
-
-def momentum(rate: float) -> Make:
-    return lambda parameters: SGD(parameters, lr=rate, momentum=0.9)
-
-
-def adam(rate: float) -> Make:
-    return lambda parameters: AdamW(parameters, lr=rate)
+STEPS = 128
+RATE = 0.08
+"""A rate that is stable as long as no gradient is late, or none of them goes into a momentum that all share."""
 
 
 def train(
     size: int,
     strategy: str,
-    make: Make,
     *,
-    steps: int = STEPS,
-    noise: float = 0.0,
+    rate: float = RATE,
     folder: Path | None = None,
     until: Sequence[str] = (),
     **settings: Any,
@@ -52,15 +43,15 @@ def train(
         recorder = None if folder is None else Recorder(records_of(folder, world.rank))
         timing(place).recorder = recorder
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
-        plain = make(model.parameters())
+        model = nn.Linear(16, 1)
+        plain = SGD(model.parameters(), lr=rate, momentum=0.9)
         optimizer = quorate.distribute(plain, model, strategy, compare_every=0, **settings)
         draw, pauses = torch.Generator().manual_seed(100 + world.rank), random.Random(7 + world.rank)
-        for _ in range(steps):
+        for _ in range(STEPS):
             if until:
                 break
-            x = torch.randn(32, 64, generator=draw)
-            y = x.sum(1, keepdim=True) + noise * torch.randn(32, 1, generator=draw)
+            x = torch.randn(32, 16, generator=draw)
+            y = x.sum(1, keepdim=True) + 0.1 * torch.randn(32, 1, generator=draw)
             optimizer.zero_grad()
             (model(x) - y).square().mean().backward()
             wire.clock.sleep(0.005 + 0.03 * pauses.random())
@@ -70,9 +61,8 @@ def train(
             recorder.close()
         place.leave()
         current.forget(thread_only=True)
-        x = torch.randn(2000, 64, generator=torch.Generator().manual_seed(5))
         with torch.no_grad():
-            return float((model(x) - x.sum(1, keepdim=True)).square().mean())
+            return float((model.weight - 1).square().sum() + model.bias.square().sum())
 
     return VirtualWorld(size, timeout=600.0).run(live)[0]
 
@@ -84,43 +74,29 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("size", "make", "settings"),
-    [
-        pytest.param(4, momentum(0.01), {"momentum": "common"}, id="4-momentum"),
-        pytest.param(8, momentum(0.01), {"momentum": "common"}, id="8-momentum"),
-        pytest.param(4, adam(0.02), {}, id="4-adam-0.02"),
-        pytest.param(8, adam(0.02), {}, id="8-adam-0.02"),
-        pytest.param(4, adam(0.03), {}, id="4-adam-0.03"),
-    ],
-)
-def test_harm_is_told_once_with_what_to_do(
-    size: int, make: Make, settings: dict[str, Any], said: list[str], tmp_path: Path
-) -> None:
-    train(size, "eager-solo", make, folder=tmp_path, until=said, **settings)
+@pytest.mark.parametrize("size", [4, 8])
+def test_harm_is_told_once_with_what_to_do(size: int, said: list[str], tmp_path: Path) -> None:
+    train(size, "eager-solo", folder=tmp_path, until=said, momentum="common")
     (sentence,) = said
     assert sentence.startswith("quorate: the training loss has ")
-    assert f"late in the mean; wait for more workers (wait_for={size // 2 + 1})" in sentence
-    assert "lower the learning rate" in sentence
-    assert ('(momentum="worker")' in sentence) == bool(settings)
+    assert f"late in the mean; wait for more workers (wait_for={size // 2 + 1}), lower the learning rate" in sentence
+    assert 'or let workers keep their momentum (momentum="worker")' in sentence
     cautions = [one.caution for rank in read_run(tmp_path).ranks for one in rank.rounds if one.caution]
     assert cautions == [sentence.removeprefix("quorate: ").rstrip("\n")]
 
 
 @pytest.mark.parametrize(
-    ("strategy", "make", "settings"),
+    ("strategy", "settings"),
     [
-        pytest.param("eager-solo", momentum(0.01), {}, id="momentum-of-workers"),
-        pytest.param("eager-solo", momentum(0.001), {"momentum": "common"}, id="momentum-at-a-low-rate"),
-        pytest.param("eager-solo", adam(0.003), {}, id="adam-at-a-low-rate"),
-        pytest.param("eager-solo", momentum(0.01), {"noise": 4.0}, id="noise-in-labels"),
-        pytest.param("quorum", momentum(0.01), {"momentum": "common", "wait_for": "all"}, id="all"),
+        pytest.param("eager-solo", {}, id="momentum-of-workers"),
+        pytest.param("eager-solo", {"momentum": "common", "rate": RATE / 8}, id="a-low-rate"),
+        pytest.param("quorum", {"momentum": "common", "wait_for": "all"}, id="all"),
     ],
 )
-def test_a_healthy_training_says_nothing(strategy: str, make: Make, settings: dict[str, Any], said: list[str]) -> None:
-    train(4, strategy, make, **settings)
+def test_a_healthy_training_says_nothing(strategy: str, settings: dict[str, Any], said: list[str]) -> None:
+    assert train(4, strategy, **settings) < 0.01
     assert said == []
 
 
 def test_adaptive_waits_for_more_where_the_loss_swings() -> None:
-    assert train(4, "adaptive", adam(0.02), steps=240, momentum="common") < 0.1
+    assert train(4, "adaptive", rate=0.06, momentum="common") < 0.1

@@ -43,10 +43,8 @@ _UNKNOWN = 0.3
 """How far the logarithm of a loss wanders from window to window, as far as nothing is known of it."""
 _WANDERS = 5.0
 """What a rise has to be at least, of how far the loss wanders."""
-_LEARNT = 10.0
-"""What the loss has to have fallen by before it rose, of how far it wanders;"""
-_ABOVE_ALL = 6.0
-"""or by what it has to be above everything before."""
+_CLEAR = 10.0
+"""What the loss has to have fallen by before it rose, or has to be above all that was before its best, of the same."""
 _TINY = 1e-9
 """The least loss that is looked at, of the one that the training began with."""
 _NO_END = 8
@@ -260,9 +258,9 @@ class Learning:
 def _is_beyond(newest: float, means: Sequence[float], best: float) -> bool:
     """Whether a loss that wanders as `means` did is above the `best` of them for another reason."""
     wander, rise = _wander(means), newest - best
-    has_learnt = max(means[: means.index(best) + 1]) - best > _LEARNT * wander
-    is_above = newest - max(means) > _ABOVE_ALL * wander
-    return (has_learnt or is_above) and rise > _WANDERS * wander and rise >= _AGAIN * _came_back(means)
+    learnt = max(means[: means.index(best) + 1]) - best
+    is_clear = max(learnt, rise - learnt) > _CLEAR * wander
+    return is_clear and rise > _WANDERS * wander and rise >= _AGAIN * _came_back(means)
 
 
 def _wander(means: Sequence[float]) -> float:

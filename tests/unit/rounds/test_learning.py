@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from quorate.rounds.choosing import Level, swings
 from quorate.rounds.learning import Harm, Learning, Swing
 
 STEPS = 1500
+RECORDED: dict[str, list[float]] = json.loads((Path(__file__).parent / "losses.json").read_text())
+"""Losses of one of the workers of a regression (64 inputs, 256 hidden units) under `eager-solo`."""
 Draw = Callable[[], float]
 
 
@@ -75,6 +79,37 @@ class TestSilence:
         assert seen(losses, swings=swings) is None
 
 
+def wandering(seed: int, stays: float, width: float) -> list[float]:
+    """A loss that goes up and down by itself: of its logarithm, so much stays from step to step; `width` is its own."""
+    draw, level, found = random.Random(seed), 0.0, []
+    for _ in range(STEPS):
+        level = stays * level + math.sqrt(1 - stays * stays) * draw.gauss(0, width)
+        found.append(math.exp(level + draw.gauss(0, 0.35)))
+    return found
+
+
+@pytest.mark.parametrize("width", [0.3, 0.6])
+@pytest.mark.parametrize("stays", [0.5, 0.9, 0.98])
+def test_a_loss_that_wanders_by_itself_is_no_harm(stays: float, width: float) -> None:
+    found = [seen(wandering(seed, stays, width), swings=True) for seed in range(12)]
+    assert sum(harm is not None for harm in found) <= 1
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_trainings(name: str) -> None:
+    kind = name.split(":")[0]
+    harm = seen(RECORDED[name], swings=kind != "harm")
+    expected = {"healthy": None, "harm": "the training loss has risen", "swings": "the training loss has gone up and"}
+    assert (harm and harm.what[: len(expected[kind] or "")]) == expected[kind]
+    assert seen(RECORDED[name], late=0.0, swings=True) is None
+
+
+def test_a_loss_that_rises_from_the_start() -> None:
+    batch = batches(0)
+    assert seen([math.exp(step / 60) * batch() for step in range(400)]) is not None
+    assert seen([math.exp(step / 600) * batch() for step in range(400)]) is None
+
+
 def risen(seed: int = 0) -> list[float]:
     """It grows twofold every 20 steps from step 200 on."""
     batch = batches(seed)
@@ -86,6 +121,10 @@ def test_a_rise_is_told_with_both_losses() -> None:
     assert harm is not None
     assert harm.what.startswith("the training loss has risen from 0.1")
     assert harm.late == 1.0
+
+
+def test_what_was_ever_below_zero_has_no_factor() -> None:
+    assert seen([-1.0, *risen()], swings=True) is None
 
 
 def test_where_nobody_is_late_a_rise_is_no_harm_of_lateness() -> None:
