@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quorate.agreement.headers import energies_in, header_of, used_in
+from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
@@ -29,30 +29,6 @@ from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.wire.survivors import DeathTolerance
-
-
-class Copies(Protocol):
-    """Copies of whole replicas; see `membership.replica_copy.ReplicaCopy`."""
-
-    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]: ...
-
-    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None: ...
-
-
-@dataclass(frozen=True)
-class InRounds:
-    """What rounds ask of the worker, and call."""
-
-    step: Callable[[], int]
-    """Steps that it has made."""
-    scheduled: Callable[[], int]
-    """How often its schedulers have made a step."""
-    share: Callable[[float | None], float]
-    """What a contribution of this weight counts, or of its step's where that is None: 1 for a step of full batches, so
-    that dividing by the number of workers stays right."""
-    apply: Callable[[Mean], None]
-    """Takes a round that came while it did not step."""
-    copies: Copies
 
 
 class WorkerRounds:
@@ -98,6 +74,7 @@ class WorkerRounds:
             given = self._gradient(counts) if vector is None else self._packed(vector, counts)
             self._begun[self.version] = self.progress
             own = options_of(self._replica.optimizer)
+            self.watch.steps(own, is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             work = self.rounds.contribute(
                 given,
