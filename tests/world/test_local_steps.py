@@ -26,6 +26,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("local-sgd", {"sync_every": 3, "momentum": "average"}),
     ("slowmo", {"sync_every": 2, "slow_every": 2}),
     ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
+    ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "wait_for": "all", "averaging": "mean", "grace": 5.0}),
     ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
     ("eager-averaging", {"sync_every": 2, "wait_for": "all", "grace": 5.0}),  # a loaded machine is no pause
@@ -78,6 +79,8 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
         ("local-sgd", {"sync_every": "50ms"}),
         ("eager-averaging", {"sync_every": 2, "wait_for": 1}),
         ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
+        ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1, "wait_for": 1}),
+        ("async-local-sgd", {"sync_every": 3}),
         ("hierarchical-local-sgd", {"sync_every": "20ms", "across_every": 3}),
     ],
 )
@@ -138,6 +141,7 @@ Path(sys.argv[1], f"end-{world.rank}").write_text(f"{ranks} {hashlib.sha256(bits
     ("strategy", "settings"),
     [
         ("eager-averaging", {"sync_every": 3, "wait_for": "all"}),
+        ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
         ("group-averaging", {"sync_every": 3, "group_size": 2}),
         ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3}),
     ],

@@ -15,8 +15,8 @@ from quorate.core.resize import dealt
 from quorate.core.vectors import Flat, Layout
 from quorate.replica.momentum_state import kept_moments, restore_moments
 from quorate.replica.replica import Replica
+from quorate.rounds.buffer import Entry, Kept
 from quorate.rounds.ledger import Ledger
-from quorate.rounds.pending import Entry, Kept
 
 if TYPE_CHECKING:
     from quorate.rounds.rounds import Rounds

@@ -12,7 +12,8 @@ def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) 
     """The sums of round `one`, which are given to the strategy as they are; None where they are to be left out."""
     assert one.sum is not None
     parts = fragments.split(one.sum) if one.settles else [one.sum]
-    if any([watch.leaves_out(one, part, is_scaled=False) for part in parts]):
+    bad = [watch.leaves_out(one, part, is_scaled=False) for part in parts]
+    if any(bad):
         return None
     return Mean(
         mean=one.sum,

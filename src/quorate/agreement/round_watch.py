@@ -14,6 +14,7 @@ from quorate.core.rows import RoundRow
 from quorate.core.vectors import Flat
 from quorate.observe.digests import Digests
 from quorate.observe.finite import Finite
+from quorate.observe.learning_watch import LearningWatch
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
@@ -44,8 +45,8 @@ class RoundRows:
         self._said_at: float | None = None
         self._looks_at = _LOOK_EVERY
 
-    def applied(self, one: Round) -> None:
-        """This worker is about to apply `one`."""
+    def applied(self, one: Round, caution: str | None) -> None:
+        """This worker is about to apply `one`; `caution` is what was said of the training since the last."""
         if self._timer.recorder is None:
             return
         row = {
@@ -55,6 +56,7 @@ class RoundRows:
             "live": one.live,
             "contributors": {str(rank): given for rank, given in one.contributors.items()},
             **({} if one.why is None else {"settings": one.settings, "why": one.why}),
+            **({} if caution is None else {"caution": caution}),
         }
         self._hold(row, one.term)
         self.look()
@@ -115,12 +117,27 @@ class RoundRows:
 class RoundWatch:
     """Sees what this worker gives to rounds, and every round that it applies; it changes neither round nor replica.
 
-    `digests` compare replicas after each round; None where they differ between rounds.
+    `digests` compare replicas after each round, and `learning` follows what lateness does; None where replicas differ
+    between rounds.
     """
 
-    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses, digests: Digests | None, finite: Finite) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        timer: StepTimer,
+        losses: Losses,
+        digests: Digests | None,
+        finite: Finite,
+        learning: LearningWatch | None = None,
+    ) -> None:
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
+        self._learning = learning
         self.rows = RoundRows(wire, timer, losses)
+
+    def steps(self, options: Sequence[dict[str, Any]], *, is_scaled: bool) -> None:
+        """This worker has made a step under these `options` of its optimizer, and is about to give what came of it."""
+        if self._learning is not None:
+            self._learning.gives(options, is_scaled=is_scaled)
 
     def sees_finite(self, grads: Sequence[Tensor]) -> bool:
         """Whether they may go into this worker's momentum: else all that it gives later would not be finite."""
@@ -146,7 +163,9 @@ class RoundWatch:
             timer.staleness = max(staleness for staleness, _ in mine)
         self._losses.look()
         self._losses.joined(one.joined, one.number)
-        self.rows.applied(one)
+        if self._learning is not None:
+            self._learning.comes(one)
+        self.rows.applied(one, None if self._learning is None else self._learning.take())
 
     def applied(self, number: int) -> None:
         """The replica is as after round `number`. Raises as `Digests.look`."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quorate.agreement.headers import energies_in, header_of, used_in
+from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.agreement.round_fragments import taken_apart
+from quorate.agreement.round_vectors import measured_in, norm_of, that_are, times
 from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.measured import Measured, WorkerMeasures
+from quorate.core.measured import WorkerMeasures
 from quorate.core.vectors import Flat, Layout, pack
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.options_by_place import OptionsByPlace
@@ -31,30 +32,6 @@ from quorate.rounds.log import Round
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.wire.survivors import DeathTolerance
-
-
-class Copies(Protocol):
-    """Copies of whole replicas; see `membership.replica_copy.ReplicaCopy`."""
-
-    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]: ...
-
-    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None: ...
-
-
-@dataclass(frozen=True)
-class InRounds:
-    """What rounds ask of the worker, and call."""
-
-    step: Callable[[], int]
-    """Steps that it has made."""
-    scheduled: Callable[[], int]
-    """How often its schedulers have made a step."""
-    share: Callable[[float | None], float]
-    """What a contribution of this weight counts, or of its step's where that is None: 1 for a step of full batches, so
-    that dividing by the number of workers stays right."""
-    apply: Callable[[Mean], None]
-    """Takes a round that came while it did not step."""
-    copies: Copies
 
 
 class WorkerRounds:
@@ -110,6 +87,7 @@ class WorkerRounds:
             given = self._gradient(counts) if vector is None else self._packed(vector, counts)
             self._begun[self.version] = self.progress
             own = options_of(self._replica.optimizer)
+            self.watch.steps(own, is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             work = self.rounds.contribute(
                 given,
@@ -123,14 +101,20 @@ class WorkerRounds:
         return Timed(work, self._timer)
 
     def hand_in(
-        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, waits: bool = False
+        self,
+        vectors: Sequence[Flat],
+        *,
+        fresh: float,
+        told: Any = None,
+        waits: bool = False,
+        slack: float | None = None,
     ) -> Work[int]:
         self._timer.arrived()
         with self._timer.spending("encode"):
             for vector in vectors:
                 self.watch.gives(vector, vector.segments())
             about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
-            work = self.rounds.hand_in(vectors, waits=waits, **about)
+            work = self.rounds.hand_in(vectors, waits=waits, slack=slack, **about)
         return Timed(work, self._timer)
 
     def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
@@ -143,7 +127,7 @@ class WorkerRounds:
         timer = self._timer
         waited = timer.waited_before if self._has_called else None
         return WorkerMeasures(
-            timer.work, waited, None if self._replica.is_scaled else timer.loss, _norm(given) ** 2
+            timer.work, waited, None if self._replica.is_scaled else timer.loss, norm_of(given) ** 2
         ).values
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
@@ -165,8 +149,8 @@ class WorkerRounds:
             return None
         scale = own.get("grad_scale")
         vector = self.rounds.blank()
-        if momentum is not None and self.watch.sees_finite(_there(grads)):
-            return self._ahead(momentum, grads if scale is None else _times(grads, 1 / float(scale)), weight, vector)
+        if momentum is not None and self.watch.sees_finite(that_are(grads)):
+            return self._ahead(momentum, grads if scale is None else times(grads, 1 / float(scale)), weight, vector)
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
@@ -176,8 +160,8 @@ class WorkerRounds:
     def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
         """What this worker's own momentum makes of its gradient."""
         if self._clip_norm is not None:
-            norm = float(torch.nn.utils.get_total_norm(_there(grads)))
-            grads = _times(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
+            norm = float(torch.nn.utils.get_total_norm(that_are(grads)))
+            grads = times(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
         given, energies = momentum.ahead(self._replica.trained, grads, weight)
         pack(given, vector, scale=1 / self._wire.size)
         vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
@@ -233,14 +217,14 @@ class WorkerRounds:
             options = SharedOptions(options, share, energies_in(one.sum, len(self._replica.trained)))
         factor = wire.size / divisor
         self._replica.used = used_in(one.sum, len(self._replica.trained))
-        of_sum = _norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
+        of_sum = norm_of(one.sum) if self._clip_norm is not None or self._measures else math.nan
         norm = factor * of_sum
         if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
         mine = sum(count for _, count in one.contributors.get(wire.rank, ()))
         self._learn_delay(one)
         smoothing = 1.0 if momentum is None else momentum.smoothing
-        measured = _measured(one, of_sum**2, smoothing) if self._measures else None
+        measured = measured_in(one, of_sum**2, smoothing) if self._measures else None
         mean = one.sum.times(factor, self._own())
         return Mean(mean=mean, mine=mine, options=options, measured=measured, number=one.number, norm=norm)
 
@@ -310,22 +294,3 @@ class WorkerRounds:
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
         self.watch.rows.jumped(header["rows"])
-
-
-def _norm(vector: Flat) -> float:
-    """Euclidean, without the header."""
-    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in vector.segments()])))
-
-
-def _there(grads: Sequence[Tensor | None]) -> list[Tensor]:
-    return [x for x in grads if x is not None]
-
-
-def _times(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
-    return [None if x is None else x * factor for x in grads]
-
-
-def _measured(one: Round, square: float, smoothing: float) -> Measured:
-    gradients = sum(count for given in one.contributors.values() for _, count in given)
-    measures = [(rank, WorkerMeasures(*values)) for rank, own in one.measures.items() for values in own]
-    return Measured(one.number, one.quorum, gradients, measures, square, smoothing)

@@ -73,12 +73,19 @@ class WorkerRounds(Protocol):
         """
 
     def hand_in(
-        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, waits: bool = False
+        self,
+        vectors: Sequence[Flat],
+        *,
+        fresh: float,
+        told: Any = None,
+        waits: bool = False,
+        slack: float | None = None,
     ) -> Work[int]:
         """Where rounds are of fragments: hand in how far the worker has gone in each since a round took it from it.
 
         A newer handing-in stands for an older one that no round has taken. `fresh` is how many steps are new in it;
-        `told` is any JSON that goes with it into its rounds (`Mean.told`). The vectors are not the strategy's more.
+        `told` is any JSON that goes with it into its rounds (`Mean.told`); `slack` is for how many seconds the worker
+        goes on without missing what comes of it (None: nobody knows). The vectors are not the strategy's more.
         """
 
     def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:

@@ -145,6 +145,8 @@ class RoundRow(Row):
     """What is in force from the next round on, where it has changed."""
     why: str | None = None
     """It has changed, in words."""
+    caution: str | None = None
+    """What was said of the training since the round before: late gradients make it worse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

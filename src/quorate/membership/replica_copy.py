@@ -29,7 +29,7 @@ class ReplicaCopy:
         self._worker, self._call, self._place = worker, call, place
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        """Parameters and optimizer, as JSON and tensors of their own.
+        """Parameters and optimizer, as JSON and tensors of their own, and what the strategy keeps that is equal on all.
 
         With `is_whole` also the rest of the model, what the strategy and the script keep, and where the loaders are.
         """
@@ -38,8 +38,11 @@ class ReplicaCopy:
         places = {} if common is None else dict(zip(map(id, replica.trained), common.segments(), strict=True))
         parameters = [places.get(id(p), p.detach()).clone() for p in replica.every]
         header, tensors = optimizer_to_plain(replica.optimizer)
-        header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None}
+        header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}
         more: list[Tensor] = []
+        if common is not None and not is_whole:
+            fields = {name: x for name, x in self._fields(("same",)).items() if x is not common}
+            header["equal"] = _put(flats_as_parts(fields), more), len(more)
         if is_whole:
             others = [x.detach().clone() for x in beside(replica.model, replica.every)]
             state, kept = self._state_to_plain()
@@ -61,23 +64,25 @@ class ReplicaCopy:
     def _state_to_plain(self) -> tuple[str, list[Tensor]]:
         """What the strategy keeps that is equal on all workers, or near to it, and what the script keeps besides, as
         JSON and tensors."""
-        state = self._worker.state
-        fields = {name: getattr(state, name) for name, law in laws_of(state).items() if law in _GIVEN}
         extras = {name: thing.state_dict() for name, thing in trained(self._place).extras.items()}
         tensors: list[Tensor] = []
+        fields = flats_as_parts(self._fields(_GIVEN))
+        return _put({"fields": fields, "extras": extras, "step": self._worker.step}, tensors), tensors
 
-        def put(name: str, x: Tensor) -> str:
-            tensors.append(x.clone())
-            return str(len(tensors) - 1)
-
-        all_of_it = {"fields": flats_as_parts(fields), "extras": extras, "step": self._worker.step}
-        return json.dumps(encoded(all_of_it, "", put)), tensors
+    def _fields(self, laws: Sequence[str]) -> dict[str, Any]:
+        """What the strategy keeps under one of these."""
+        state = self._worker.state
+        return {name: getattr(state, name) for name, law in laws_of(state).items() if law in laws}
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Become what was captured. Raises `ConfigurationError` where this worker has built another model."""
         worker, replica, whole = self._worker, self._worker.replica, header["whole"]
         if whole is not None:
             tensors = self._adopt_whole(whole, tensors)
+        elif header["equal"] is not None:
+            state, kept = header["equal"]
+            self._adopt_fields(_got(state, tensors[:kept]))
+            tensors = tensors[kept:]
         count, worker.updates = header["parameters"], header["updates"]
         with torch.no_grad():
             for p, numbers in zip(replica.every, tensors[:count], strict=True):
@@ -100,18 +105,36 @@ class ReplicaCopy:
 
     def _adopt_whole(self, whole: dict[str, Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """What is there besides parameters and optimizer; returns the tensors of these."""
-        worker, replica = self._worker, self._worker.replica
+        replica = self._worker.replica
         compare_with_those_joined(self._call, whole["call"])
         others, end = whole["beside"], whole["beside"] + whole["kept"]
         with torch.no_grad():
             for x, numbers in zip(beside(replica.model, replica.every), tensors[:others], strict=True):
                 write_back([x], numbers.reshape(-1))
-        state = decoded(whole["state"], {str(number): x for number, x in enumerate(tensors[others:end])})
-        for name, value in parts_as_flats(state["fields"], replica.layout).items():
-            object.__setattr__(worker.state, name, value)
+        state = _got(whole["state"], tensors[others:end])
+        self._adopt_fields(state["fields"])
         trained(self._place).entered = Entered(state["extras"], state["step"])
         enter_at(self._place, whole["data"])
         return tensors[end:]
+
+    def _adopt_fields(self, fields: dict[str, Any]) -> None:
+        for name, value in parts_as_flats(fields, self._worker.replica.layout).items():
+            object.__setattr__(self._worker.state, name, value)
+
+
+def _put(some: Any, tensors: list[Tensor]) -> str:
+    """`some` as JSON, and copies of its tensors behind `tensors`."""
+
+    def put(name: str, x: Tensor) -> str:
+        tensors.append(x.clone())
+        return str(len(tensors) - 1)
+
+    return json.dumps(encoded(some, "", put))
+
+
+def _got(told: str, tensors: Sequence[Tensor]) -> Any:
+    """What `_put` was given."""
+    return decoded(told, {str(number): x for number, x in enumerate(tensors)})
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

@@ -102,6 +102,11 @@ class StepTimer:
         """Of this step so far; None where it is not known."""
         return sum(self._losses) / len(self._losses) if self._losses else None
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this worker trains no other optimizer."""
+        return len(timing(self._place).timers) == 1
+
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """What the block spends, and whom it meets, belongs to no step."""

@@ -154,9 +154,12 @@ class Replica:
         return None
 
     @property
-    def shares_momentum(self) -> bool:
-        """Whether the optimizer has momentum or moments, and they take in what comes from all workers."""
-        return self.momentum is None and has_moments(self.plain, self.optimizer.param_groups)
+    def shares_momentum(self) -> tuple[bool, bool]:
+        """Whether the shared optimizer remembers gradients, and whether workers could do so in its place."""
+        groups = self.optimizer.param_groups
+        if self.momentum is not None or not has_moments(self.plain, groups):
+            return False, False
+        return True, kind_of(self.plain, groups, self._keys_or_none()) is not None
 
     def _keys_or_none(self) -> list[str]:
         try:

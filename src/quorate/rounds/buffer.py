@@ -1,14 +1,85 @@
-"""What the protocol of rounds asks of a worker's buffer: `pending.PendingGradients`, or `fragments.PendingFragments`."""
+"""What a worker holds for rounds: `pending.PendingGradients`, or `fragments.PendingFragments`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from quorate.core.vectors import Flat
 from quorate.rounds.ledger import Ledger
 
-if TYPE_CHECKING:
-    from quorate.rounds.pending import Kept, Snapshot
+
+@dataclass
+class Entry:
+    """Contributions computed on the parameters of one round, added up in float32 (or the parameters' wider type)."""
+
+    version: int
+    weight: float
+    vector: Flat
+    count: int = 1
+    measures: list[Any] = field(default_factory=list)
+    """What was told with them, in order."""
+
+
+@dataclass
+class Snapshot:
+    """What one worker gives to one round; kept until the round after it is there."""
+
+    number: int
+    entries: list[Entry]
+    step: float
+    """The place in the training that `options` are for, in synchronous steps."""
+    options: Any
+    """The optimizer's numbers with the newest contribution."""
+    vector: Flat | None = None
+    """The sum, each entry by what its staleness counts; None where there is nothing."""
+    weight: float = 0.0
+    """Likewise."""
+    lost: float = 0.0
+    """What has become too old, or was replaced, since the last one."""
+
+    @property
+    def stalenesses(self) -> list[tuple[int, int]]:
+        """(staleness, number of contributions), the freshest last."""
+        return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """All but the vectors, as JSON."""
+        return {
+            "number": self.number,
+            "weight": self.weight,
+            "used_up": self.lost + sum(entry.weight for entry in self.entries),
+            "step": self.step,
+            "options": self.options,
+            "stalenesses": self.stalenesses,
+            "measures": [word for entry in self.entries for word in entry.measures],
+        }
+
+
+@dataclass(kw_only=True)
+class Kept:
+    """What a checkpoint holds of one worker, as it is after it has applied round `number`."""
+
+    number: int
+    step: float
+    """The place in the training that `options` are for, in synchronous steps."""
+    options: Any
+    """The optimizer's numbers with this worker's newest contribution."""
+    ledger: Ledger
+    entries: list[Entry]
+    """What this worker has contributed and no round up to `number` has taken in."""
+    best_step: float = 0.0
+    """The furthest such place in the rounds up to `number`, of anyone."""
+    best_options: Any = None
+    """The optimizer's numbers there."""
+    progress: float = 0.0
+    """Synchronous steps made up to there."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """In force after that round, as far as not agreed at the start."""
+    request: int = -1
+    """The newest request for other settings that was answered; -1: none."""
 
 
 class Buffer(Protocol):

@@ -8,11 +8,13 @@ second's caller, and the fastest worker may leave, evaluate or end at any time w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.draws import chosen
 from quorate.rounds.terms import Agreed
+from quorate.rounds.window import Window
 
 Activity = Literal["stepping", "waiting", "away", "settling", "ended", "gone"]
 
@@ -42,6 +44,8 @@ class Calls:
         self.callers: set[int] = set()
         self.live = agreed.size
         """Workers that have not died."""
+        self.now = 0.0
+        self.window = Window(agreed.window)
 
     @property
     def quorum(self) -> int:
@@ -61,15 +65,17 @@ class Calls:
         self.live += worker.activity == "gone"
         worker.activity, worker.computing, worker.is_present = "stepping", computing, True
 
-    def called(self, rank: int, since: int, computing: int | None = None) -> None:
+    def called(self, rank: int, since: int, computing: int | None = None, slack: float | None = None) -> None:
         """`rank` calls; it knows of no round that started after `since`. A call that a start has overtaken is none.
 
-        It waits for the round, or goes on computing on the parameters of round `computing`.
+        It waits for the round, or goes on computing on the parameters of round `computing`, for `slack` seconds
+        without missing the result.
         """
         worker = self.workers[rank]
         worker.activity, worker.computing = "stepping", computing
         if since >= self.started:
             self.callers.add(rank)
+            self.window.called(slack, self.now)
 
     def rode(self, rank: int, computing: int) -> None:
         """`rank` has handed in a gradient and computes the next one on the parameters of round `computing`."""
@@ -104,7 +110,14 @@ class Calls:
 
     def may_start(self) -> bool:
         """Whether a round starts now."""
-        return self._is_called_for() and not self._far_behind()
+        if not self._is_called_for() or self._far_behind():
+            return False
+        return self.callers.issuperset(self._counted()) or self.window.is_over(self.now)
+
+    @property
+    def opens_at(self) -> float:
+        """When a round may start that enough have called for, and that waits for more; infinite where none does."""
+        return self.window.until if self._is_called_for() and not self._far_behind() else math.inf
 
     def held_by(self) -> list[int]:
         """For whom those that have called wait: for others to call, or for some that compute and are at the bound."""
@@ -146,6 +159,7 @@ class Calls:
         """The next round starts; its number."""
         self.started += 1
         self.callers.clear()
+        self.window.closed()
         return self.started
 
     def completed(self, number: int) -> None:

@@ -25,12 +25,15 @@ from dataclasses import dataclass, field
 from quorate.core.measured import Measured
 from quorate.core.resize import kept
 from quorate.rounds.forecast import Forecast, forecast, quorums
+from quorate.rounds.learning import BEHIND, Swing
 
 FIRST = 4
 """Steps of each worker in the first window; each is twice as long as the one before it."""
 WORSE = 4.0
 """Standard errors by which a window's mean loss has to be above an earlier one's to count as worse."""
 _LOOKS_BACK = 3
+SWINGS = 3
+"""Windows in which losses swing."""
 
 
 @dataclass
@@ -82,6 +85,16 @@ class Window:
     def losses(self) -> list[float]:
         """Those that were told."""
         return [measures.loss for one in self.rounds for _, measures in one.measures if measures.loss is not None]
+
+    @property
+    def swing(self) -> Swing:
+        """Of the losses of each worker, all added up: side by side they would average out what they all go through."""
+        told: dict[int, list[float]] = {}
+        for one in self.rounds:
+            for rank, measures in one.measures:
+                if measures.loss is not None:
+                    told.setdefault(rank, []).append(measures.loss)
+        return Swing.total([Swing.of(own) for own in told.values()])
 
     @property
     def squares(self) -> list[float]:
@@ -176,6 +189,13 @@ def is_worse(levels: Sequence[Level]) -> bool:
     return len(levels) > 1 and any(levels[-1].is_worse_than(one) for one in levels[-1 - _LOOKS_BACK : -1])
 
 
+def swings(some: Sequence[Swing], levels: Sequence[Level]) -> bool:
+    """Whether losses go up and down beyond chance, in a training that is not about to leave it behind."""
+    if len(some) < SWINGS or not Swing.pooled(some):
+        return False
+    return len(levels) < SWINGS or levels[-1].mean * BEHIND > levels[-SWINGS].mean
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """The settings of the strategy that the choice goes by."""
@@ -194,6 +214,7 @@ class Chooser:
     """Steps of each worker in this window."""
     window: Window = kept("drop", default_factory=Window)
     levels: list[Level] = kept("drop", default_factory=list)
+    swings: list[Swing] = kept("drop", default_factory=list)
     trust: tuple[int, int, int] = kept("same", default=(1, 0, 4))
     """See `Trust`."""
 
@@ -205,7 +226,11 @@ class Chooser:
         ended, self.window, self.length = self.window, Window(), min(2 * self.length, rule.window)
         found = level(ended)
         self.levels = [*self.levels[-_LOOKS_BACK:], *([] if found is None else [found])]
-        trust = Trust(*self.trust).after(one.wait_for, size, is_worse=is_worse(self.levels))
+        self.swings = [*self.swings[1 - SWINGS :], ended.swing]
+        worse = is_worse(self.levels) or swings(self.swings, self.levels)
+        if worse:
+            self.swings = []
+        trust = Trust(*self.trust).after(one.wait_for, size, is_worse=worse)
         self.trust = trust.least, trust.windows, trust.patience
         choice = choose(ended, one.wait_for, least=trust.least, lateness=rule.lateness, margin=rule.margin)
         return None if choice.wait_for == one.wait_for else choice

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout, Part
+from quorate.rounds.buffer import Entry, Kept, Snapshot
 from quorate.rounds.ledger import Ledger
-from quorate.rounds.pending import Entry, Kept, Snapshot
 from quorate.rounds.terms import Agreed
 
 

@@ -80,7 +80,7 @@ class Leader:
     def heard(self, rank: int, header: dict[str, Any], now: float) -> None:
         """Anything from `rank`: it is there, and `header["logged"]` is the newest round it has."""
         worker = self.calls.workers[rank]
-        worker.heard_at = now
+        worker.heard_at = self.calls.now = now
         self._asking.heard(rank, now)
         self._wanted = max(self._wanted, header.get("wants", 0))
         self._changes.heard(header)
@@ -129,7 +129,7 @@ class Leader:
         """What `rank` does: see `Member.note`."""
         kind = header["note"]
         if kind == "call":
-            self.calls.called(rank, header["since"], header["computing"])
+            self.calls.called(rank, header["since"], header["computing"], header.get("slack"))
             is_over = header["since"] < self.calls.started and self.gathering is None
             if is_over and header["computing"] is None:
                 self.calls.rode(rank, self._log.newest)  # the round it waits for is over already
@@ -172,7 +172,7 @@ class Leader:
 
     def advance(self, now: float) -> None:
         """Start what may start, and end what has waited long enough."""
-        gathering = self.gathering
+        gathering, self.calls.now = self.gathering, now
         if gathering is not None and now >= self.looks_at:
             self._look(gathering, now)
         while self.gathering is None and not self.is_over:
@@ -212,7 +212,7 @@ class Leader:
         """When somebody may turn out to be silent."""
         gathering = self.gathering
         if gathering is None:
-            return self._asking.looks_at
+            return min(self._asking.looks_at, self.calls.opens_at)
         if gathering.settles:
             return math.inf
         return min((at for rank, at in gathering.until.items() if rank not in gathering.given), default=math.inf)
@@ -233,7 +233,7 @@ class Leader:
             self._form(gathering, now)
 
     def _form(self, gathering: OpenRound, now: float) -> None:
-        self.gathering = None
+        self.gathering, self.calls.window.exchange = None, now - gathering.since
         given = dict(sorted(gathering.given.items()))
         best_step, best_options = furthest(given.values(), self._log.step, self._log.options)
         workers = self.calls.workers

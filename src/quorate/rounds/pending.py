@@ -11,82 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.buffer import Buffer
+from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, Marks
 from quorate.rounds.terms import Agreed
-
-
-@dataclass
-class Entry:
-    """Contributions computed on the parameters of one round, added up in float32 (or the parameters' wider type)."""
-
-    version: int
-    weight: float
-    vector: Flat
-    count: int = 1
-    measures: list[Any] = field(default_factory=list)
-    """What was told with them, in order."""
-
-
-@dataclass
-class Snapshot:
-    """What one worker gives to one round; kept until the round after it is there."""
-
-    number: int
-    entries: list[Entry]
-    step: float
-    """The place in the training that `options` are for, in synchronous steps."""
-    options: Any
-    """The optimizer's numbers with the newest contribution."""
-    vector: Flat | None = None
-    """The sum, each entry by what its staleness counts; None where there is nothing."""
-    weight: float = 0.0
-    """Likewise."""
-    lost: float = 0.0
-    """What has become too old, or was replaced, since the last one."""
-
-    @property
-    def stalenesses(self) -> list[tuple[int, int]]:
-        """(staleness, number of contributions), the freshest last."""
-        return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
-
-    @property
-    def header(self) -> dict[str, Any]:
-        """All but the vectors, as JSON."""
-        return {
-            "number": self.number,
-            "weight": self.weight,
-            "used_up": self.lost + sum(entry.weight for entry in self.entries),
-            "step": self.step,
-            "options": self.options,
-            "stalenesses": self.stalenesses,
-            "measures": [word for entry in self.entries for word in entry.measures],
-        }
-
-
-@dataclass(kw_only=True)
-class Kept:
-    """What a checkpoint holds of one worker, as it is after it has applied round `number`."""
-
-    number: int
-    step: float
-    """The place in the training that `options` are for, in synchronous steps."""
-    options: Any
-    """The optimizer's numbers with this worker's newest contribution."""
-    ledger: Ledger
-    entries: list[Entry]
-    """What this worker has contributed and no round up to `number` has taken in."""
-    best_step: float = 0.0
-    """The furthest such place in the rounds up to `number`, of anyone."""
-    best_options: Any = None
-    """The optimizer's numbers there."""
-    progress: float = 0.0
-    """Synchronous steps made up to there."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """In force after that round, as far as not agreed at the start."""
-    request: int = -1
-    """The newest request for other settings that was answered; -1: none."""
 
 
 @dataclass
@@ -246,9 +174,7 @@ class Keeping:
     """Its part in checkpoints: it is kept as it is after each round that is *marked*, and what it gave to rounds behind
     one (`snapshots`, by round) is not forgotten before. `news` tells the training thread."""
 
-    def __init__(
-        self, pending: Buffer, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]
-    ) -> None:
+    def __init__(self, pending: Buffer, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]) -> None:
         self._pending, self._log, self._snapshots, self._news = pending, log, snapshots, news
         self.wanted = 0
         """The newest request of this worker."""

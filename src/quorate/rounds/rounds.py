@@ -9,10 +9,11 @@ from typing import Any
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.buffer import Kept
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, give_copies, say_over
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
-from quorate.rounds.pending import Kept, PendingGradients
+from quorate.rounds.pending import PendingGradients
 from quorate.rounds.progress import Arrival, RoundTask, Wait
 from quorate.rounds.terms import Agreed, check, check_change
 from quorate.wire.survivors import Survivors
@@ -81,22 +82,33 @@ class Rounds:
                 member.pending.add(vector, weight, self.version, step, options, measures)
         return self._call(waits=waits)
 
-    def _call(self, *, waits: bool) -> Wait:
+    def _call(self, *, waits: bool, slack: float | None = None) -> Wait:
         started = self._member.started
         if started > self.version:
             self._progress.say({"note": "ride", "computing": started if waits else self.version})
             return Wait(self._arrival, started, is_called_for=False)
-        self._progress.say({"note": "call", "since": started, "computing": None if waits else self.version})
+        about = {"since": started, "computing": None if waits else self.version, "slack": slack}
+        self._progress.say({"note": "call", **about})
         return Wait(self._arrival, started + 1)
 
     def hand_in(
-        self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, waits: bool = False
+        self,
+        vectors: Sequence[Flat],
+        *,
+        fresh: float,
+        step: float,
+        measures: Any,
+        waits: bool = False,
+        slack: float | None = None,
     ) -> Wait:
-        """Hand in all fragments, which are not the caller's more: see `fragments.PendingFragments`. As `contribute`."""
+        """Hand in all fragments, which are not the caller's more: see `fragments.PendingFragments`. As `contribute`.
+
+        For `slack` seconds the worker goes on without missing what comes of it: see `window`.
+        """
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         with self._progress.lock:
             self._handed.hand_in(vectors, fresh, self.version, step, measures)
-        return self._call(waits=waits)
+        return self._call(waits=waits, slack=slack)
 
     def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any) -> Wait | None:
         """Hand in all fragments before this worker settles; what to wait for before it asks again, if that has to be:

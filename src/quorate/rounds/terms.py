@@ -116,6 +116,8 @@ def check(agreed: Agreed) -> None:
         raise ConfigurationError(f"wait_for is {wanted}, and there are {size} workers; it is from 1 to {size}")
     if agreed.max_staleness < 0:
         raise ConfigurationError(f"max_staleness is {agreed.max_staleness}; it is a number of rounds from 0 on")
+    if not 0 <= agreed.window < math.inf:
+        raise ConfigurationError(f"window is {agreed.window!r}; it is a number of seconds from 0 on")
     for name in ("grace", "patience"):
         if not 0 < getattr(agreed, name) < math.inf:
             raise ConfigurationError(f"{name} is {getattr(agreed, name)!r}; it is a number of seconds above 0")

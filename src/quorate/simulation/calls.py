@@ -22,10 +22,10 @@ class CountedCalls(Calls):
         self._drawn: tuple[int, int] | None = None
         """The number of a round, and who is drawn to start it."""
 
-    def called(self, rank: int, since: int, computing: int | None = None) -> None:
+    def called(self, rank: int, since: int, computing: int | None = None, slack: float | None = None) -> None:
         """See `Calls`."""
         self._moves(self.workers[rank].computing, computing)
-        super().called(rank, since, computing)
+        super().called(rank, since, computing, slack)
 
     def rode(self, rank: int, computing: int) -> None:
         """See `Calls`."""

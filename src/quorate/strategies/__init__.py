@@ -16,6 +16,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "adaptive": "quorate.strategies.adaptive:Adaptive",
         "adaptive-local-sgd": "quorate.strategies.adaptive_local_sgd:AdaptiveLocalSGD",
         "all-reduce": "quorate.strategies.all_reduce:AllReduce",
+        "async-local-sgd": "quorate.strategies.async_local_sgd:AsyncLocalSGD",
         "backup-workers": "quorate.strategies.presets.backup_workers:BackupWorkers",
         "bounded-staleness": "quorate.strategies.presets.bounded_staleness:BoundedStaleness",
         "d-psgd": "quorate.strategies.d_psgd:DPSGD",

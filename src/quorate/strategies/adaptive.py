@@ -5,10 +5,10 @@ it was at work, how long it had waited, its loss, and the square of the gradient
 workers the times at work are gone through again under each quorum, which says how many gradients a second there would
 be and how late they would come; from the squares follows how much of a gradient is noise, which may be late at no cost.
 The quorum is the greatest whose seconds per progress are within `margin` of the lowest: where all workers are equally
-fast, all of them. Where the training loss is higher after a window than it was before, beyond chance, the quorum is
-doubled and not lowered again for a while, longer each time. Workers keep the momentum of their own gradients, as in
-`quorum`. Every replica finds the same from the same rounds and asks for it; whoever leads decides from which round on
-it is so, and the records say it with the reason.
+fast, all of them. Where the training loss is higher after a window than it was before, beyond chance, or goes up and
+down by more than chance, the quorum is doubled and not lowered again for a while, longer each time. Workers keep the
+momentum of their own gradients, as in `quorum`. Every replica finds the same from the same rounds and asks for it;
+whoever leads decides from which round on it is so, and the records say it with the reason.
 
 Cost: As `quorum`; two more passes over each gradient, some numbers with it, and some milliseconds after every window.
 

@@ -32,115 +32,97 @@ with a round that went by without it is ours."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
+from quorate.core.errors import unknown
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.fragments import among, check_fragments
-from quorate.strategies.parts.learners import Averaging, Learner, learner_of, merged_way
-from quorate.strategies.parts.local_steps import LocalStepSettings
-from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer, merged
-
-_ROUNDS_BEHIND = 1 << 20
-"""Nobody waits for a learner that is behind."""
+from quorate.strategies.parts.fragments import check_fragments
+from quorate.strategies.parts.learners import NOBODY_WAITS, Averaging, Learner, learner_of
+from quorate.strategies.parts.local_steps import Period, period_from
+from quorate.strategies.parts.outer_steps import OuterStepSettings
 
 
 @register("decoupled-diloco")
 @dataclass(frozen=True, kw_only=True)
-class DecoupledDiLoCo(LocalStepSettings):
+class DecoupledDiLoCo(OuterStepSettings):
     """Local steps without ever waiting; outer steps by fragment as soon as a quorum of learners has handed in."""
 
+    replicas = "meet"
     meets = "rounds"
 
     sync_every: int | str = 500
     """H: as of `diloco`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """How many learners have to have handed in since the last round: as of `quorum`."""
-    fragments: int = 1
-    """K: as of `diloco`."""
-    overlap: int = 0
-    """Local steps before a learner takes in what came of what it handed in; with 0 it waits for that."""
-    merge: float = 0.5
-    """As of `diloco`."""
+    window: float = 10.0
+    """Seconds at most that an outer round waits for more learners than `wait_for`; no longer than `overlap` hides."""
     averaging: Averaging = "radial"
     """Of what learners did, for each tensor: its direction and its norm by themselves, or the plain mean."""
-    outer: Literal["adagrad", "adam", "sgd"] = "sgd"
-    """As of `diloco`."""
-    outer_rate: float = 0.7
-    """As of `diloco`."""
-    outer_momentum: float = 0.9
-    """As of `diloco`."""
-    nesterov: bool = True
-    """As of `diloco`."""
-    outer_device: Literal["own", "cpu"] = "own"
-    """As of `diloco`."""
+    late: Literal["carry", "drop"] = "carry"
+    """What becomes of what a learner did if a round of its fragment goes by without it: the next takes it, or none."""
+    late_weight: Literal["full", "falling"] = "full"
+    """What it counts that was handed in T rounds of its fragment before: as much as any, or 1 / (1 + T)."""
     grace: float = 0.05
     """As of `quorum`."""
     patience: float = 10.0
     """As of `quorum`."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """As of `diloco`."""
+    on_death: Literal["stop", "continue"] = "continue"
+    """Whether the others go on without a learner that has died, or stop as one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_outer(self.outer_rate, self.outer_momentum)
         check_fragments(self.sync_every, self.fragments, self.overlap, self.merge)
 
+        if self.averaging not in get_args(Averaging):
+            raise unknown("averaging", self.averaging, get_args(Averaging))
+
+    @property
+    def _period(self) -> Period:
+        return period_from(self.sync_every)
+
     def start(self, worker: Worker) -> Learner:
-        outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device)
-        learner = learner_of(worker.parameters, self.fragments, outer)
-        layouts = [worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own).layout for own in learner.fragments]
-        worker.agree_on_rounds(
-            wait_for=self.wait_for,
-            max_staleness=_ROUNDS_BEHIND,
-            grace=self.grace,
-            patience=self.patience,
-            fragments=layouts,
-        )
+        learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner)
+        bounds: dict[str, Any] = {"max_staleness": NOBODY_WAITS, "grace": self.grace, "patience": self.patience}
+        bounds |= {"late": self.late, "late_weight": self.late_weight, "window": self.window if self.overlap else 0.0}
+        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), **bounds)
         return learner
 
     def step(self, worker: Worker) -> None:
         learner: Learner = worker.state
         worker.update()  # the step of the inner optimizer
-        learner.count(worker, self.period)
-        if learner.is_due(worker, self.period / self.fragments):
-            handed = worker.rounds.hand_in(
-                **learner.hand_in(worker, self.period, self.averaging), waits=self.overlap == 0
-            )
+        learner.count(worker, self._period)
+        if learner.is_due(worker, self._period / self.fragments):
+            slack = learner.seconds_of(worker, self.overlap)
+            given = learner.hand_in(worker, self._period, self.averaging)
+            handed = worker.rounds.hand_in(**given, waits=self.overlap == 0, slack=slack)
             learner.was_handed_in(worker)
             if self.overlap == 0:
                 handed.wait()
         if worker.step - learner.handed_at >= self.overlap:
-            for one in worker.rounds.completed():
-                self.apply(worker, one)
+            self._take(worker)
+
+    def _take(self, worker: Worker) -> None:
+        for one in worker.rounds.completed():
+            self.apply(worker, one)
 
     def apply(self, worker: Worker, one: Mean) -> None:
-        learner: Learner = worker.state
-        for number, sums in one.fragments.items():
-            ways, fragment = merged_way(sums, worker.size), learner.fragments[number]
-            if ways is None:
-                continue
-            own, x = worker.parameters, among(learner.common, fragment)
-            before, told = x.clone(), one.told.get(worker.rank)
-            learner.outer.step(worker, x, Flat([way.reshape(-1).to(to.device) for way, to in zip(ways, x.parts, strict=True)], x.layout), learner.memory[number])
-            if told:
-                worker.parameters = merged(own, x, fragment, self.merge if learner.is_merged(number, told) else 0.0)
-            else:
-                mine = among(own, fragment)
-                for theta, old, new in zip(mine.parts, before.parts, x.parts, strict=True):
-                    theta.add_((new - old).to(theta.device))
-                worker.parameters = own
+        for fragment, sums in one.fragments.items():
+            told = one.told.get(worker.rank, ())
+            worker.state.take(worker, fragment, sums, told, share=self.merge, drops=self.late == "drop")
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0
 
     def drain(self, worker: Worker) -> None:
-        learner: Learner = worker.state
-        while (unknown := worker.rounds.hand_in_last(**learner.hand_in(worker, self.period, self.averaging))) is not None:
-            unknown.wait()
-            for one in worker.rounds.completed():
-                self.apply(worker, one)
-        learner.was_handed_in(worker)
+        worker.state.hand_in_last(worker, self._period, self.averaging, lambda: self._take(worker))
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)
 
     def settle(self, worker: Worker) -> None:
         worker.measure_distance(worker.state.common)

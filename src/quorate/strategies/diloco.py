@@ -48,40 +48,23 @@ from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import among, check_fragments
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.outer_steps import OuterOptimizer, OuterState, check_outer, merged, outer_state
+from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, outer_state
 from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 
 
 @register("diloco")
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(LocalStepSettings):
+class DiLoCo(LocalStepSettings, OuterStepSettings):
     """Hundreds of local steps, then one step of an outer optimizer on how far they went."""
 
     sync_every: int | str = 500
     """H: as of `local-sgd`; of each fragment."""
     after: int | Literal["decay"] = 0
     """Synchronous steps before the first local one."""
-    fragments: int = 1
-    """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
-    overlap: int = 0
-    """Local steps that are made while a mean is under way."""
-    merge: float = 0.5
-    """What the own parameters count beside the outer step's, where steps were made meanwhile."""
-    outer: Literal["adagrad", "adam", "sgd"] = "sgd"
-    """The outer optimizer."""
-    outer_rate: float = 0.7
-    """Its learning rate."""
-    outer_momentum: float = 0.9
-    """Its momentum; of Adam the first beta."""
-    nesterov: bool = True
-    """Whether its momentum is Nesterov's (SGD only)."""
-    outer_device: Literal["own", "cpu"] = "own"
-    """Where the outer optimizer and its copy of the parameters are: with the model, or in the host's memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_after(self.after)
-        check_outer(self.outer_rate, self.outer_momentum)
         check_fragments(self.sync_every, self.fragments, self.overlap, self.merge)
 
     @property
@@ -89,8 +72,8 @@ class DiLoCo(LocalStepSettings):
         return self.overlap == 0
 
     def start(self, worker: Worker) -> OuterState:
-        outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device)
-        return outer_state(worker.parameters, self.fragments, outer, is_local=begins_local(worker, self.after))
+        is_local = begins_local(worker, self.after)
+        return outer_state(worker.parameters, self.fragments, self.outer_optimizer, is_local=is_local)
 
     def backward(self, worker: Worker) -> None:
         worker.state.agree_on_gradient(worker)
@@ -110,9 +93,9 @@ class DiLoCo(LocalStepSettings):
         state, fragment = worker.state, worker.state.fragments[number]
         if worker.replica.numbers_of(mean)[0]:  # 0 where no worker has made a step since the fragment's last mean
             own, x = worker.parameters, among(state.before, fragment)
+            way = state.turned(mean, number)  # the outer gradient
             take_mean(worker, mean, self.momentum, only=fragment)
-            way = x - among(state.outer.place(worker.replica.parameters_of(mean, only=fragment)), fragment)
-            state.outer.step(worker, x, way, state.memory[number])  # `way` is the outer gradient
+            state.outer.step(worker, x, way, state.memory[number])
             worker.parameters = merged(own, x, fragment, self.merge if state.since[number] else 0.0)
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
@@ -121,7 +104,9 @@ class DiLoCo(LocalStepSettings):
             return worker.replica.read(moments=self.momentum == "average"), 0.0
         state.take_means(worker, self._outer_step)  # in the same order on all workers, also on one that steps no more
         fragment, weight = state.next_fragment(self.period)  # a late worker counts by the steps it has made
-        return worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment), weight
+        given = worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment)
+        state.turned(given, state.given)
+        return given, weight
 
     def apply(self, worker: Worker, one: Mean) -> None:
         if worker.state.is_local:

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from quorate.agreement.headers import Announced, SaveFlags
+from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.means import MeansOfAll, Shadow, Watches
 from quorate.agreement.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.agreement.round_watch import RoundWatch
-from quorate.agreement.rounds import InRounds, WorkerRounds
+from quorate.agreement.rounds import WorkerRounds
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
@@ -28,6 +29,7 @@ from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance
 from quorate.observe.finite import Finite
+from quorate.observe.learning_watch import LearningWatch, Remedies
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -202,7 +204,7 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
-        digests = None if self.differs else self.digests
+        digests, learning = (None, None) if self.differs else (self.digests, self._new_learning(chooses=measures))
         self._rounds = WorkerRounds(
             self.replica,
             self.wire,
@@ -210,13 +212,22 @@ class StrategyWorker:
             agreed,
             worker,
             saving=saving(self._place),
-            watch=RoundWatch(self.wire, self.timer, self.losses, digests, self.finite),
+            watch=RoundWatch(self.wire, self.timer, self.losses, digests, self.finite, learning),
             tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,
             fragments=fragments,
-            counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum,
+            counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum[0],
         )
+
+    def _new_learning(self, *, chooses: bool) -> LearningWatch:
+        is_common, can_move = self.replica.shares_momentum
+        remedies = Remedies(
+            is_common=is_common,
+            can_move=can_move and hasattr(self.strategy, "momentum"),
+            can_wait=not chooses and hasattr(self.strategy, "wait_for"),
+        )
+        return LearningWatch(self.timer, self.losses, remedies)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
         if self._rounds is None or not self.differs:

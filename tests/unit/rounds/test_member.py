@@ -170,7 +170,7 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
         header["history"] = [[number, term, [0]] for number, term, _ in header["history"]]
     fresh = Bench(2, wait_for=1).members[1]
     fresh.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
-    fresh._start(1, 0.0)
+    fresh._start(1, 0.0, settles=False)
     fresh.jump(header)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)
@@ -181,9 +181,9 @@ def test_where_vectors_are_large_one_says_that_it_is_here_before_it_adds_up() ->
     member, order = bench.members[1], []
     take, send = member.pending.take, member._send
 
-    def taking(number: int) -> Any:
+    def taking(number: int, **settles: bool) -> Any:
         order.append("adds up")
-        return take(number)
+        return take(number, **settles)
 
     def sending(to: int, header: dict[str, Any], vector: Flat | None) -> None:
         order.append(header["kind"])

@@ -16,6 +16,8 @@ from tests.unit.rounds.test_deaths import check, planned
 
 STRATEGIES: dict[str, list[dict[str, Any]]] = {
     "eager-averaging": [{"wait_for": 1}, {"wait_for": "majority"}, {"wait_for": "all"}],
+    "decoupled-diloco": [{"wait_for": 1, "overlap": 1}, {"fragments": 2}, {"wait_for": "all"}],
+    "async-local-sgd": [{}, {"dynamic": False}],
     "group-averaging": [{"group_size": 2}, {"group_size": 4}],
     "hierarchical-local-sgd": [{"group_size": 2, "across_every": 3}, {"group_size": 8, "across_every": 2}],
     "diloco": [{"overlap": 1}],
@@ -27,7 +29,7 @@ def outlived(strategy: str, seed: int) -> int:
     plan, draw = planned(seed), random.Random(seed)
     period = draw.choice([2, 4])
     plan.strategy, plan.settings = strategy, {"sync_every": period, **draw.choice(STRATEGIES[strategy])}
-    if strategy != "eager-averaging":
+    if strategy not in ("eager-averaging", "decoupled-diloco", "async-local-sgd"):
         plan.deaths = {rank: max(1, count // 4) for rank, count in plan.deaths.items()}
     outcomes, _ = plan.run()
     check(plan, outcomes)

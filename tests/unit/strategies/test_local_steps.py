@@ -132,6 +132,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("adaptive-local-sgd", {"sync_every": 2}),
     ("diloco", {"sync_every": 3}),
     ("eager-averaging", {"sync_every": 3, "wait_for": 1}),
+    ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1, "wait_for": 1}),
+    ("async-local-sgd", {"sync_every": 3}),
     ("group-averaging", {"sync_every": 4}),
     ("hierarchical-local-sgd", {"sync_every": 2, "across_every": 3, "group_size": 2}),
     ("hierarchical-local-sgd", {"sync_every": "30ms", "across_every": 3, "group_size": 2}),

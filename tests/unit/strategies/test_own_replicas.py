@@ -24,6 +24,8 @@ STRATEGIES: list[tuple[str, dict[str, Any]]] = [
     ("adaptive-local-sgd", {"sync_every": 3, "least": 3}),
     ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
     ("eager-averaging", {"sync_every": 3, "wait_for": 1}),
+    ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1, "wait_for": 1}),
+    ("async-local-sgd", {"sync_every": 4}),
     ("group-averaging", {"sync_every": 4}),
     ("hierarchical-local-sgd", {"sync_every": 3, "across_every": 3, "group_size": 2}),
 ]

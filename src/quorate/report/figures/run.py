@@ -186,6 +186,7 @@ def _notes(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
         notes.append(f"it is too short to measure after a warm-up of {plan.warm_up_steps} steps")
     if run.has_steps and throughput.examples_of(run) is None:
         notes.append("its examples were not counted (its loader is not one of quorate.shard)")
+    notes += [one.caution for rank in run.ranks for one in rank.rounds if one.caution]
     hosts = {one.start.get("host") for one in run.ranks if one.start}
     if len(hosts) > 1:
         notes.append(f"arrivals on its {len(hosts)} hosts are held side by side by their time of day")

@@ -38,6 +38,8 @@ class RoundRecord:
     """What is in force from the next round on, where it has changed; None where it has not."""
     why: str = ""
     """It has changed."""
+    caution: str = ""
+    """What was said of the training since the round before."""
 
     @property
     def is_applied(self) -> bool:
@@ -96,6 +98,7 @@ def round_of(row: Mapping[str, Any]) -> RoundRecord | None:
         optimizer,
         settings=found.settings,
         why=found.why or "",
+        caution=found.caution or "",
     )
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.strategies.parts.fragments import Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
-from quorate.strategies.parts.outer_steps import OuterOptimizer
+from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 
 Averaging = Literal["mean", "radial"]
+NOBODY_WAITS = 1 << 20
+"""The bound on how many rounds a learner may be behind."""
 
 
 @dataclass(kw_only=True)
@@ -49,20 +51,24 @@ class Learner(LocalSteps):
         steps, done = (amount / period.count for amount in self.since[fragment])
         return done * done / steps if steps else 0.0
 
+    def layouts(self, worker: Worker) -> list[Layout]:
+        """Of what is handed in, by fragment."""
+        return [worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own).layout for own in self.fragments]
+
     def way(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
         """What is handed in of a fragment: how far it is from where all were, times its weight, and the weight.
 
-        Radial: directions by their weights, and the weights of the norms behind it, for each tensor that is not plain.
+        Radial: directions by their weights; behind it, for each tensor, the norm times the weight.
         """
         own, share = self.fragments[fragment], weight / worker.size
         found = worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own)
         *ways, numbers = found.segments()
-        cells = [share]
+        cells = [weight]
         for x, before in zip(ways, among(self.common, own).parts, strict=True):
             x.copy_(before.view_as(x).to(x.device) - x)
             norm = float(torch.linalg.vector_norm(x)) if averaging == "radial" else 0.0
             x.mul_(share / norm if norm else share)
-            cells.append(norm * share)
+            cells.append(norm * weight)
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))
         found.header.zero_()
         return found
@@ -71,7 +77,22 @@ class Learner(LocalSteps):
         """What goes into rounds by now, of all fragments; counted as handed in by `was_handed_in`."""
         weights = [self.weight_of(number, period) for number in range(len(self.fragments))]
         ways = [self.way(worker, number, weight, averaging) for number, weight in enumerate(weights)]
-        return {"vectors": ways, "fresh": float(self.steps), "told": {"time": self.times + 1, "weights": weights}}
+        seconds = self.seconds_of(worker, 1)
+        told = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
+        return {"vectors": ways, "fresh": float(self.steps), "told": told}
+
+    def seconds_of(self, worker: Worker, steps: int) -> float | None:
+        """What so many steps take, as those since it handed in last did in the mean; None after less than two."""
+        if self.began is None or self.steps < 2:
+            return None
+        return (worker.step_began - self.began) / (self.steps - 1) * steps
+
+    def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
+        """Hand in all that is left before all rest; `take` takes in what has come."""
+        while unknown := worker.rounds.hand_in_last(**self.hand_in(worker, period, averaging)):
+            unknown.wait()
+            take()
+        self.was_handed_in(worker)
 
     def was_handed_in(self, worker: Worker) -> None:
         """Count steps from 0."""
@@ -80,18 +101,75 @@ class Learner(LocalSteps):
         self.handed_at = worker.step
         self.restart()
 
-    def is_merged(self, fragment: int, told: Sequence[Mapping[str, Any]]) -> bool:
-        """What was handed in of a fragment has come in a round, in which this worker `told` when that was.
+    def take(
+        self,
+        worker: Worker,
+        fragment: int,
+        sums: Flat,
+        told: Sequence[Mapping[str, Any]],
+        *,
+        share: float,
+        drops: bool = False,
+    ) -> None:
+        """Make the outer step of a fragment, of the `sums` that a round has formed, and go on from there.
 
-        Returns whether it has made steps since that are in no merge.
+        Where the round has what this worker handed in (as it `told`), its own numbers count `share` if it has made
+        steps since; where it does not, the worker goes as far as the common point went, or, if it `drops` what it did,
+        to that point.
         """
-        for one in told[:1]:
-            for amounts in self.handed.pop(one["time"], [self.since[fragment]] * (fragment + 1))[fragment : fragment + 1]:
-                self.since[fragment] = [max(0.0, x - y) for x, y in zip(self.since[fragment], amounts, strict=True)]
+        own, x = worker.parameters, among(self.common, self.fragments[fragment])
+        mine, before = among(own, self.fragments[fragment]), x.clone()
+        if not self.outer_step(worker, fragment, x, sums):
+            return
+        if told:
+            merged(own, x, self.fragments[fragment], share if self._has_gone_on(fragment, told[0]["time"]) else 0.0)
+        elif drops:
+            merged(own, x, self.fragments[fragment], 0.0)
+            self.since[fragment] = [0.0, 0.0]
+        else:
+            for theta, old, new in zip(mine.parts, before.parts, x.parts, strict=True):
+                theta.add_((new - old).to(theta.device))
+        worker.parameters = own
+
+    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat) -> bool:
+        """Move `x`, where the common point is in a fragment, in place; whether there was anything to do."""
+        ways = merged_ways(sums, worker.size)
+        if ways is None:
+            return False
+        self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment])
+        return True
+
+    def _has_gone_on(self, fragment: int, time: int) -> bool:
+        """Count as merged what was handed in the `time`-th time; whether there are steps since."""
+        merged = list(self.handed.get(time, self.since)[fragment])
+        for amounts in [self.since, *(self.handed[later] for later in self.handed if later > time)]:
+            amounts[fragment] = [max(0.0, x - y) for x, y in zip(amounts[fragment], merged, strict=True)]
+        self.handed = {other: amounts for other, amounts in self.handed.items() if other >= time}
         return self.since[fragment][0] > 0
 
+    def restore(self, worker: Worker, at: Flat | None) -> None:
+        """Go on from the consensus `at`, with nothing done since; with None, from what a checkpoint has kept.
 
-def merged_way(sums: Flat, size: int) -> list[torch.Tensor] | None:
+        After a checkpoint with another number of fragments the outer optimizers begin anew.
+        """
+        count = len(self.fragments)
+        if at is not None:
+            self.common, self.handed = self.outer.place(at), {}
+            self.since = [[0.0, 0.0] for _ in range(count)]
+            self.restart()
+        elif not len(self.memory) == len(self.since) == count:
+            self.memory, self.since = [{} for _ in range(count)], [[0.0, 0.0] for _ in range(count)]
+
+
+L = TypeVar("L", bound=Learner)
+
+
+def laid_out_as(x: Flat, tensors: Sequence[torch.Tensor]) -> Flat:
+    """`tensors`, one for each part of `x`, as a vector beside it."""
+    return Flat([one.reshape(-1).to(to.device) for one, to in zip(tensors, x.parts, strict=True)], x.layout)
+
+
+def merged_ways(sums: Flat, size: int) -> list[torch.Tensor] | None:
     """The outer gradient of a fragment, by tensor, of the `sums` of what learners have handed in; None where nobody has
     made a step.
 
@@ -108,16 +186,17 @@ def merged_way(sums: Flat, size: int) -> list[torch.Tensor] | None:
         if length:
             found.append(x * (norm / total / length))
         else:
-            found.append(x * (1 / total) if total != 1.0 else x.clone())
+            found.append(x * (size / total) if total != size else x.clone())
     return found
 
 
-def learner_of(x: Flat, count: int, outer: OuterOptimizer) -> Learner:
+def learner_of(x: Flat, count: int, outer: OuterOptimizer, kind: type[L], **more: Any) -> L:
     """The state at the start, of parameters `x` in `count` fragments."""
-    return Learner(
+    return kind(
         fragments=fragments_of(x.layout, count),
         outer=outer,
         common=outer.place(x),
         memory=[{} for _ in range(count)],
         since=[[0.0, 0.0] for _ in range(count)],
+        **more,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period
@@ -43,6 +43,37 @@ class OuterOptimizer:
         elif self.kind == "adam":
             options["betas"] = (self.momentum, 0.99)
         worker.updater(point, memory, kind=self.kind, **options)(gradient)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterStepSettings(Strategy):
+    """The settings that strategies of outer steps have in common; their hooks are their own."""
+
+    fragments: int = 1
+    """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
+    overlap: int = 0
+    """Local steps that are made while a mean is under way."""
+    merge: float = 0.5
+    """What the own parameters count beside the outer step's, where steps were made meanwhile."""
+    outer: Literal["adagrad", "adam", "sgd"] = "sgd"
+    """The outer optimizer."""
+    outer_rate: float = 0.7
+    """Its learning rate."""
+    outer_momentum: float = 0.9
+    """Its momentum; of Adam the first beta."""
+    nesterov: bool = True
+    """Whether its momentum is Nesterov's (SGD only)."""
+    outer_device: Literal["own", "cpu"] = "own"
+    """Where the outer optimizer and its copy of the parameters are: with the model, or in the host's memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_outer(self.outer_rate, self.outer_momentum)
+
+    @property
+    def outer_optimizer(self) -> OuterOptimizer:
+        """As they say."""
+        return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device)
 
 
 class OuterUnderWay(NamedTuple):
@@ -86,6 +117,19 @@ class OuterState(SynchronousPhase):
         self.given, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
         weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
         return self.fragments[self.given], weight
+
+    def turned(self, x: Flat, number: int) -> Flat:
+        """Turn the parameters of a fragment in `x` into the way to them from the common point, or such a way into them.
+
+        Returns what they were, where points lie. Ways are exchanged, as differences of means lose what is small.
+        """
+        point = among(self.before, self.fragments[number]) if self.before is not None else None
+        assert point is not None, "outer steps begin at a point"
+        found = []
+        for own, there in zip(x.segments(), point.parts, strict=False):
+            found.append(own.reshape(-1).to(there.device, copy=True))
+            own.copy_(there.view_as(own).to(own.device) - own)
+        return Flat(found, point.layout)
 
     def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
         """Begin the mean of the fragment that was given last, without waiting for it."""

@@ -1,0 +1,34 @@
+"""What rounds need of vectors and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quorate.core.measured import Measured, WorkerMeasures
+from quorate.core.vectors import Flat
+from quorate.rounds.log import Round
+
+
+def norm_of(vector: Flat) -> float:
+    """Euclidean, without the header."""
+    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in vector.segments()])))
+
+
+def that_are(grads: Sequence[Tensor | None]) -> list[Tensor]:
+    """Those that there are."""
+    return [x for x in grads if x is not None]
+
+
+def times(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
+    """Each of them `factor` times."""
+    return [None if x is None else x * factor for x in grads]
+
+
+def measured_in(one: Round, square: float, smoothing: float) -> Measured:
+    """What workers told with round `one`, whose sum has this square norm."""
+    gradients = sum(count for given in one.contributors.values() for _, count in given)
+    measures = [(rank, WorkerMeasures(*values)) for rank, own in one.measures.items() for values in own]
+    return Measured(one.number, one.quorum, gradients, measures, square, smoothing)

@@ -1,0 +1,124 @@
+"""Asynchronous local SGD: every learner's outer gradient is applied when it comes, and nobody waits for anybody.
+
+Idea: Every learner makes H steps of its own optimizer, hands in how far it has gone (its outer gradient), takes the
+common point as it is by then, and goes on. Each outer gradient moves the common point at once. Momentum on every one of
+them is what goes wrong there, so it is delayed: it takes in N of them at a time, and moves the point once for them
+(delayed Nesterov). With `dynamic` a slow learner makes fewer steps in its period, so that all hand in about equally
+often. The common point and its momentum are the same on all learners, to the bit: outer gradients come in rounds, of
+which any learner starts one.
+
+Cost: With P learners and d parameters, 2 (P - 1) d numbers through the one that leads for every outer gradient, or for
+those that come together; four copies of the parameters in memory (the common point, the momentum and its sum, what is
+handed in). A learner waits for the round it is in, which nobody else keeps it from.
+
+When it loses: Where learners are equally fast and nothing fails, `diloco` has no outer gradients that are late. With
+many learners outer gradients are P - 1 others late.
+
+Honesty:
+- worker death: goes on; what it had not handed in is lost
+- pause: goes on; nobody waits for it, and it takes the newest point and goes on from there
+- slow worker: goes on; it makes fewer steps in its period (`dynamic`), or hands in more rarely
+- corrupt gradient: untested; it spoils one replica, and with it an outer step
+- resize: goes on; from the common point, with its momentum
+- resume: goes on; every learner with its own replica, and what it has done since it handed in
+
+Paper: Liu et al., "Asynchronous local-SGD training for language modeling", 2024 (arXiv 2401.09135), Algorithms 3
+(delayed Nesterov) and 4 (dynamic local updates), after public descriptions. Arrivals in one round count as one moment;
+that a late learner keeps what it did, and rounds in the place of a server, are ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
+from quorate.core.strategy import Strategy, Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.delayed_nesterov import AsyncLearner
+from quorate.strategies.parts.learners import NOBODY_WAITS, learner_of
+from quorate.strategies.parts.local_steps import Period, period_from
+from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
+
+
+@register("async-local-sgd")
+@dataclass(frozen=True, kw_only=True)
+class AsyncLocalSGD(Strategy):
+    """Local steps, and outer steps on each learner's way as it comes, with momentum that is delayed."""
+
+    replicas = "meet"
+    meets = "rounds"
+
+    sync_every: int = 50
+    """H: local steps of the fastest learner between two times that it hands in."""
+    dynamic: bool = True
+    """Whether slower learners make fewer: H times their speed over that of the fastest."""
+    outer_rate: float = 0.7
+    """Of the outer steps."""
+    outer_momentum: float = 0.9
+    """Their momentum."""
+    momentum_every: int = 0
+    """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers."""
+    late_weight: Literal["full", "falling"] = "full"
+    """What an outer gradient counts that T others have overtaken: as much as any, or 1 / (1 + T)."""
+    grace: float = 0.05
+    """As of `quorum`."""
+    patience: float = 10.0
+    """As of `quorum`."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """As of `diloco`."""
+    on_death: Literal["stop", "continue"] = "continue"
+    """Whether the others go on without a learner that has died, or stop as one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_outer(self.outer_rate, self.outer_momentum)
+        if not self._period.unit == "steps":
+            raise ConfigurationError(f"sync_every is {self.sync_every!r}; it is a number of steps from 1 on")
+        if self.momentum_every < 0:
+            raise ConfigurationError(f"momentum_every is {self.momentum_every}; it is a number of arrivals, or 0")
+
+    @property
+    def _period(self) -> Period:
+        return period_from(self.sync_every)
+
+    def start(self, worker: Worker) -> AsyncLearner:
+        every = self.momentum_every or worker.size
+        outer = OuterOptimizer("sgd", self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
+        learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every)
+        bounds: dict[str, Any] = {"max_staleness": NOBODY_WAITS, "grace": self.grace, "patience": self.patience}
+        worker.agree_on_rounds(wait_for=1, late_weight=self.late_weight, fragments=learner.layouts(worker), **bounds)
+        return learner
+
+    def step(self, worker: Worker) -> None:
+        learner: AsyncLearner = worker.state
+        worker.update()  # the step of the inner optimizer
+        learner.count(worker, self._period)
+        if learner.steps >= (learner.period_of(worker.rank, self._period.count) if self.dynamic else self.sync_every):
+            handed = worker.rounds.hand_in(**learner.hand_in(worker, self._period, "mean"), waits=True)
+            learner.was_handed_in(worker)
+            handed.wait()
+            self._take(worker)
+
+    def _take(self, worker: Worker) -> None:
+        for one in worker.rounds.completed():
+            self.apply(worker, one)
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        worker.state.arrived(one.told)
+        for fragment, sums in one.fragments.items():
+            worker.state.take(worker, fragment, sums, one.told.get(worker.rank, ()), share=0.0)
+
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.state.common, 1.0
+
+    def drain(self, worker: Worker) -> None:
+        worker.state.hand_in_last(worker, self._period, "mean", lambda: self._take(worker))
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)
+
+    def settle(self, worker: Worker) -> None:
+        worker.measure_distance(worker.state.common)
+        worker.parameters = worker.state.common

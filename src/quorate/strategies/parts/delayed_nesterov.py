@@ -1,0 +1,68 @@
+"""Outer steps on single arrivals: delayed Nesterov momentum, and periods that go by how fast a learner is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies.parts.learners import Learner, laid_out_as
+from quorate.strategies.parts.local_steps import Period
+
+
+@dataclass(kw_only=True)
+class AsyncLearner(Learner):
+    """A learner whose outer gradients are applied as they come."""
+
+    every: int = kept("drop")
+    """Arrivals in a cycle of the momentum."""
+    arrivals: int = kept("same", default=0)
+    """Since the momentum moved last."""
+    gathered: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
+    """The sum of the outer gradients since then, by tensor; none where there was none."""
+    m: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
+    """The momentum, likewise."""
+    speeds: dict[str, float] = kept("same", default_factory=dict)
+    """Steps per second, by rank, as told with the newest arrival of each."""
+
+    def arrived(self, told: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        """A round has these, which are applied next."""
+        self.arrivals += sum(any(one["weights"]) for own in told.values() for one in own[:1])
+        self.speeds |= {str(rank): one["speed"] for rank, own in told.items() for one in own if one["speed"]}
+
+    def weight_of(self, fragment: int, period: Period) -> float:
+        """1: outer gradients are not averaged."""
+        return 1.0 if self.since[fragment][0] else 0.0
+
+    def period_of(self, rank: int, longest: float) -> float:
+        """H_w = floor(v_w / v_max H), at least 1 (Liu et al., 2024: dynamic local updates); H as long as not told."""
+        own, fastest = self.speeds.get(str(rank)), max(self.speeds.values(), default=0.0)
+        return longest if own is None else max(1.0, math.floor(own / fastest * longest))
+
+    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat) -> bool:
+        """Delayed Nesterov momentum (Liu et al., 2024, Algorithm 3): of N arrivals g in a cycle,
+
+        every one: x -= lr g / N, s += g; every N-th: m = beta m + s / N, x -= lr beta m, s = 0
+        """
+        *ways, numbers = sums.segments()
+        if not float(numbers[0]):
+            return False
+        given = laid_out_as(x, [way * (worker.size / self.every) for way in ways])  # ways are over all workers
+        gathered = self.gathered or [torch.zeros_like(part) for part in x.parts]
+        for own, g, total in zip(x.parts, given.parts, gathered, strict=True):
+            own.add_(g, alpha=-self.outer.rate)
+            total.add_(g)
+        self.gathered = gathered
+        if self.arrivals >= self.every:
+            self.m = [m.mul_(self.outer.momentum) for m in self.m] or [torch.zeros_like(part) for part in x.parts]
+            for own, m, total in zip(x.parts, self.m, gathered, strict=True):
+                own.add_(m.add_(total), alpha=-self.outer.rate * self.outer.momentum)
+            self.gathered, self.arrivals = [], 0
+        return True

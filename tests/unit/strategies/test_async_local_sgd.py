@@ -1,0 +1,85 @@
+"""Asynchronous local SGD: delayed Nesterov momentum as published, whoever comes when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quorate.buckets.flat import layout_of
+from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat
+from quorate.strategies.parts.delayed_nesterov import AsyncLearner
+from quorate.strategies.parts.learners import learner_of
+from quorate.strategies.parts.outer_steps import OuterOptimizer
+from tests.support.local_trainings import flat, loss, net
+from tests.unit.strategies.test_decoupled_diloco import ledger, trained, uneven
+
+STEPS, H = 24, 4
+
+
+def alone(every: int, rate: float = 0.7, beta: float = 0.9) -> Tensor:
+    """One learner, by the equations."""
+    model = net()
+    inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+    x, m, s, count = flat(model), torch.zeros_like(flat(model)), torch.zeros_like(flat(model)), 0
+    for step in range(STEPS):
+        inner.zero_grad()
+        loss(model, 0, step).backward()
+        inner.step()
+        if (step + 1) % H == 0:
+            g, count = x - flat(model), count + 1
+            x, s = x - rate * g / every, s + g
+            if count == every:
+                m = beta * m + s / every
+                x, s, count = x - rate * beta * m, torch.zeros_like(s), 0
+            torch.nn.utils.vector_to_parameters(x.clone(), model.parameters())
+    return x
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_one_learner_goes_by_the_equations(every: int) -> None:
+    found = trained(1, "async-local-sgd", steps=STEPS, sync_every=H, momentum_every=every)[0][0]
+    assert torch.allclose(found, alone(every), rtol=0, atol=2e-6)
+
+
+def test_with_cycles_of_one_it_is_plain_nesterov() -> None:
+    found = trained(1, "async-local-sgd", steps=STEPS, sync_every=H, momentum_every=1)[0][0]
+    assert torch.allclose(found, trained(1, "diloco", steps=STEPS, sync_every=H)[0][0], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("settings", [{}, {"dynamic": False}, {"late_weight": "falling", "momentum_every": 2}], ids=str)
+def test_every_step_of_every_learner_counts_once(settings: dict[str, Any], seed: int) -> None:
+    size = 3 + seed % 2
+    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, "look": ledger, "sync_every": H}
+    ends = trained(size, "async-local-sgd", **run, **settings)
+    assert all(torch.equal(end, ends[0][0]) for end, _ in ends)
+    assert all((one.produced, one.taken, one.lost) == (STEPS, STEPS, 0.0) for _, one in ends)
+
+
+def test_a_slow_learner_makes_fewer_steps() -> None:
+    """Rank 1 is four times slower: of 16 steps of the fastest it makes 4 in about the same time."""
+    outer = OuterOptimizer("sgd", 0.7, 0.9, True, "own")
+    one = learner_of(Flat.zeros(layout_of([("x", torch.zeros(3))], header=1)), 1, outer, AsyncLearner, every=2)
+    assert one.period_of(1, 16.0) == 16.0
+    told = {"weights": [1.0]}
+    one.arrived({0: [{"speed": 40.0, **told}], 1: [{"speed": 10.0, **told}], 2: [{"speed": None, **told}]})
+    assert (one.period_of(0, 16.0), one.period_of(1, 16.0), one.period_of(2, 16.0)) == (16.0, 4.0, 16.0)
+    assert one.arrivals == 3 and one.period_of(1, 3.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"sync_every": 0}, "sync_every is 0; it is a number of steps from 1 on"),
+        ({"sync_every": "30s"}, "it should be a valid integer"),
+        ({"momentum_every": -1}, "momentum_every is -1; it is a number of arrivals, or 0"),
+        ({"outer_rate": 0.0}, "the rate is above 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        trained(1, "async-local-sgd", steps=1, **settings)

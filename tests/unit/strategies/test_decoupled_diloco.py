@@ -1,0 +1,202 @@
+"""Decoupled DiLoCo: streaming DiLoCo where all wait for all; where nobody waits, every step is in one merge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import quorate
+from quorate.buckets.flat import layout_of
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat
+from quorate.launch.worker.world import World
+from quorate.strategies.parts.learners import merged_ways
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.kept_trainings import in_world
+from tests.support.local_trainings import flat, loss, net
+
+Pause = Callable[[random.Random, int], float]
+
+
+def even(_draw: random.Random, _rank: int) -> float:
+    return 0.01
+
+
+def uneven(draw: random.Random, rank: int) -> float:
+    """Rank 1 is four times slower."""
+    return (0.01 + 0.02 * draw.random()) * (4 if rank == 1 else 1)
+
+
+def ledger(optimizer: Any) -> Any:
+    return optimizer.__dict__["_quorate_worker"].rounds.rounds.ledger
+
+
+def trained(
+    size: int,
+    strategy: str,
+    *,
+    steps: int = 24,
+    pause: Pause = even,
+    evaluates: tuple[int, ...] = (),
+    seed: int = 1,
+    look: Callable[[Any], Any] = lambda optimizer: None,
+    **settings: Any,
+) -> list[tuple[Tensor, Any]]:
+    """The parameters of each worker in the end, and what `look` saw of its optimizer."""
+
+    def live(wire: Wire) -> tuple[Tensor, Any]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world, model = quorate.join(), net()
+            plain = torch.optim.AdamW(model.parameters(), lr=0.01)
+            optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+            draw = random.Random(100 * seed + world.rank)
+            for step in range(steps):
+                optimizer.zero_grad()
+                loss(model, world.rank, step).backward()
+                wire.clock.sleep(pause(draw, world.rank))
+                optimizer.step()
+                if step in evaluates:
+                    with world.evaluate():
+                        pass
+            optimizer.finish()
+            found = flat(model), look(optimizer)
+            place.leave()
+            return found
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(size, seed=seed).run(live)
+
+
+STREAMED: list[dict[str, Any]] = [
+    {"sync_every": 4},
+    {"sync_every": 4, "fragments": 2},
+    {"sync_every": 4, "fragments": 2, "overlap": 1, "merge": 0.3},
+    {"sync_every": 6, "overlap": 3, "outer": "adam", "outer_rate": 0.05, "outer_device": "cpu"},
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [*((settings, size) for settings in STREAMED for size in (2, 3)), *((STREAMED[2], size) for size in (1, 5, 8))],
+    ids=str,
+)
+def test_where_all_wait_for_all_it_is_streaming_diloco(settings: dict[str, Any], size: int) -> None:
+    ends = trained(size, "decoupled-diloco", wait_for="all", averaging="mean", evaluates=(9,), **settings)
+    streamed = trained(size, "diloco", evaluates=(9,), **settings)
+    assert all(torch.equal(end, streamed[0][0]) for end, _ in ends)
+
+
+UNEVEN: list[dict[str, Any]] = [
+    {"sync_every": 8, "fragments": 2, "overlap": 2},
+    {"sync_every": 8, "fragments": 2, "overlap": 2, "wait_for": 1, "window": 0.0},
+    {"sync_every": 6, "fragments": 3, "overlap": 1, "wait_for": 2, "averaging": "mean"},
+    {"sync_every": 4, "wait_for": 1},
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("settings", UNEVEN, ids=str)
+def test_every_step_of_every_learner_is_in_one_merge(settings: dict[str, Any], seed: int) -> None:
+    size, fragments = 3 + seed % 2, settings.get("fragments", 1)
+    ends = trained(size, "decoupled-diloco", pause=uneven, evaluates=(10,), seed=seed, look=ledger, **settings)
+    assert all(torch.equal(end, ends[0][0]) for end, _ in ends)
+    assert all((one.produced, one.taken, one.lost) == (24 * fragments, 24 * fragments, 0.0) for _, one in ends)
+
+
+def test_nobody_waits_for_a_slow_learner() -> None:
+    """The others make their 24 steps of 20 ms in the mean while one makes six of its own."""
+
+    def made(**settings: Any) -> float:
+        times: list[float] = []
+
+        def pause(draw: random.Random, rank: int) -> float:
+            if rank == 0:
+                times.append(current.here().wire.clock.now())
+            return uneven(draw, rank)
+
+        trained(4, pause=pause, sync_every=4, overlap=1, **settings)
+        return times[-1]
+
+    assert made(strategy="decoupled-diloco", wait_for=2) < 0.8 < 1.2 < made(strategy="diloco")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_merge_is_radial_or_plain(size: int) -> None:
+    """Two learners go 3 along one axis, and 1 along the other: the mean is as long as theirs are in the mean."""
+    layout = layout_of([("x", torch.zeros(2)), ("numbers", torch.zeros(2))], header=1)
+    ways, weights = [torch.tensor([3.0, 0.0]), torch.tensor([0.0, 1.0])], [0.5, 1.5]
+
+    def sums(radial: bool) -> Flat:
+        found = Flat.zeros(layout)
+        x, numbers = found.segments()
+        for way, weight in zip(ways, weights, strict=True):
+            norm = float(way.norm())
+            x.add_(way * weight / size / (norm if radial else 1.0))
+            numbers.add_(torch.tensor([weight, norm * weight if radial else 0.0]))
+        return found
+
+    plain, radial = merged_ways(sums(False), size), merged_ways(sums(True), size)
+    assert plain is not None and radial is not None
+    assert torch.allclose(plain[0], (ways[0] * 0.5 + ways[1] * 1.5) / 2)
+    direction = torch.tensor([0.5, 1.5])
+    assert torch.allclose(radial[0], direction / direction.norm() * (3.0 * 0.5 + 1.0 * 1.5) / 2)
+    assert merged_ways(Flat.zeros(layout), size) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"averaging": "spherical"}, "averaging"),
+        ({"window": -1.0, "overlap": 1}, "window is -1.0; it is a number of seconds from 0 on"),
+        ({"fragments": 3, "sync_every": 4}, "sync_every is a multiple of fragments"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        trained(1, "decoupled-diloco", steps=1, **settings)
+
+
+KEPT: list[dict[str, Any]] = [{"fragments": 2}, {"fragments": 2, "overlap": 1, "outer": "adam", "outer_device": "cpu"}]
+
+
+def kept(world: World, steps: int, settings: dict[str, Any], save_at: int | None = None) -> Tensor:
+    model = net()
+    plain = torch.optim.AdamW(model.parameters(), lr=0.01)
+    choice: dict[str, Any] = {"sync_every": 4, "wait_for": "all", **settings}
+    optimizer: Any = quorate.distribute(plain, model, "decoupled-diloco", **choice)
+    step = quorate.load() or 0
+    while step < steps:
+        optimizer.zero_grad()
+        loss(model, world.rank, step).backward()
+        optimizer.step()
+        step += 1
+        if step == save_at:
+            quorate.save()
+    optimizer.finish()
+    return flat(model)
+
+
+@pytest.mark.parametrize("save_at", [5, 6])
+@pytest.mark.parametrize("settings", KEPT, ids=str)
+def test_a_training_goes_on_bit_for_bit(settings: dict[str, Any], save_at: int, tmp_path: Path) -> None:
+    whole = in_world(3, tmp_path / "whole", lambda world: kept(world, 14, settings))
+    in_world(3, tmp_path / "kept", lambda world: kept(world, 9, settings, save_at))
+    rest = in_world(3, tmp_path / "kept", lambda world: kept(world, 14, settings))
+    assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_it_goes_on_with_another_number_of_learners_and_fragments(size: int, tmp_path: Path) -> None:
+    in_world(3, tmp_path, lambda world: kept(world, 9, {"fragments": 2}, 5))
+    ends = in_world(size, tmp_path, lambda world: kept(world, 14, {"fragments": 4}))
+    assert all(torch.equal(end, ends[0]) and bool(end.isfinite().all()) for end in ends)
