@@ -2,7 +2,8 @@
 #
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
-#   make test         the whole test suite: five to six minutes on two quiet cores
+#   make test         every law of the test suite, of those with many cases every second one: five to six minutes on two quiet
+#                     cores; `make test CASES=all`, which continuous integration runs, has all cases: seven minutes
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
@@ -14,6 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 300
 CHECK_SECONDS ?= 40
+CASES ?= half
 STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
@@ -41,7 +43,7 @@ demo: venv
 	  --workload-set limit=900 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
-	@$(BIN)/python -m pytest $(TWO)
+	@$(BIN)/python -m pytest $(TWO) --cases $(CASES)
 
 check: venv
 	$(BIN)/python -m ruff format --check .

@@ -15,6 +15,7 @@ from hypothesis import settings
 from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import RunServer
 from tests.support.budgets import Budgets, Short, in_order
+from tests.support.sampled import half
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -36,6 +37,9 @@ settings.load_profile("quorate")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
+    )
+    parser.addoption(
+        "--cases", choices=("all", "half"), default="all", help="of laws with many cases all, or every second one"
     )
     parser.addoption(
         "--times", type=int, default=1, help="make random searches so many times as long, as `make soak` does"
@@ -61,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Budgets())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--cases") == "half":
+        items[:], others = half(items)
+        config.hook.pytest_deselected(items=others)
     in_order(items)
 
 
