@@ -26,7 +26,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("local-sgd", {"sync_every": 3, "momentum": "average"}),
     ("slowmo", {"sync_every": 2, "slow_every": 2}),
     ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
-    ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "wait_for": "all", "averaging": "mean", "grace": 5.0}),
+    ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 0, "wait_for": "all", "grace": 5.0}),
     ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
     ("eager-averaging", {"sync_every": 2, "wait_for": "all", "grace": 5.0}),  # a loaded machine is no pause

@@ -32,15 +32,14 @@ with a round that went by without it is ours."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from quorate.core.errors import unknown
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
-from quorate.strategies.parts.learners import NOBODY_WAITS, Averaging, Learner, learner_of
+from quorate.strategies.parts.learners import NOBODY_WAITS, Learner, learner_of
 from quorate.strategies.parts.local_steps import Period, period_from
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 
@@ -59,7 +58,9 @@ class DecoupledDiLoCo(OuterStepSettings):
     """How many learners have to have handed in since the last round: as of `quorum`."""
     window: float = 10.0
     """Seconds at most that an outer round waits for more learners than `wait_for`; no longer than `overlap` hides."""
-    averaging: Averaging = "radial"
+    overlap: int = 1
+    """Local steps before a learner takes in what came of what it handed in; with 0 it waits for that."""
+    averaging: Literal["mean", "radial"] = "radial"
     """Of what learners did, for each tensor: its direction and its norm by themselves, or the plain mean."""
     late: Literal["carry", "drop"] = "carry"
     """What becomes of what a learner did if a round of its fragment goes by without it: the next takes it, or none."""
@@ -77,9 +78,6 @@ class DecoupledDiLoCo(OuterStepSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fragments(self.sync_every, self.fragments, self.overlap, self.merge)
-
-        if self.averaging not in get_args(Averaging):
-            raise unknown("averaging", self.averaging, get_args(Averaging))
 
     @property
     def _period(self) -> Period:

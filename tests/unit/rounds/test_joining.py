@@ -193,7 +193,7 @@ IN_SUMS: dict[str, dict[str, Any]] = {
     "slowmo": {"sync_every": 2, "slow_every": 2},
     "diloco": {"sync_every": 4, "fragments": 2},
     "eager-averaging": {"sync_every": 2},
-    "decoupled-diloco": {"sync_every": 2, "fragments": 2},
+    "decoupled-diloco": {"sync_every": 2, "fragments": 2, "overlap": 0},
     "async-local-sgd": {"sync_every": 2},
     "hierarchical-local-sgd": {"sync_every": 1, "across_every": 3, "group_size": 2},
     "group-averaging": {"sync_every": 3, "group_size": 2},
