@@ -17,11 +17,13 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
+from quorate.membership.replica_copy import ReplicaCopy
 from quorate.strategies.parts.learners import merged_ways
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.kept_trainings import in_world
 from tests.support.local_trainings import flat, loss, net
+from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
 
 Pause = Callable[[random.Random, int], float]
 
@@ -128,6 +130,36 @@ def test_nobody_waits_for_a_slow_learner() -> None:
         return times[-1]
 
     assert made(strategy="decoupled-diloco", wait_for=2) < 0.8 < 1.2 < made(strategy="diloco")
+
+
+@pytest.mark.parametrize("outer", ["sgd", "adam"])
+def test_one_that_stands_still_takes_a_copy_of_the_outer_optimizer_too(
+    outer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are kept for nobody, so that what it missed has to be copied."""
+    let_stand_still(monkeypatch)
+    small_logs(monkeypatch)
+    copies: list[bool] = []
+    adopt = ReplicaCopy.adopt
+
+    def adopting(self: ReplicaCopy, header: dict[str, Any], tensors: Any) -> None:
+        copies.append(header["whole"] is None)
+        adopt(self, header, tensors)
+
+    monkeypatch.setattr(ReplicaCopy, "adopt", adopting)
+    steps: dict[int, int] = {}
+
+    def pause(draw: random.Random, rank: int) -> float:
+        steps[rank] = steps.get(rank, 0) + 1
+        if (rank, steps[rank]) == (2, 6):
+            stand_still(1.0)
+            return 1.0
+        return uneven(draw, 0)
+
+    choice: dict[str, Any] = {"sync_every": 4, "fragments": 2, "wait_for": 1, "outer": outer, "outer_rate": 0.3}
+    ends = trained(3, "decoupled-diloco", steps=60, pause=pause, **choice)
+    assert copies == [True]
+    assert all(torch.equal(end, ends[0][0]) for end, _ in ends)
 
 
 @pytest.mark.parametrize("size", [2, 3])
