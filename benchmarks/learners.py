@@ -124,10 +124,13 @@ def main() -> int:
     parser = record.arguments(__doc__ or "")
     parser.add_argument("--jobs", type=int, default=2, help="processes that train in virtual workers (2)")
     given = parser.parse_args()
-    seeds, seconds = ((0,), 20.0) if given.quick else ((0, 1, 2), 30.0)
+    seeds, seconds = ((0,), 20.0) if given.quick else ((0, 1, 2), 24.0)
     wanted = [Training(arm, place, seed, seconds) for place in PLACES for seed in seeds for arm in ARMS]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        seen = dict(zip(wanted, pool.map(losses, wanted, chunksize=1), strict=True))
+        seen = {}
+        for number, found in enumerate(pool.imap(losses, wanted)):
+            seen[wanted[number]] = found
+            sys.stderr.write(f"{number + 1}/{len(wanted)}  {wanted[number].place}, {wanted[number].arm}\n")
     report = record.Report("learners", {"seeds": list(seeds), "seconds": seconds, "H": H, "workers": SIZE})
     for place in PLACES:
         for arm in ARMS:

@@ -96,8 +96,9 @@ class AsyncLocalSGD(Strategy):
         worker.update()  # the step of the inner optimizer
         learner.count(worker, self._period)
         if learner.steps >= (learner.period_of(worker.rank, self._period.count) if self.dynamic else self.sync_every):
-            handed = worker.rounds.hand_in(**learner.hand_in(worker, self._period, "mean"), waits=True)
-            learner.was_handed_in(worker)
+            given = learner.hand_in(worker, self._period, "mean")
+            handed = worker.rounds.hand_in(**given, waits=True)
+            learner.was_handed_in(worker, given)
             handed.wait()
             self._take(worker)
 
@@ -108,7 +109,7 @@ class AsyncLocalSGD(Strategy):
     def apply(self, worker: Worker, one: Mean) -> None:
         worker.state.arrived(one.told)
         for fragment, sums in one.fragments.items():
-            worker.state.take(worker, fragment, sums, one.told.get(worker.rank, ()), share=0.0)
+            worker.state.take(worker, fragment, sums, one.told.get(worker.rank, ()))
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

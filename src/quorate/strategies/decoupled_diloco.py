@@ -5,8 +5,8 @@ how far it has gone since its last merges, and goes on. Fragments come to outer 
 soon as `wait_for` learners have handed in since the last one, and at most `window` seconds later of more of them. In it
 a learner counts by what it has done since its last merge of the fragment: tokens times tokens per step. The merge is
 the gradient of an outer optimizer, the same on all, which moves the point that all have in common. A learner takes it
-in when it comes, at least `overlap` steps after it handed in: as in streaming DiLoCo where it is in the round, and else
-by going as far as the common point went, with what it has done since.
+in when it comes, at least `overlap` steps after it handed in: as in streaming DiLoCo where it is in the round, and it
+comes on time; else by going as far as the common point went, with what it has done since.
 
 Cost: With P learners and d parameters, per outer round 2 (P - 1) d / K numbers through the one that leads, while all
 step on; three copies of the parameters in memory (the common point, the outer momentum, what is handed in), and
@@ -98,7 +98,7 @@ class DecoupledDiLoCo(OuterStepSettings):
             slack = learner.seconds_of(worker, self.overlap)
             given = learner.hand_in(worker, self._period, self.averaging)
             handed = worker.rounds.hand_in(**given, waits=self.overlap == 0, slack=slack)
-            learner.was_handed_in(worker)
+            learner.was_handed_in(worker, given)
             if self.overlap == 0:
                 handed.wait()
         if worker.step - learner.handed_at >= self.overlap:
@@ -111,7 +111,8 @@ class DecoupledDiLoCo(OuterStepSettings):
     def apply(self, worker: Worker, one: Mean) -> None:
         for fragment, sums in one.fragments.items():
             told = one.told.get(worker.rank, ())
-            worker.state.take(worker, fragment, sums, told, share=self.merge, drops=self.late == "drop")
+            rule: dict[str, Any] = {"share": self.merge, "within": self.overlap, "drops": self.late == "drop"}
+            worker.state.take(worker, fragment, sums, told, **rule)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

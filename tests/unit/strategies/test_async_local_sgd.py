@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import quorate
 from quorate.buckets.flat import layout_of
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
 from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
 from tests.support.local_trainings import flat, loss, net
-from tests.unit.strategies.test_decoupled_diloco import ledger, trained, uneven
+from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, trained, uneven
 
 STEPS, H = 24, 4
 
@@ -54,10 +59,38 @@ def test_with_cycles_of_one_it_is_plain_nesterov() -> None:
 @pytest.mark.parametrize("settings", [{}, {"dynamic": False}, {"late_weight": "falling", "momentum_every": 2}], ids=str)
 def test_every_step_of_every_learner_counts_once(settings: dict[str, Any], seed: int) -> None:
     size = 3 + seed % 2
-    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, "look": ledger, "sync_every": H}
-    ends = trained(size, "async-local-sgd", **run, **settings)
-    assert all(torch.equal(end, ends[0][0]) for end, _ in ends)
-    assert all((one.produced, one.taken, one.lost) == (STEPS, STEPS, 0.0) for _, one in ends)
+    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, "sync_every": H, **settings}
+    kept = [one for _, one in trained(size, "async-local-sgd", look=ledger, **run)]
+    assert all((one.produced, one.taken, one.lost) == (STEPS, STEPS, 0.0) for one in kept)
+    assert are_equal(trained(size, "async-local-sgd", look=common, **run))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_ways_together_are_what_the_point_went(seed: int) -> None:
+    """Every step goes 1 down; with an outer rate of 1 and no momentum the point goes as far as all steps together."""
+    size = 3 + seed % 2
+
+    def live(wire: Wire) -> list[float]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world, model = quorate.join(), torch.nn.Linear(1, 2, bias=False).double()
+            model.weight.data.zero_()
+            plain = torch.optim.SGD(model.parameters(), lr=1.0)
+            settings: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "momentum_every": 2}
+            optimizer: Any = quorate.distribute(plain, model, "async-local-sgd", sync_every=H, **settings)
+            draw = random.Random(seed * 10 + world.rank)
+            for _ in range(STEPS):
+                model.weight.grad = torch.ones_like(model.weight)
+                wire.clock.sleep(uneven(draw, world.rank))
+                optimizer.step()
+            optimizer.finish()
+            place.leave()
+            return [float(x) for x in common(optimizer)[0].reshape(-1)]
+        finally:
+            current.forget(thread_only=True)
+
+    ends = VirtualWorld(size, seed=seed).run(live)
+    assert ends == [pytest.approx([-STEPS * size / 2] * 2, abs=1e-9)] * size
 
 
 def test_a_slow_learner_makes_fewer_steps() -> None:

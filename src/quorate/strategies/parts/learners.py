@@ -20,6 +20,16 @@ NOBODY_WAITS = 1 << 20
 """The bound on how many rounds a learner may be behind."""
 
 
+@dataclass
+class HandedIn:
+    """What one worker handed in at a time, by fragment."""
+
+    since: list[list[float]]
+    """`Learner.since` then."""
+    ways: list[Flat]
+    """As they went into rounds: only to be read."""
+
+
 @dataclass(kw_only=True)
 class Learner(LocalSteps):
     """One worker between its merges. `steps` and `done` count since it handed in last."""
@@ -32,8 +42,8 @@ class Learner(LocalSteps):
     """The state of the outer optimizer of each fragment."""
     since: list[list[float]] = kept("average", is_adapted=True)
     """By fragment: steps, and the sum of their weights, since this worker's last merge."""
-    handed: dict[int, list[list[float]]] = kept("drop", default_factory=dict)
-    """`since`, each time that was handed in and may still come back in a round."""
+    handed: dict[int, HandedIn] = kept("drop", default_factory=dict)
+    """What may still come back in a round, by the time at which it was handed in."""
     times: int = kept("drop", default=0)
     """How often that was."""
     handed_at: int = kept("drop", default=0)
@@ -89,15 +99,15 @@ class Learner(LocalSteps):
 
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
         """Hand in all that is left before all rest; `take` takes in what has come."""
-        while unknown := worker.rounds.hand_in_last(**self.hand_in(worker, period, averaging)):
+        while unknown := worker.rounds.hand_in_last(**(given := self.hand_in(worker, period, averaging))):
             unknown.wait()
             take()
-        self.was_handed_in(worker)
+        self.was_handed_in(worker, given)
 
-    def was_handed_in(self, worker: Worker) -> None:
+    def was_handed_in(self, worker: Worker, given: Mapping[str, Any]) -> None:
         """Count steps from 0."""
         self.times += 1
-        self.handed[self.times] = [list(amounts) for amounts in self.since]
+        self.handed[self.times] = HandedIn([list(amounts) for amounts in self.since], given["vectors"])
         self.handed_at = worker.step
         self.restart()
 
@@ -108,27 +118,33 @@ class Learner(LocalSteps):
         sums: Flat,
         told: Sequence[Mapping[str, Any]],
         *,
-        share: float,
+        share: float = 0.0,
+        within: int = 0,
         drops: bool = False,
     ) -> None:
         """Make the outer step of a fragment, of the `sums` that a round has formed, and go on from there.
 
-        Where the round has what this worker handed in (as it `told`), its own numbers count `share` if it has made
-        steps since; where it does not, the worker goes as far as the common point went, or, if it `drops` what it did,
-        to that point.
+        Where the round has what this worker handed in (as it `told`) and it has made at most `within` steps since, its
+        own numbers count `share` if it has made any (Streaming DiLoCo). Where it has made more, these are kept: it goes
+        on by them from the new point. Where the round does not have it, the worker goes as far as the common point
+        went, or, if it `drops` what it did, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         mine, before = among(own, self.fragments[fragment]), x.clone()
         if not self.outer_step(worker, fragment, x, sums):
             return
-        if told:
-            merged(own, x, self.fragments[fragment], share if self._has_gone_on(fragment, told[0]["time"]) else 0.0)
-        elif drops:
+        given = self._merged(fragment, told[0]["time"]) if told else None
+        steps = self.since[fragment][0]
+        if given is not None and steps <= within:
+            merged(own, x, self.fragments[fragment], share if steps else 0.0)
+        elif not told and drops:
             merged(own, x, self.fragments[fragment], 0.0)
             self.since[fragment] = [0.0, 0.0]
         else:
             for theta, old, new in zip(mine.parts, before.parts, x.parts, strict=True):
                 theta.add_((new - old).to(theta.device))
+            for theta, way in zip(mine.parts, ways_of(given, worker.size) if given is not None else (), strict=False):
+                theta.add_(way)  # it is in the new point
         worker.parameters = own
 
     def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat) -> bool:
@@ -139,13 +155,16 @@ class Learner(LocalSteps):
         self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment])
         return True
 
-    def _has_gone_on(self, fragment: int, time: int) -> bool:
-        """Count as merged what was handed in the `time`-th time; whether there are steps since."""
-        merged = list(self.handed.get(time, self.since)[fragment])
-        for amounts in [self.since, *(self.handed[later] for later in self.handed if later > time)]:
-            amounts[fragment] = [max(0.0, x - y) for x, y in zip(amounts[fragment], merged, strict=True)]
-        self.handed = {other: amounts for other, amounts in self.handed.items() if other >= time}
-        return self.since[fragment][0] > 0
+    def _merged(self, fragment: int, time: int) -> Flat | None:
+        """What was handed in the `time`-th time is merged; returns it, and None where all went on from elsewhere."""
+        given = self.handed.get(time)
+        if given is None:
+            return None
+        done = list(given.since[fragment])
+        for amounts in [self.since, *(other.since for later, other in self.handed.items() if later > time)]:
+            amounts[fragment] = [max(0.0, x - y) for x, y in zip(amounts[fragment], done, strict=True)]
+        self.handed = {other: one for other, one in self.handed.items() if other >= time}
+        return given.ways[fragment]
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from the consensus `at`, with nothing done since; with None, from what a checkpoint has kept.
@@ -162,6 +181,14 @@ class Learner(LocalSteps):
 
 
 L = TypeVar("L", bound=Learner)
+
+
+def ways_of(given: Flat, size: int) -> list[torch.Tensor]:
+    """How far a worker had gone, by tensor, which handed in `given`."""
+    *ways, numbers = given.segments()
+    weight, *norms = numbers.tolist()
+    factors = [size / weight * (norm / weight if norm else 1.0) if weight else 0.0 for norm in norms]
+    return [way.reshape(-1) * factor for way, factor in zip(ways, factors, strict=True)]
 
 
 def laid_out_as(x: Flat, tensors: Sequence[torch.Tensor]) -> Flat:
