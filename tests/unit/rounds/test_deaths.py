@@ -95,6 +95,8 @@ class Plan:
         means.append(world.mean(torch.ones(2), weight=2.0).tolist())
         optimizer.finish()
         flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        if (common := getattr(worker.state, "common", None)) is not None:  # nothing makes it equal in the end
+            flat = torch.cat([flat, *(x.reshape(-1) for x in common.segments())])
         if not worker.has_rounds:
             return Told(flat, Ledger(), 0.0, seen, means, world.wire.dead, times)
         rounds = worker._rounds.rounds

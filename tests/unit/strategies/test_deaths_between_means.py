@@ -16,7 +16,7 @@ from tests.unit.rounds.test_deaths import check, planned
 
 STRATEGIES: dict[str, list[dict[str, Any]]] = {
     "eager-averaging": [{"wait_for": 1}, {"wait_for": "majority"}, {"wait_for": "all"}],
-    "decoupled-diloco": [{"wait_for": 1, "overlap": 1}, {"fragments": 2}, {"wait_for": "all"}],
+    "decoupled-diloco": [{"wait_for": 1}, {"fragments": 2, "overlap": 0}, {"wait_for": "all", "overlap": 0}],
     "async-local-sgd": [{}, {"dynamic": False}],
     "group-averaging": [{"group_size": 2}, {"group_size": 4}],
     "hierarchical-local-sgd": [{"group_size": 2, "across_every": 3}, {"group_size": 8, "across_every": 2}],
