@@ -116,8 +116,11 @@ class Plan:
                     measures.evaluations[epoch] = world.gather(world.rank)
         optimizer.finish()
         measures.tensors = [x.detach().clone() for x in (*model.parameters(), *model.buffers())]
+        worker = optimizer.__dict__["_quorate_worker"]
+        if (common := getattr(worker.state, "common", None)) is not None:  # nothing makes it equal in the end
+            measures.tensors += [x.clone() for x in common.segments()]
         if self.strategy == "quorum":
-            rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
+            rounds = worker.rounds.rounds
             measures.ledger, measures.pending = rounds.ledger, pending_weight(rounds)
         return measures
 
