@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import RunServer
-from tests.support.budgets import Budgets, Short, in_order
+from tests.support.budgets import OF_HALF, Budgets, Short, in_order
 from tests.support.sampled import half
 
 SOURCES = Path(__file__).parents[1] / "src"
@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         capture.suspend_global_capture()
     gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
-        config.pluginmanager.register(Budgets())
+        config.pluginmanager.register(Budgets(OF_HALF if config.getoption("--cases") == "half" else 1.0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

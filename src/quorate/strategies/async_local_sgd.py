@@ -2,8 +2,11 @@
 
 Idea: Every learner makes H steps of its own optimizer, hands in how far it has gone (its outer gradient), takes the
 common point as it is by then, and goes on. Each outer gradient moves the common point at once. Momentum on every one of
-them is what goes wrong there, so it is delayed: it takes in N of them at a time, and moves the point once for them
-(delayed Nesterov). With `dynamic` a slow learner makes fewer steps in its period, so that all hand in about equally
+them is what goes wrong there, so it is delayed (delayed Nesterov, `parts/delayed_nesterov.py`):
+
+    every g: x = x - lr g / N, s = s + g / N;  every N-th: m = beta m + s, x = x - lr beta m, s = 0
+
+With `dynamic` a slow learner makes fewer steps in its period, so that all hand in about equally
 often. The common point and its momentum are the same on all learners, to the bit: outer gradients come in rounds, of
 which any learner starts one.
 
@@ -33,22 +36,19 @@ from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
 from quorate.strategies.parts.learners import NOBODY_WAITS, learner_of
-from quorate.strategies.parts.local_steps import Period, period_from
+from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 
 
 @register("async-local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class AsyncLocalSGD(Strategy):
+class AsyncLocalSGD(LocalRoundSettings):
     """Local steps, and outer steps on each learner's way as it comes, with momentum that is delayed."""
-
-    replicas = "meet"
-    meets = "rounds"
 
     sync_every: int = 50
     """H: local steps of the fastest learner between two times that it hands in."""
@@ -62,14 +62,6 @@ class AsyncLocalSGD(Strategy):
     """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers."""
     late_weight: Literal["full", "falling"] = "full"
     """What an outer gradient counts that T others have overtaken: as much as any, or 1 / (1 + T)."""
-    grace: float = 0.05
-    """As of `quorum`."""
-    patience: float = 10.0
-    """As of `quorum`."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
-    """As of `diloco`."""
-    on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a learner that has died, or stop as one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,8 +79,9 @@ class AsyncLocalSGD(Strategy):
         every = self.momentum_every or worker.size
         outer = OuterOptimizer("sgd", self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every)
-        bounds: dict[str, Any] = {"max_staleness": NOBODY_WAITS, "grace": self.grace, "patience": self.patience}
-        worker.agree_on_rounds(wait_for=1, late_weight=self.late_weight, fragments=learner.layouts(worker), **bounds)
+        layouts = learner.layouts(worker)
+        late: dict[str, Any] = {"late_weight": self.late_weight, "max_staleness": NOBODY_WAITS}
+        worker.agree_on_rounds(wait_for=1, fragments=layouts, **late, **self.bounds)
         return learner
 
     def step(self, worker: Worker) -> None:

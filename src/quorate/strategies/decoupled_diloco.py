@@ -40,17 +40,14 @@ from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.learners import NOBODY_WAITS, Learner, learner_of
-from quorate.strategies.parts.local_steps import Period, period_from
+from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 
 
 @register("decoupled-diloco")
 @dataclass(frozen=True, kw_only=True)
-class DecoupledDiLoCo(OuterStepSettings):
+class DecoupledDiLoCo(LocalRoundSettings, OuterStepSettings):
     """Local steps without ever waiting; outer steps by fragment as soon as a quorum of learners has handed in."""
-
-    replicas = "meet"
-    meets = "rounds"
 
     sync_every: int | str = 500
     """H: as of `diloco`."""
@@ -66,14 +63,6 @@ class DecoupledDiLoCo(OuterStepSettings):
     """What becomes of what a learner did if a round of its fragment goes by without it: the next takes it, or none."""
     late_weight: Literal["full", "falling"] = "full"
     """What it counts that was handed in T rounds of its fragment before: as much as any, or 1 / (1 + T)."""
-    grace: float = 0.05
-    """As of `quorum`."""
-    patience: float = 10.0
-    """As of `quorum`."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
-    """As of `diloco`."""
-    on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a learner that has died, or stop as one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,9 +74,10 @@ class DecoupledDiLoCo(OuterStepSettings):
 
     def start(self, worker: Worker) -> Learner:
         learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner)
-        bounds: dict[str, Any] = {"max_staleness": NOBODY_WAITS, "grace": self.grace, "patience": self.patience}
-        bounds |= {"late": self.late, "late_weight": self.late_weight, "window": self.window if self.overlap else 0.0}
-        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), **bounds)
+        late: dict[str, Any] = {"late": self.late, "late_weight": self.late_weight, "max_staleness": NOBODY_WAITS}
+        window = self.window if self.overlap else 0.0
+        layouts = learner.layouts(worker)
+        worker.agree_on_rounds(wait_for=self.wait_for, window=window, fragments=layouts, **late, **self.bounds)
         return learner
 
     def step(self, worker: Worker) -> None:

@@ -28,23 +28,20 @@ ordered rounds is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from quorate.core.means import Mean
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.common_point import CommonPoint
-from quorate.strategies.parts.local_steps import period_from
+from quorate.strategies.parts.local_steps import LocalRoundSettings, period_from
 
 
 @register("eager-averaging")
 @dataclass(frozen=True, kw_only=True)
-class EagerAveraging(Strategy):
+class EagerAveraging(LocalRoundSettings):
     """Local steps, and means of parameters that wait for a quorum only; what is late counts later."""
-
-    replicas = "meet"
-    meets = "rounds"
 
     sync_every: int | str = 8
     """H: as of `local-sgd`."""
@@ -52,22 +49,13 @@ class EagerAveraging(Strategy):
     """As of `quorum`."""
     max_staleness: int = 16
     """As of `quorum`."""
-    grace: float = 0.05
-    """As of `quorum`."""
-    patience: float = 10.0
-    """As of `quorum`."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
-    """As of `quorum`."""
-    on_death: Literal["stop", "continue"] = "continue"
-    """As of `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         period_from(self.sync_every)
 
     def start(self, worker: Worker) -> CommonPoint:
-        bounds: dict[str, Any] = {"max_staleness": self.max_staleness, "grace": self.grace, "patience": self.patience}
-        worker.agree_on_rounds(wait_for=self.wait_for, late="carry", divide_by="world", **bounds)
+        worker.agree_on_rounds(wait_for=self.wait_for, max_staleness=self.max_staleness, **self.bounds)
         return CommonPoint(common=worker.parameters, begun=worker.parameters, pending=[])
 
     def step(self, worker: Worker) -> None:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
@@ -80,6 +80,28 @@ class LocalStepSettings(Strategy):
     def period(self) -> Period:
         """H."""
         return period_from(self.sync_every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRoundSettings(Strategy):
+    """The settings that strategies of local steps on rounds have in common; their hooks are their own."""
+
+    replicas = "meet"
+    meets = "rounds"
+
+    grace: float = 0.05
+    """As of `quorum`."""
+    patience: float = 10.0
+    """As of `quorum`."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """As of `local-sgd`."""
+    on_death: Literal["stop", "continue"] = "continue"
+    """Whether the others go on without a worker that has died, and what it had not handed in; or all stop."""
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """How long rounds wait for who does not answer."""
+        return {"grace": self.grace, "patience": self.patience}
 
 
 @dataclass
