@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from quorate.core.contracts import Wire, Work
-from quorate.wire.failure import allow_going_on
+from quorate.core.errors import WireTimeout
+from quorate.wire.failure import allow_going_on, note_training, wait_for_all_to_say
 from tests.contract.failure_tasks import Seen, seen
 from tests.contract.worlds import RealWorkers, VirtualWorkers, Workers, in_both_worlds, in_words
 
@@ -95,3 +96,42 @@ def test_a_collective_ends_whoever_of_its_members_dies(workers: Workers, collect
 def test_asking_alone_shows_that_it_has_ended(workers: Workers, collective: str) -> None:
     fates = workers.fates(partial(work_is_done_by_a_death, collective))
     assert fates[0].result == [False, True], fates[0]
+
+
+def one_dies_before_the_slowest_has_said_that_it_goes_on(wire: Wire) -> list[int]:
+    """Rank 1 dies as soon as it may step; rank 2 has not come by then, unless it is waited for."""
+    if wire.rank == IS_LATE:
+        wire.clock.sleep(0.5)
+    wire.tolerate_deaths("gone")
+    note_training(wire.board, wire.rank, is_under_way=True)
+    allow_going_on(wire.board, wire.size, name="t")
+    wait_for_all_to_say(wire.board, wire.rank, wire.size, 30.0)
+    if wire.rank == DIES:
+        wire.crash()
+    until = wire.clock.now() + 20.0
+    while not wire.dead and wire.clock.now() < until:
+        wire.clock.sleep(0.01)
+    return sorted(wire.dead)
+
+
+@pytest.mark.parametrize("workers", in_both_worlds((3,), (3,)), ids=in_words)
+def test_who_dies_once_it_may_step_is_outlived(workers: Workers) -> None:
+    fates = workers.fates(one_dies_before_the_slowest_has_said_that_it_goes_on)
+    assert fates[0].result == fates[IS_LATE].result == [DIES], fates
+
+
+def waits_for_one_that_never_comes(wire: Wire) -> str:
+    if wire.rank == IS_LATE:
+        return ""
+    note_training(wire.board, wire.rank, is_under_way=True)
+    allow_going_on(wire.board, wire.size, name="t")
+    with pytest.raises(WireTimeout) as caught:
+        wait_for_all_to_say(wire.board, wire.rank, wire.size, 0.2)
+    assert caught.value.ranks == (IS_LATE,)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("workers", in_both_worlds((3,), ()), ids=in_words)
+def test_a_timeout_names_who_has_not_said_it(workers: Workers) -> None:
+    fates = workers.fates(waits_for_one_that_never_comes)
+    assert fates[0].result == "rank 0 waited 0.2 s for rank 2 in quorate.distribute", fates[0]

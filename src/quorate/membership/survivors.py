@@ -22,7 +22,13 @@ from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_p
 from quorate.rounds.entering import say_over
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.failure import allow_going_on, allow_going_on_after_errors, forbid_going_on, note_training
+from quorate.wire.failure import (
+    allow_going_on,
+    allow_going_on_after_errors,
+    forbid_going_on,
+    note_training,
+    wait_for_all_to_say,
+)
 from quorate.wire.survivors import DeathTolerance, Survivors, survivors
 
 _TAG = "gone"
@@ -43,6 +49,7 @@ def tolerate_deaths(wire: Wire, place: Place, name: str, strategy: Strategy) -> 
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
             allow_going_on(wire.board, wire.size, name=name)
+            wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
     elif wire.size > 1:
         own.survivors, own.is_refused = None, True
         forbid_going_on(wire.board)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.core.contracts import Board
-from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed
+from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
 
 GONE = "gone"
 """Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
@@ -130,6 +130,20 @@ def allow_going_on(board: Board, size: int, *, name: str) -> None:
 def forbid_going_on(board: Board) -> None:
     """Something in this run needs every worker: a death is everyone's end, whatever else was said."""
     board.set(_OUTLIVES, b"0")
+
+
+def wait_for_all_to_say(board: Board, rank: int, size: int, timeout: float) -> None:
+    """Return when it is known whether deaths leave the others going: all `size` workers allow it, or one forbids it.
+
+    A worker that went on earlier could step, where nobody waits for anybody, and die, before the slowest is here.
+    Raises `WireTimeout`, which names those that have said nothing.
+    """
+    try:
+        board.wait([_OUTLIVES], timeout)
+    except WireTimeout:
+        late = [other for other in range(size) if not is_in_training(board, other)]
+        waited = f"rank {rank} waited {timeout:g} s for {ranks_in_words(late)} in quorate.distribute"
+        raise WireTimeout(waited, late) from None
 
 
 def allow_going_on_after_errors(board: Board, *, wanted: bool) -> None:
