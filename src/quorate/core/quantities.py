@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from quorate.core.errors import ConfigurationError
 
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 365.25 * 86400.0}
 _BYTES_PER_SECOND = {
     "": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "bit": 0.125, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6,
 }  # fmt: skip
@@ -16,9 +16,10 @@ _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def seconds_from(text: str, within: str = "") -> float:
-    """A duration: `50us`, `1.5ms`, `2s`, or a number of seconds below 1; `within` is what it is a part of.
+    """A duration: `50us`, `1.5ms`, `2s`, `30min`, `6h`, `1d`, `1y`, or a number of seconds below 1.
 
-    From 1 on a number without a unit is refused: who writes 20 may well mean milliseconds.
+    `within` is what it is a part of, for errors. From 1 on a number without a unit is refused: who writes 20 may well
+    mean milliseconds.
     """
     seconds = _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
     bare = text.strip()

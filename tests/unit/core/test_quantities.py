@@ -11,6 +11,9 @@ from quorate.core.quantities import bytes_per_second_from, factor_from, number_f
 def test_quantities_are_read() -> None:
     assert seconds_from("1.5ms") == pytest.approx(0.0015)
     assert seconds_from(" 2 s ") == 2.0
+    assert seconds_from("30min") == 1800.0
+    assert seconds_from("2h") == 7200.0
+    assert seconds_from("1y") == 365.25 * seconds_from("1d")
     assert seconds_from("1e+3us") == pytest.approx(0.001)
     assert bytes_per_second_from("8bit/s") == 1.0
     assert number_from("0.5") == 0.5

@@ -1,0 +1,149 @@
+"""Failures of workers: how often, of what kind, and for how long, said in one line of text; and a schedule drawn of it.
+
+    mtbf=30s,repair=5s,restart=2s,stop=0.2:3s,slow=0.1:x4:5s,burst=0.1:8
+
+key                meaning
+mtbf=30s           mean time between failures of one worker; exponential, and independent of other workers
+repair=5s          from a death until another worker may start in its place (0)
+restart=2s         from then until that worker trains (0)
+stop=0.2:3s        the share of failures in which a worker is silent for a time and then goes on; its mean, exponential
+slow=0.1:x4:5s     the share in which it takes so many times as long for a time; its mean, exponential
+burst=0.1:8        the share of failures that strike a host, or a rack, of so many ranks at once
+
+What is neither a stop nor a slow time is a death. All is drawn by counting from the seed, so a simulation and a run on
+real processes meet the same schedule.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorate.core.draws import uniform
+from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import factor_from, number_from, seconds_from
+
+KEYS = ("mtbf", "repair", "restart", "stop", "slow", "burst")
+FORMS = "mtbf=30s,repair=5s,restart=2s,stop=0.2:3s,slow=0.1:x4:5s,burst=0.1:8 (all but mtbf may be left out)"
+
+Kind = Literal["death", "stop", "slow"]
+_STREAM = zlib.crc32(b"failures")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One event of a schedule."""
+
+    time: float
+    """Seconds since the training began."""
+    ranks: range
+    """Whom it strikes: one worker, or, in a burst, neighbours."""
+    kind: Kind
+    seconds: float
+    """How long: of a death until its repair, of a stop until it goes on, of a slow time until it is over."""
+    factor: float = 1.0
+    """How many times as long a step takes in a slow time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """How workers fail. Times in seconds; `text` is what it was read from."""
+
+    mtbf: float
+    repair: float = 0.0
+    restart: float = 0.0
+    stops: float = 0.0
+    stop: float = 0.0
+    slows: float = 0.0
+    factor: float = 1.0
+    slow: float = 0.0
+    bursts: float = 0.0
+    together: int = 1
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.mtbf > 0:
+            raise ConfigurationError(f"mtbf is {self.mtbf:g} s; it is longer than 0")
+        for name, share in (("stop", self.stops), ("slow", self.slows), ("burst", self.bursts)):
+            if not 0 <= share <= 1:
+                raise ConfigurationError(f"the share of {name} is {share:g}; it is from 0 to 1")
+        if self.stops + self.slows > 1:
+            raise ConfigurationError(
+                f"stop and slow are {self.stops:g} and {self.slows:g} of all failures, more than all of them together"
+            )
+        if self.together < 1:
+            raise ConfigurationError(f"a burst strikes {self.together} ranks; it is 1 or more")
+        if self.factor < 1:
+            raise ConfigurationError(f"a slow worker takes x{self.factor:g} as long; it is x1 or more")
+
+    def schedule(self, workers: int, seed: int) -> Iterator[Failure]:
+        """What strikes the ranks 0 to `workers` - 1, in order of time, without end.
+
+        Who is dead already when it is struck is to be passed over. Each rank is struck once in `mtbf` seconds in the
+        mean, bursts included: these are so much rarer as they strike more at a time.
+        """
+        struck = 1 + self.bursts * (min(self.together, workers) - 1)
+        between, now, number = self.mtbf * struck / workers, 0.0, 0
+        while True:
+            draw = _Draws(seed, number)
+            now += between * draw.exponential(0)
+            first = int(draw.uniform(1) * workers)
+            ranks = range(first, first + 1)
+            if draw.uniform(2) < self.bursts:
+                begin = first // self.together * self.together
+                ranks = range(begin, min(begin + self.together, workers))
+            kind = draw.uniform(3)
+            length = draw.exponential(4)
+            if kind < self.stops:
+                yield Failure(now, ranks, "stop", self.stop * length)
+            elif kind < self.stops + self.slows:
+                yield Failure(now, ranks, "slow", self.slow * length, self.factor)
+            else:
+                yield Failure(now, ranks, "death", self.repair)
+            number += 1
+
+
+@dataclass(frozen=True)
+class _Draws:
+    seed: int
+    number: int
+
+    def uniform(self, place: int) -> float:
+        return uniform(_STREAM, self.seed, self.number, place)
+
+    def exponential(self, place: int) -> float:
+        return -math.log(self.uniform(place))
+
+
+def failures_from(text: str) -> Failures:
+    """Read a line of text. Raises `ConfigurationError`, which names what is wrong in it."""
+    found: dict[str, Any] = {}
+    seen: set[str] = set()
+    for part in text.split(","):
+        key, equals, value = (one.strip() for one in part.partition("="))
+        if not equals or key not in KEYS:
+            raise ConfigurationError(f'"{part.strip()}" in "{text}" is no failure; write {FORMS}')
+        if key in seen:
+            raise ConfigurationError(f'{key} is in "{text}" twice; write it once')
+        seen.add(key)
+        found |= _values(key, value, text)
+    if "mtbf" not in found:
+        raise ConfigurationError(f'"{text}" does not say mtbf, the mean time between failures of one worker')
+    return Failures(text=text, **found)
+
+
+def _values(key: str, value: str, text: str) -> dict[str, Any]:
+    match key, value.split(":"):
+        case "mtbf" | "repair" | "restart", [duration]:
+            return {key: seconds_from(duration, text)}
+        case "stop", [share, mean]:
+            return {"stops": number_from(share, text), "stop": seconds_from(mean, text)}
+        case "slow", [share, factor, mean]:
+            times = factor_from(factor, text)
+            return {"slows": number_from(share, text), "factor": times, "slow": seconds_from(mean, text)}
+        case "burst", [share, ranks] if ranks.strip().isdecimal():
+            return {"bursts": number_from(share, text), "together": int(ranks)}
+    raise ConfigurationError(f'"{key}={value}" in "{text}" is not complete; write {FORMS}')
