@@ -19,10 +19,10 @@ from quorate.rounds.buffer import Entry, Kept
 from quorate.rounds.ledger import Ledger
 
 if TYPE_CHECKING:
-    from quorate.rounds.rounds import Rounds
+    from quorate.rounds.of_worker import AnyRounds
 
 
-def kept_of(rounds: Rounds, size: int) -> dict[str, Any]:
+def kept_of(rounds: AnyRounds, size: int) -> dict[str, Any]:
     """What one worker keeps of its rounds; vectors are not copied."""
     kept = rounds.keep()
     return {
@@ -48,7 +48,7 @@ def kept_of(rounds: Rounds, size: int) -> dict[str, Any]:
     }
 
 
-def restore(rounds: Rounds, layout: Layout, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
+def restore(rounds: AnyRounds, layout: Layout, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
     """Let the rounds of worker `rank` of `size` go on from what the old workers kept; returns what is to be said."""
     past, first = len(olds), olds[0]
     assert len({old["number"] for old in olds}) == 1, "every worker is kept as it is after the same round"

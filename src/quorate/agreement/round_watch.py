@@ -10,9 +10,9 @@ from torch import Tensor
 
 from quorate.agreement.headers import bad_in, put_bad
 from quorate.core.contracts import Wire
-from quorate.core.rows import RoundRow
+from quorate.core.rows import Applied, RoundRow
 from quorate.core.vectors import Flat
-from quorate.observe.digests import Digests
+from quorate.observe.digests import Digests, digest_of
 from quorate.observe.finite import Finite
 from quorate.observe.learning_watch import LearningWatch
 from quorate.observe.losses import Losses
@@ -36,8 +36,8 @@ class RoundRows:
     256 rounds.
     """
 
-    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses) -> None:
-        self._timer, self._losses = timer, losses
+    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses, *, has_window: bool) -> None:
+        self._timer, self._losses, self._has_window = timer, losses, has_window
         self._board, self._key = wire.board, f"{wire.name}/rows"
         self._held: list[dict[str, Any]] = []
         self._newest = (0, 0)
@@ -55,6 +55,16 @@ class RoundRows:
             "weight": one.weight,
             "live": one.live,
             "contributors": {str(rank): given for rank, given in one.contributors.items()},
+            "optimizer": self._timer.name,
+            "quorum": one.quorum,
+            "times": {str(rank): times for rank, times in one.times.items()},
+            "told": {str(rank): told for rank, told in one.measures.items()} or None,
+            "alive": one.alive,
+            "progress": one.progress,
+            "window": one.window if self._has_window else None,
+            "settles": one.settles or None,
+            "is_last": one.is_last or None,
+            "digest": None if one.sum is None else f"{digest_of(one.sum.parts):016x}",
             **({} if one.why is None else {"settings": one.settings, "why": one.why}),
             **({} if caution is None else {"caution": caution}),
         }
@@ -129,15 +139,24 @@ class RoundWatch:
         digests: Digests | None,
         finite: Finite,
         learning: LearningWatch | None = None,
+        *,
+        has_window: bool = False,
+        tolerates_death: bool = False,
     ) -> None:
+        self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self._learning = learning
-        self.rows = RoundRows(wire, timer, losses)
+        self.rows = RoundRows(wire, timer, losses, has_window=has_window)
 
     def steps(self, options: Sequence[dict[str, Any]], *, is_scaled: bool) -> None:
         """This worker has made a step under these `options` of its optimizer, and is about to give what came of it."""
         if self._learning is not None:
             self._learning.gives(options, is_scaled=is_scaled)
+
+    def is_about_to_give(self) -> None:
+        """What has led to it is in the records, should this worker die."""
+        if self._timer.recorder is not None and self._tolerates_death:
+            self._timer.recorder.flush()
 
     def sees_finite(self, grads: Sequence[Tensor]) -> bool:
         """Whether they may go into this worker's momentum: else all that it gives later would not be finite."""
@@ -166,6 +185,13 @@ class RoundWatch:
         if self._learning is not None:
             self._learning.comes(one)
         self.rows.applied(one, None if self._learning is None else self._learning.take())
+
+    def looked(self, look: tuple[int, int], number: int, is_copy: bool) -> None:
+        """This worker has applied rounds up to `number` in a look for them, or has jumped there: see `Applied`."""
+        if self._timer.recorder is not None:
+            name, (rests, looks) = self._timer.name, look
+            row = Applied(optimizer=name, rests=rests, look=looks, round=number, is_copy=is_copy or None)
+            self._timer.recorder.hold(row)
 
     def applied(self, number: int) -> None:
         """The replica is as after round `number`. Raises as `Digests.look`."""

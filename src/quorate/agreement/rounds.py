@@ -20,6 +20,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.measured import WorkerMeasures
+from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Flat, Layout, pack
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.options_by_place import OptionsByPlace
@@ -29,7 +30,7 @@ from quorate.replica.shared_step import SharedOptions
 from quorate.replica.worker_momentum import WorkerMomentum
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round
-from quorate.rounds.rounds import Rounds
+from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
 from quorate.wire.survivors import DeathTolerance
 
@@ -52,6 +53,7 @@ class WorkerRounds:
         measures: bool = False,
         counts_ended: bool = False,
         fragments: Sequence[Layout] = (),
+        tape: OptimizerTape | None = None,
     ) -> None:
         """`counts_ended`: whether the number of workers that a round is divided by includes those that have ended.
 
@@ -68,7 +70,7 @@ class WorkerRounds:
         self._mean_held = 0
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        self.rounds = Rounds(wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
+        self.rounds = rounds_of(wire.channel("rounds"), agreed, replica.layout, self, self._fragments, watch, tape)
 
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
@@ -89,6 +91,7 @@ class WorkerRounds:
             own = options_of(self._replica.optimizer)
             self.watch.steps(own, is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
+            self.watch.is_about_to_give()
             work = self.rounds.contribute(
                 given,
                 weight=counts,
@@ -113,6 +116,7 @@ class WorkerRounds:
         with self._timer.spending("encode"):
             for vector in vectors:
                 self.watch.gives(vector, vector.segments())
+            self.watch.is_about_to_give()
             about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
             work = self.rounds.hand_in(vectors, waits=waits, slack=slack, **about)
         return Timed(work, self._timer)

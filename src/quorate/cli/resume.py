@@ -29,7 +29,7 @@ def read_resumed(context: typer.Context, run: str | None) -> str | None:
     if run is None:
         return None
     folder = folder_of(run)
-    context.default_map = {**_said(folder, _about(folder)), **(context.default_map or {})}
+    context.default_map = {**options_of(folder, run_file(folder)), **(context.default_map or {})}
     return str(folder)
 
 
@@ -41,7 +41,8 @@ def folder_of(run: str, to: str = "resume") -> Path:
     raise ConfigurationError(f'there is no run "{run}" to {to} (looked for {run}/run.json and {RUNS / run}/run.json)')
 
 
-def _about(folder: Path) -> Mapping[str, Any]:
+def run_file(folder: Path) -> Mapping[str, Any]:
+    """What `run.json` says. Raises `ConfigurationError` where it says no script."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -51,7 +52,7 @@ def _about(folder: Path) -> Mapping[str, Any]:
     return about
 
 
-def _said(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """As the options' own defaults would be given; what another type has than it should is left out."""
     arguments = about.get("arguments")
     said: dict[str, Any] = {"script": _script(about)}

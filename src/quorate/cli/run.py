@@ -97,10 +97,11 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
     with held(request.folder):
         if is_resumed:
             note_resumption(request.folder, plan.as_json)
-        return _go(plan)
+        return carry_out(plan)
 
 
-def _go(plan: RunPlan) -> int:
+def carry_out(plan: RunPlan) -> int:
+    """Run it, and say how it went; the exit status."""
     from quorate.launch.local.processes import run_shown
     from quorate.report.closing import closing_line
 

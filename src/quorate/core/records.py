@@ -64,6 +64,10 @@ class Recorder:
         if len(self._rows) >= self._held or (not self._closes and row.end - self._since >= HELD_SECONDS):
             self.flush()
 
+    def hold(self, row: Row) -> None:
+        """Write a row with what comes after it."""
+        self._rows.append(row)
+
     def write(self, row: Row) -> None:
         """Write a row of another kind; its values are plain JSON ones."""
         self._rows.append(row)

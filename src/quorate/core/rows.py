@@ -147,6 +147,57 @@ class RoundRow(Row):
     """It has changed, in words."""
     caution: str | None = None
     """What was said of the training since the round before: late gradients make it worse."""
+    optimizer: str | None = None
+    """The name of its channel."""
+    quorum: int | None = None
+    """How many workers had to call for it."""
+    times: Mapping[str, int] | None = None
+    """By rank that was asked, how often it had handed in by then."""
+    told: Mapping[str, Sequence[Any]] | None = None
+    """By rank, what went with what it gave, where anything did: of learners their weights, by fragment."""
+    alive: int | None = None
+    """Workers counted, and those that have ended."""
+    progress: float | None = None
+    """Synchronous steps that the training has made by then."""
+    window: float | None = None
+    """Seconds that were waited for more workers than had to call, where rounds have a window."""
+    settles: bool | None = None
+    """Nobody stepped: all that was pending is in it."""
+    is_last: bool | None = None
+    """And every worker had ended."""
+    digest: str | None = None
+    """Of the bits of what the round has formed (of large vectors, of a sample); None where nothing was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied(Row):
+    """This worker has looked which rounds are there, and applied some, under strategies with rounds."""
+
+    kind = "applied"
+    optimizer: str
+    rests: int
+    """How often all had settled before."""
+    look: int
+    """How often it has looked since then."""
+    round: int
+    """The newest that it has applied."""
+    is_copy: bool | None = None
+    """It has not applied the last ones: its replica is a copy of another one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim(Row):
+    """This worker has asked for a batch of a loader with a dynamic share, and got it."""
+
+    kind = "claim"
+    loader: int
+    """Counts the loaders of the script from 1."""
+    iteration: int
+    """From 0."""
+    batch: int
+    """In the order of the epoch, from 0; the worker's last one is behind the end."""
+    of: int | None = None
+    """The worker that had claimed it before, and died."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,37 +275,3 @@ class End(Row):
     steps: int
     peak_bytes: int | None
     """Resident memory at its greatest; null in a virtual world."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFile:
-    """What is read of `run.json`, and of `compare.json` where it is the same; both say more. All may be missing."""
-
-    workers: int
-    strategy: str
-    settings: Mapping[str, Any]
-    seed: int
-    learning_rate_factor: float
-    script: str
-    arguments: Sequence[Any]
-    command: Sequence[Any]
-    versions: Mapping[str, str | None]
-    git: Mapping[str, str | bool | None]
-    """The "commit", and whether it is "dirty"."""
-    metric: Mapping[str, str | bool]
-    cores: int
-    seconds: float
-    target: float
-    equal: str
-    warm_up_steps: int
-    subject: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutcomeFile:
-    """What is read of `outcome.json`."""
-
-    status: int
-    """Below 0: minus the number of a signal."""
-    seconds: float
-    why: str

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from quorate.data.claims import Claims
+from quorate.data.claims import Claims, ReplayedClaims
 
 
 def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
@@ -110,7 +110,7 @@ class DynamicShare(Share):
 
     kind: ClassVar[str] = DYNAMIC
     claim: Callable[[int], int]
-    claims: Claims | None = None
+    claims: Claims | ReplayedClaims | None = None
     """Where `claim` comes from, if what dead workers have taken is to be dealt out again."""
 
     def number_of_batches(self, examples: int, batch_size: int) -> int:

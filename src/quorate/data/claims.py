@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.rows import Claim
+from quorate.core.tape import Replaying
+
+Claimed = Callable[[Claim], None]
+"""Told of every batch."""
 
 
 class Claims:
@@ -16,14 +22,18 @@ class Claims:
     in that case.
     """
 
-    def __init__(self, wire: Wire, loader: int, tolerates_death: Callable[[], bool]) -> None:
+    def __init__(
+        self, wire: Wire, loader: int, tolerates_death: Callable[[], bool], claimed: Claimed = lambda row: None
+    ) -> None:
         self._wire, self._key, self._tolerates_death = wire, f"loader/{loader}", tolerates_death
+        self._loader, self._claimed = loader, claimed
         self._open: dict[int, list[int]] = {}
 
     def claim(self, iteration: int) -> int:
         """The next number, which nobody else gets."""
         number = self._wire.board.add(f"{self._key}/{iteration}") - 1
         self._take(iteration, number)
+        self._claimed(Claim(loader=self._loader, iteration=iteration, batch=number))
         return number
 
     def _take(self, iteration: int, number: int) -> None:
@@ -46,7 +56,41 @@ class Claims:
                 again = f"{self._key}/again/{iteration}/{number} of {rank}"
                 if number < count and board.swap(again, None, b"%d" % self._wire.rank):
                     self._take(iteration, number)
+                    self._claimed(Claim(loader=self._loader, iteration=iteration, batch=number, of=rank))
                     yield number
 
     def _place(self, iteration: int, rank: int) -> str:
         return f"{self._key}/open/{iteration}/{rank}"
+
+
+class ReplayedClaims:
+    """As `Claims`: what the records say that worker `rank` had. It may have died: then it `ends` behind the last."""
+
+    def __init__(self, replaying: Replaying, rank: int, loader: int) -> None:
+        assert replaying.tape is not None
+        self._tape, self._ends, self._rank, self._loader = replaying.tape, replaying.ends, rank, loader
+        self._had: dict[int, int] = {}
+
+    def claim(self, iteration: int) -> int:
+        """As of `Claims`."""
+        own = [one.batch for one in self._of(iteration) if one.of is None]
+        had = self._had[iteration] = self._had.get(iteration, 0) + 1
+        if had > len(own) and self._rank in self._tape.gone:
+            for end in self._ends:
+                end()
+        if had > len(own):
+            raise ConfigurationError(
+                f"the records have no batch {had} for rank {self._rank} in iteration {iteration} of loader "
+                f"{self._loader}: the script does something else than it did"
+            )
+        return own[had - 1]
+
+    def _of(self, iteration: int) -> Sequence[Claim]:
+        return self._tape.claims_of(self._rank, self._loader, iteration)
+
+    def computed(self, iteration: int, number: int) -> None:
+        """Nothing is dealt out again but what was."""
+
+    def left(self, iteration: int, count: int) -> Iterator[int]:
+        """As of `Claims`."""
+        yield from (one.batch for one in self._of(iteration) if one.of is not None)

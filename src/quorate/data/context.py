@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quorate.core.rows import Claim
 from quorate.data.limit import Limit
 from quorate.wire.current import Place
 
@@ -25,6 +26,8 @@ class DataContext:
     """The name of the baseline that cannot do with unequal numbers of batches."""
     made: int = 0
     """Loaders, so far."""
+    claimed: Callable[[Claim], None] = lambda row: None
+    """Told of every batch that the worker has asked for."""
     is_evaluating: bool = False
     """Whether the worker is inside `world.evaluate()`."""
     limit: Limit | None = None

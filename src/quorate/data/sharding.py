@@ -11,8 +11,9 @@ from torch.utils.data import Dataset
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.tape import Replaying
 from quorate.data.assignment import DYNAMIC, STATIC, DynamicShare, Share, StaticShare
-from quorate.data.claims import Claims
+from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.context import data_context
 from quorate.data.given import Loading, check_choices, check_dataset
 from quorate.data.loader import Loader
@@ -105,7 +106,12 @@ def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, dr
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
 
-    claims = Claims(wire, number, lambda: survivors(place) is not None)
+    replaying = place.context(Replaying)
+    claims: Claims | ReplayedClaims = (
+        Claims(wire, number, lambda: survivors(place) is not None, context.claimed)
+        if replaying.tape is None
+        else ReplayedClaims(replaying, wire.rank, number)
+    )
     return DynamicShare(
         rank=wire.rank,
         size=wire.size,

@@ -38,6 +38,8 @@ class Snapshot:
     """Likewise."""
     lost: float = 0.0
     """What has become too old, or was replaced, since the last one."""
+    times: int = 0
+    """How often the worker had handed in by then."""
 
     @property
     def stalenesses(self) -> list[tuple[int, int]]:
@@ -55,6 +57,7 @@ class Snapshot:
             "options": self.options,
             "stalenesses": self.stalenesses,
             "measures": [word for entry in self.entries for word in entry.measures],
+            "times": self.times,
         }
 
 
@@ -88,6 +91,8 @@ class Buffer(Protocol):
     ledger: Ledger
     step: float
     options: Any
+    times: int
+    """How often the worker has handed in."""
 
     def take(self, number: int, *, settles: bool = False) -> Snapshot:
         """All that round `number` may have; what is too old for it is counted and gone."""

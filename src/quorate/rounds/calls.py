@@ -159,7 +159,7 @@ class Calls:
         """The next round starts; its number."""
         self.started += 1
         self.callers.clear()
-        self.window.closed()
+        self.window.closed(self.now)
         return self.started
 
     def completed(self, number: int) -> None:

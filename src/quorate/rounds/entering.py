@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,6 +15,19 @@ from quorate.rounds.progress import RoundTask
 
 KNOCK_SECONDS = 0.5
 """After which one that joins asks again, as the leader may be another one by then."""
+
+
+Look = tuple[int, int]
+"""Of one worker: how often all had settled before, and how often it has looked which rounds are there since then."""
+Looked = Callable[[Look, int, bool], None]
+"""(look, number, is_copy): a worker has applied rounds up to `number`, or has jumped there."""
+
+
+class Looks(Protocol):
+    """Who is told of them."""
+
+    def looked(self, look: Look, number: int, is_copy: bool) -> None:
+        """As `Looked`."""
 
 
 class Replica(Protocol):

@@ -61,6 +61,7 @@ class PendingFragments:
     ledger: Ledger = field(default_factory=Ledger)
     step: float = 0.0
     options: Any = None
+    times: int = 0
     _handed: dict[int, Entry] = field(default_factory=dict)
     """By fragment."""
     _taken: dict[int, int] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class PendingFragments:
         """
         if is_last and max(self._taken.values(), default=0) > version:
             return False
+        self.times += 1
         self.ledger.produced += fresh * len(vectors)
         self.step = step
         for number, vector in enumerate(vectors):
@@ -108,7 +110,7 @@ class PendingFragments:
             fit[place] = entry
             self._before[place] = self._taken.get(place, 0)
             self._taken[place] = number
-        snapshot = Snapshot(number, list(fit.values()), self.step, None)
+        snapshot = Snapshot(number, list(fit.values()), self.step, None, times=self.times)
         self.ledger.taken += sum(entry.weight for entry in fit.values())
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         if fit:

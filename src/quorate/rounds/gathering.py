@@ -25,6 +25,8 @@ class Contribution:
     vector: Flat | None
     measures: list[Any] = field(default_factory=list)
     """With each contribution, in order."""
+    times: int = 0
+    """How often the worker had handed in by then."""
 
 
 def given_from(header: dict[str, Any], vector: Flat | None) -> Contribution:
@@ -38,6 +40,7 @@ def given_from(header: dict[str, Any], vector: Flat | None) -> Contribution:
         stalenesses,
         vector,
         header["measures"],
+        header["times"],
     )
 
 

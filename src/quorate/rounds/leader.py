@@ -258,6 +258,8 @@ class Leader:
             joined=(*self._log.joined, *entering),
             stretch=gathering.number if gathering.settles else self._log.stretch,
             measures={rank: one.measures for rank, one in given.items() if one.measures},
+            times={rank: one.times for rank, one in given.items()},
+            window=self.calls.window.used,
             **self._changes.answered(),
         )
         self.is_over = formed.is_last

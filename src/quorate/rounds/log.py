@@ -56,6 +56,10 @@ class Round:
     """By rank, what was told with contributions, in order; not after a checkpoint was loaded."""
     alive: int = 0
     """Workers that were counted, and those that have ended."""
+    times: dict[int, int] = field(default_factory=dict)
+    """By rank, how often it had handed in when the round asked it."""
+    window: float = 0.0
+    """Seconds that were waited for more workers than had to call."""
 
     @property
     def nbytes(self) -> int:
@@ -71,10 +75,12 @@ class Round:
             "contributors": [[rank, given] for rank, given in self.contributors.items()],
             "joined": list(self.joined),
             "measures": [[rank, measures] for rank, measures in self.measures.items()],
+            "times": [[rank, times] for rank, times in self.times.items()],
         }
 
 
-_PLAIN = [one.name for one in fields(Round) if one.name not in ("term", "sum", "contributors", "joined", "measures")]
+_OTHERS = ("term", "sum", "contributors", "joined", "measures", "times")
+_PLAIN = [one.name for one in fields(Round) if one.name not in _OTHERS]
 """Fields of a round that are JSON as they are."""
 
 
@@ -87,6 +93,7 @@ def round_from(header: dict[str, Any], vector: Flat | None) -> Round:
         contributors={rank: [(s, n) for s, n in given] for rank, given in header["contributors"]},
         joined=tuple(header["joined"]),
         measures=dict(header["measures"]),
+        times=dict(header["times"]),
     )
 
 

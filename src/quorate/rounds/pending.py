@@ -26,6 +26,7 @@ class PendingGradients:
     ledger: Ledger = field(default_factory=Ledger)
     step: float = 0.0
     options: Any = None
+    times: int = 0
     blank: Callable[[Layout], Flat] | None = None
     """Gives vectors to form sums in; None: ordinary memory."""
     _counted: float = 0.0
@@ -34,6 +35,7 @@ class PendingGradients:
     def add(self, vector: Flat, weight: float, version: int, step: float, options: Any, measures: Any = None) -> None:
         """Take in a contribution; `vector` is the caller's no more, `measures` any JSON beside it."""
         words = [] if measures is None else [measures]
+        self.times += 1
         self.ledger.produced += weight
         self.step, self.options = step, options
         if self.agreed.late == "replace":
@@ -65,7 +67,7 @@ class PendingGradients:
                 self.ledger.expired += entry.weight
             else:
                 fit.append(entry)
-        snapshot = Snapshot(number, fit, self.step, self.options)
+        snapshot = Snapshot(number, fit, self.step, self.options, times=self.times)
         for entry in fit:
             counts = self.agreed.weight_of(number - 1 - entry.version)
             snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
@@ -104,7 +106,7 @@ class PendingGradients:
         """The round went by without it: it waits again."""
         self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
         self._counted -= snapshot.lost
-        for old in snapshot.entries:
+        for old in reversed(snapshot.entries):
             same = next((entry for entry in self.entries if entry.version == old.version), None)
             if same is None:
                 self.entries.insert(0, old)

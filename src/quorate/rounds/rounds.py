@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Kept
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, give_copies, say_over
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Looked, Replica, give_copies
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
+from quorate.rounds.meeting import Meeting
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.progress import Arrival, RoundTask, Wait
 from quorate.rounds.terms import Agreed, check, check_change
-from quorate.wire.survivors import Survivors
-
-_MEETING_SECONDS = 0.02
 
 
 class Rounds:
     """The rounds of one optimizer, for its training thread."""
 
     def __init__(
-        self, wire: Wire, agreed: Agreed, layout: Layout, replica: Replica, fragments: Fragments | None = None
+        self,
+        wire: Wire,
+        agreed: Agreed,
+        layout: Layout,
+        replica: Replica,
+        fragments: Fragments | None = None,
+        looked: Looked = lambda look, number, is_copy: None,
     ) -> None:
         check(agreed)
-        self.agreed, self._wire, self._replica = agreed, wire, replica
+        self.agreed, self._wire, self._replica, self._looked = agreed, wire, replica, looked
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
         self._progress = RoundTask(wire, agreed, layout, self._handed)
-        self._meeting: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.tolerates_death else wire
+        self._meeting = Meeting(wire, agreed, replica)
         self._member = self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
@@ -39,6 +43,8 @@ class Rounds:
         """Synchronous steps made up to the newest round that was applied: see `Round.progress`."""
         self._stretch = -1
         """Of one that joins: where its copy is from."""
+        self._rests = self._looks = 0
+        """How often all have settled, and how often it was asked since then what is there."""
 
     def blank(self) -> Flat:
         """A vector to pack a contribution into."""
@@ -136,10 +142,11 @@ class Rounds:
         """It steps again: the rounds it has missed, or, where they are not kept any more, what came after a copy."""
         self._progress.say({"note": "back", "computing": self.version})
         newest = self._member.started
-        while self.version < newest:
-            self._arrival.until(min(self.version + 1, newest), is_called_for=False)
-            yield from self.completed()
-            newest = min(newest, self._member.started)
+        with self._look():
+            while self.version < newest:
+                self._arrival.until(min(self.version + 1, newest), is_called_for=False)
+                yield from self._completed()
+                newest = min(newest, self._member.started)
 
     def enter(self) -> Iterator[Round]:
         """Join those that train: see `rounds.entering`; the rounds to be applied on the way."""
@@ -149,7 +156,8 @@ class Rounds:
             with suppress(WireTimeout):
                 self._arrival.next_news(KNOCK_SECONDS)
             self._progress.check()
-            yield from self.completed()
+            with self._look():
+                yield from self._completed()
             knocking.check()
         self._wire.enter()
 
@@ -158,6 +166,20 @@ class Rounds:
 
         Inside a step, those behind one that is to be kept come after it has been.
         """
+        with self._look():
+            yield from self._completed(in_step=in_step)
+
+    @contextmanager
+    def _look(self) -> Iterator[None]:
+        """What is applied meanwhile is so in one look: see `tape`."""
+        self._looks, before = self._looks + 1, self.version
+        try:
+            yield
+        finally:
+            if self.version != before:
+                self._looked((self._rests, self._looks), self.version, False)
+
+    def _completed(self, *, in_step: bool = False) -> Iterator[Round]:
         member = self._member
         while self._may_apply(in_step=in_step) and (one := member.log.get(member.applied + 1)) is not None:
             yield one
@@ -175,7 +197,7 @@ class Rounds:
         self._progress.say({"note": "end" if ended else "settle"})
         while not self.is_over:
             self._has_settled, self._settles = False, True
-            for one in self.completed():
+            for one in self._completed():
                 apply(one)
                 if one.settles:
                     self._member.applied, self.progress = one.number, one.progress
@@ -184,28 +206,13 @@ class Rounds:
                     self._has_settled, self.is_over = True, one.is_last
                     break
             if self._has_settled:
-                self._settles = False
-                self._meet()
+                self._settles, self._rests, self._looks = False, self._rests + 1, 0
+                log = self._member.log
+                self._meeting.meet(log.stretch, log.joined, is_over=self.is_over, meanwhile=self.give_copies)
                 if not ended:
                     return
             else:
                 self._arrival.until(self._member.applied + 1)
-
-    def _meet(self) -> None:
-        """Return when all workers have come; one that still misses something gets a copy meanwhile."""
-        number, joined = self._member.log.stretch, self._member.log.joined
-        if joined:
-            self._replica.met(number, joined)
-            if isinstance(self._meeting, Survivors):
-                self._meeting.among([*range(self.agreed.size), *joined], number)
-        if self.is_over:
-            say_over(self._wire)
-        met: Work[Any] = self._meeting.barrier()
-        while not met.done():
-            self.give_copies()
-            with suppress(WireTimeout):
-                met.wait(_MEETING_SECONDS)
-        met.wait()
 
     def _may_apply(self, *, in_step: bool) -> bool:
         """Take a copy that has come; whether a further round may be applied."""
@@ -228,6 +235,7 @@ class Rounds:
         self._replica.adopt(header["replica"], header["tensors"])
         self._has_settled, self.is_over = header["settles"], header["is_last"]
         before, member.applied, self.progress = member.applied, header["number"], header["progress"]
+        self._looked((self._rests, self._looks), member.applied, True)
         jumps = member.jumps
         self._progress.say({"jump": {key: header[key] for key in COPIED}})
         self._arrival.expect(lambda: member.jumps > jumps)

@@ -25,6 +25,10 @@ class Window:
     """What the newest exchange took."""
     until: float = math.inf
     """When it is over, once enough have called."""
+    used: float = 0.0
+    """How long the newest round has waited in it."""
+    _since: float | None = None
+    """When enough had called."""
     _first: float | None = None
     """When the first worker called."""
     _slacks: list[float] = field(default_factory=list)
@@ -37,11 +41,13 @@ class Window:
 
     def is_over(self, now: float) -> bool:
         """Enough workers have called; whether it is over."""
+        self._since = now if self._since is None else self._since
         if self.cap > 0 and self._first is not None and self.until == math.inf:
             left = min(self._slacks, default=math.inf) - (now - self._first) - self.exchange
             self.until = now + min(self.cap, max(0.0, GAMMA * left))
         return not self.cap or now >= self.until
 
-    def closed(self) -> None:
+    def closed(self, now: float) -> None:
         """The round starts."""
-        self.until, self._first, self._slacks = math.inf, None, []
+        self.used = 0.0 if self._since is None or not self.cap else max(0.0, now - self._since)
+        self.until, self._first, self._since, self._slacks = math.inf, None, None, []

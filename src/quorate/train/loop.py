@@ -22,7 +22,7 @@ from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure, has_gradient
 from quorate.replica.replica import Replica
-from quorate.rounds.rounds import Rounds
+from quorate.rounds.of_worker import AnyRounds
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.relayout import Relayout, without_new_gradients
@@ -228,7 +228,7 @@ class Loop(Listener):
         worker.digests.look_at_end(worker.updates)
 
     @property
-    def running_rounds(self) -> Rounds | None:
+    def running_rounds(self) -> AnyRounds | None:
         """This worker's rounds; None after `finish`."""
         return self.worker.rounds.rounds if self.worker.has_rounds and not self.worker.finished else None
 

@@ -18,6 +18,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
+from quorate.core.tape import Replaying
 from quorate.core.telling import tell
 from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
@@ -212,11 +213,21 @@ class StrategyWorker:
             agreed,
             worker,
             saving=saving(self._place),
-            watch=RoundWatch(self.wire, self.timer, self.losses, digests, self.finite, learning),
+            watch=RoundWatch(
+                self.wire,
+                self.timer,
+                self.losses,
+                digests,
+                self.finite,
+                learning,
+                has_window=agreed.window > 0,
+                tolerates_death=agreed.tolerates_death,
+            ),
             tolerance=self._place.context(DeathTolerance),
             clip_norm=clip_norm,
             measures=measures,
             fragments=fragments,
+            tape=self._place.context(Replaying).of(self.rank, self.timer.name),
             counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum[0],
         )
 

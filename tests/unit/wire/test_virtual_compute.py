@@ -93,7 +93,7 @@ def test_wrong_traces_are_refused(tmp_path: Path, lines: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "10ms", "constant", "constant:", "constant:ten", "constant:10min", "constant:-1ms", "constant:1:2",
+        "", "10ms", "constant", "constant:", "constant:ten", "constant:10week", "constant:-1ms", "constant:1:2",
         "normal:10ms", "uniform:20ms:5ms", "lognormal:10ms:x", "gamma:1:2", "trace", "trace:", "trace:/no/such/file",
         "constant:1e999", "trace:ucf101-lstm:y", "trace:nobody-knows",
     ],

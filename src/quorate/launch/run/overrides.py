@@ -37,6 +37,8 @@ class Overrides:
     """Of training, after which loaders end."""
     learning_rate_factor: float | None = None
     """What the script's learning rates are multiplied with."""
+    replay: str | None = None
+    """The folder of a run, whose rounds are formed once more."""
 
     def as_json(self) -> dict[str, object]:
         """What `run.json` keeps of them."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from quorate.core.draws import mixed
+from quorate.core.tape import Replaying, tape_of
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
 from quorate.inject.imbalance import parse_imbalance
@@ -27,6 +29,8 @@ def prepare(place: Place, chosen: Overrides) -> None:
     virtual world they are seeded so already). Raises `ConfigurationError` for texts that say nothing known.
     """
     told, data, wire = chosen_in(place), data_context(place), place.wire
+    if chosen.replay is not None:
+        place.context(Replaying).tape = tape_of(Path(chosen.replay))
     is_real = isinstance(wire, RealWire)
     seed = data.seed = chosen.seed or 0
     told.strategy_name, told.settings = chosen.strategy, chosen.settings

@@ -60,6 +60,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
             seat=data_context(place).seat,
         )
     )
+    data_context(place).claimed = recorder.hold
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
 

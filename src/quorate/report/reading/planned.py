@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
-from quorate.core.rows import RunFile
+from quorate.core.run_files import RunFile
 from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
 from quorate.report.reading.rows import sound_parts
 from quorate.report.reading.run import RunRecords, read_run

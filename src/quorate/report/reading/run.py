@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import ranks_in, records_of, rows
-from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, OutcomeFile, RunFile, Start, Step
+from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Start, Step
+from quorate.core.run_files import OutcomeFile, RunFile
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import each_once, moved
 from quorate.report.reading.joinings import is_newcomer, replaced_by

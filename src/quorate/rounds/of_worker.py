@@ -1,0 +1,29 @@
+"""The rounds of one worker: its own, or those of a run that is replayed."""
+
+from __future__ import annotations
+
+from quorate.core.contracts import Wire
+from quorate.core.tape import OptimizerTape
+from quorate.core.vectors import Layout
+from quorate.rounds.entering import Looks, Replica
+from quorate.rounds.fragments import Fragments
+from quorate.rounds.replayed import ReplayedRounds
+from quorate.rounds.rounds import Rounds
+from quorate.rounds.terms import Agreed
+
+AnyRounds = Rounds | ReplayedRounds
+
+
+def rounds_of(
+    wire: Wire,
+    agreed: Agreed,
+    layout: Layout,
+    replica: Replica,
+    fragments: Fragments | None,
+    watch: Looks,
+    tape: OptimizerTape | None,
+) -> AnyRounds:
+    """Those of one worker: with a `tape`, as it says."""
+    if tape is None:
+        return Rounds(wire, agreed, layout, replica, fragments, watch.looked)
+    return ReplayedRounds(wire, agreed, layout, replica, fragments, watch.looked, tape)

@@ -1,0 +1,293 @@
+"""The rounds of one worker in a replay: what each takes in, and when it is applied, is as it was recorded.
+
+Nobody leads. Once a worker has handed in as often as it had when a round asked it, it sends all others what that round
+gets. Whoever is to apply the round adds up what it is sent, in order of rank, as the leader did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.core.contracts import Message, Wire
+from quorate.core.errors import ConfigurationError, Diverged
+from quorate.core.tape import OptimizerTape
+from quorate.core.vectors import Flat, Layout
+from quorate.rounds.buffer import Kept, Snapshot
+from quorate.rounds.entering import Look, Looked, Replica
+from quorate.rounds.fragments import Fragments, PendingFragments
+from quorate.rounds.gathering import Contribution, furthest, given_from, sum_of
+from quorate.rounds.log import Round
+from quorate.rounds.meeting import Meeting
+from quorate.rounds.pending import PendingGradients
+from quorate.rounds.terms import Agreed, check
+
+_LAST = "last"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The work of a contribution: nothing is waited for, as it is known when each round comes."""
+
+    number: int
+    is_called_for: bool = True
+
+    def done(self) -> bool:
+        """Always."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The number of the next round."""
+        return self.number
+
+
+class ReplayedRounds:
+    """As `rounds.Rounds`, from a tape. Cost per round: each that is in it sends its vector to all others."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        agreed: Agreed,
+        layout: Layout,
+        replica: Replica,
+        fragments: Fragments | None,
+        looked: Looked,
+        tape: OptimizerTape,
+    ) -> None:
+        check(agreed)
+        self._looked = looked
+        tape.ends.append(self.end)
+        self.agreed, self._wire, self._layout, self._tape = agreed, wire, layout, tape
+        self._gradients = PendingGradients(agreed)
+        self._handed = None if fragments is None else PendingFragments(agreed, fragments)
+        self._pending = self._gradients if self._handed is None else self._handed
+        self._meeting = Meeting(wire, agreed, replica)
+        self.version, self.progress, self.is_over = 0, 0.0, False
+        self._step, self._options = 0.0, None
+        self._rests = self._looks = 0
+        self._own: dict[int, Contribution] = {}
+        if agreed.tolerates_death:
+            wire.tolerate_deaths("gone")
+        self._waiting = [number for number, one in sorted(tape.rounds.items()) if str(wire.rank) in one.contributors]
+        self._give()
+
+    # -- what this worker hands in
+
+    def blank(self) -> Flat:
+        """See `Rounds`; so with the others."""
+        return Flat.empty(self._layout)
+
+    def lay_out(self, layout: Layout) -> None:
+        """As of `Rounds`."""
+        self._layout = layout
+
+    def lay_out_fragments(self, fragments: Fragments) -> None:
+        """As of `Rounds`."""
+        assert self._handed is not None, "rounds are of fragments where that was agreed"
+        self._handed.fragments = fragments
+
+    @property
+    def ledger(self) -> Any:
+        """What became of this worker's contributions."""
+        return self._pending.ledger
+
+    def contribute(
+        self, vector: Flat | None, *, weight: float, step: float, options: Any, waits: bool = True, measures: Any = None
+    ) -> Decided:
+        self._end_if_gone()
+        if vector is not None:
+            self._gradients.add(vector, weight, self.version, step, options, measures)
+            self._give()
+        return Decided(self.version + 1)
+
+    def hand_in(
+        self,
+        vectors: Sequence[Flat],
+        *,
+        fresh: float,
+        step: float,
+        measures: Any,
+        waits: bool = False,
+        slack: float | None = None,
+    ) -> Decided:
+        self._end_if_gone()
+        assert self._handed is not None, "rounds are of fragments where that was agreed"
+        self._handed.hand_in(vectors, fresh, self.version, step, measures)
+        self._give()
+        return Decided(self.version + 1)
+
+    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any) -> Decided | None:
+        self._end_if_gone()
+        assert self._handed is not None, "rounds are of fragments where that was agreed"
+        if any(self._look < look < (self._rests + 1, 0) for look in self._tape.looks):
+            return Decided(self.version + 1)  # it had to look once more before it could
+        self._handed.hand_in(vectors, fresh, self.version, step, measures)
+        self._give()
+        return None
+
+    def _give(self) -> None:
+        """To the rounds that asked this worker before it handed in once more."""
+        while self._waiting and self._times(self._waiting[0]) <= self._pending.times:
+            number = self._waiting.pop(0)
+            given = self._taken(number)
+            self._own[number] = given_from(given.header, given.vector)
+            self._send(number, given)
+
+    def _taken(self, number: int) -> Snapshot:
+        """What round `number` took: what was on its way to another round then, which left it out, is not in it."""
+        row = self._tape.rounds[number]
+        versions = [number - 1 - staleness for staleness, _ in row.contributors[str(self._wire.rank)]]
+        of = {entry.version: entry for entry in self._gradients.entries}
+        self._gradients.entries = [of.pop(version) for version in versions if version in of]
+        given = self._pending.take(number, settles=row.settles is True)
+        self._gradients.entries = list(of.values())
+        return given
+
+    def _times(self, number: int) -> int:
+        return (self._tape.rounds[number].times or {})[str(self._wire.rank)]
+
+    def _send(self, number: int, given: Snapshot) -> None:
+        parts = () if given.vector is None else given.vector.parts
+        for other in range(self._wire.size):
+            if other != self._wire.rank and other not in self._wire.dead:
+                self._wire.send(Message(parts, given.header, shared=True), other, f"round {number}")
+
+    # -- what it applies
+
+    def completed(self, *, in_step: bool = False) -> Iterator[Round]:
+        self._end_if_gone()
+        self._looks += 1
+        newest = self._tape.looks.get(self._look, self.version)
+        while self.version < newest:
+            one = self._formed(self.version + 1)
+            yield one
+            self.version, self.progress = one.number, one.progress
+            if self.version == newest:
+                self._looked(self._look, newest, False)
+
+    def _formed(self, number: int) -> Round:
+        row, rank = self._tape.rounds.get(number), self._wire.rank
+        if row is None:
+            raise ConfigurationError(f"the records have no round {number}, which rank {rank} is to apply")
+        asked = sorted(int(other) for other in row.contributors)
+        given = {other: self._own.pop(number) if other == rank else self._of(other, number) for other in asked}
+        for gone in self._tape.gone:
+            if self._tape.last_round_of(gone) == number and gone != rank:
+                self._wire.send(Message(), gone, _LAST)
+        self._step, self._options = furthest(given.values(), self._step, self._options)
+        one = Round(
+            number=number,
+            term=0,
+            sum=sum_of([each.vector for each in given.values() if each.vector is not None], None),
+            weight=row.weight,
+            live=row.live,
+            alive=row.alive or row.live,
+            options=self._options,
+            step=self._step,
+            progress=row.progress or 0.0,
+            contributors={other: each.stalenesses for other, each in given.items() if each.vector is not None},
+            quorum=row.quorum or 0,
+            settles=row.settles is True,
+            is_last=row.is_last is True,
+            settings=dict(row.settings or {}),
+            why=row.why,
+            measures={int(other): list(told) for other, told in (row.told or {}).items()},
+            times={other: each.times for other, each in given.items()},
+            window=row.window or 0.0,
+        )
+        self._compare(one, row.contributors)
+        return one
+
+    def _of(self, other: int, number: int) -> Contribution:
+        _, message = self._wire.receive(other, f"round {number}").wait()
+        return given_from(dict(message.header), self._laid_out(message, number) if message.tensors else None)
+
+    def _laid_out(self, message: Message, number: int) -> Flat:
+        if self._handed is None:
+            return Flat(message.tensors, self._layout)
+        settles = self._tape.rounds[number].settles is True
+        return Flat(message.tensors, self._handed.fragments.layout(number, settles=settles))
+
+    def _compare(self, one: Round, recorded: Any) -> None:
+        found = json.loads(json.dumps({str(rank): given for rank, given in one.contributors.items()}))
+        if found != json.loads(json.dumps(recorded)):
+            raise Diverged(
+                f"round {one.number} takes in {found} in the replay, and took in {recorded} (by rank, pairs of "
+                "staleness and number): the script does something else than it did",
+                tuple(one.contributors),
+            )
+
+    # -- rests
+
+    def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
+        """As of `Rounds`."""
+        self._end_if_gone()
+        while not self.is_over:
+            one = self._formed(self.version + 1)
+            apply(one)
+            self.version, self.progress = one.number, one.progress
+            if not one.settles:
+                continue
+            self.is_over, self._rests, self._looks = one.is_last, self._rests + 1, 0
+            self._meeting.meet(one.number, (), is_over=self.is_over, meanwhile=lambda: None)
+            if not ended:
+                return
+
+    @property
+    def _look(self) -> Look:
+        return self._rests, self._looks
+
+    def _end_if_gone(self) -> None:
+        """This worker died once it had done all that the records say of it."""
+        tape = self._tape
+        if tape.is_gone and self._pending.times >= tape.last_times and self._look >= tape.last_look:
+            self.end()
+
+    def end(self) -> None:
+        """The records of this worker end here; it dies again, when the others have all that it gave."""
+        rank, last = self._wire.rank, self._tape.last_round_of(self._wire.rank)
+        for other in range(self._wire.size):
+            if last and other != rank and self._tape.gone.get(other, last) >= last:
+                self._wire.receive(other, _LAST).wait()
+        self._wire.crash()
+
+    # -- what there is nothing to do for
+
+    def goes_away(self) -> None:
+        """Nobody waits for anybody."""
+
+    def waits(self) -> None:
+        """Likewise."""
+
+    def goes_on(self) -> None:
+        """Likewise."""
+
+    def give_copies(self) -> None:
+        """Nobody wants one."""
+
+    def close(self) -> None:
+        """There is no task beside the training thread."""
+
+    def is_back(self) -> Iterator[Round]:
+        """As `completed`."""
+        yield from self.completed()
+
+    def enter(self) -> Iterator[Round]:
+        """Nobody does."""
+        raise ConfigurationError("nobody joins a replay")
+
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """What was agreed on is recorded."""
+
+    def ask_for_save(self, request: int) -> None:
+        """A replay keeps no checkpoints."""
+
+    def keep(self) -> Kept:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError("a replay keeps no checkpoints")
+
+    def restore(self, kept: Kept) -> None:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError("a replay begins at the first step, and no checkpoint is loaded into it")
