@@ -55,5 +55,3 @@ def _mixed(state: NDArray[np.uint64] | np.uint64, number: NDArray[np.uint64]) ->
     found = (found ^ (found >> np.uint64(30))) * _FIRST
     found = (found ^ (found >> np.uint64(27))) * _SECOND
     return found ^ (found >> np.uint64(31))
-
-

@@ -1,9 +1,9 @@
 """The life of one learner: workers in lock step, of which some fail; when they train, and where the time goes.
 
-A learner is elastic, or it is not. An elastic one stops after a death, goes on with those that are left, and stops again
-when the dead come back; it is gone only while none of its workers lives. The other one is gone with the first death, until
-all its workers are there again. One that was gone has lost its state: it goes on from its last checkpoint if it is alone,
-and else with the newest of the other learners, without what it had done since it last handed in.
+A learner is elastic, or it is not. An elastic one stops after a death, goes on with those that are left, and stops
+again when the dead come back; it is gone only while none of its workers lives. The other one is gone with the first
+death, until all its workers are there again. One that was gone has lost its state: it goes on from its last checkpoint
+if it is alone, and else with the newest of the other learners, without what it had done since it last handed in.
 """
 
 from __future__ import annotations

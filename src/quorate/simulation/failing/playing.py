@@ -118,10 +118,11 @@ class Played:
 
     @property
     def checkpoint(self) -> float:
-        """Work between two checkpoints; infinite where none are saved: other learners have the state, or workers have."""
+        """Work between two checkpoints; infinite where none are saved: others have the state, or it ends before."""
         if not self._alone:
             return math.inf
-        return self.recovery.period(self._rate_of_losses(), self._step_and_exchange)
+        period = self.recovery.period(self._rate_of_losses(), self._step_and_exchange)
+        return period if period < self.seconds else math.inf
 
     def _rate_of_losses(self) -> float:
         """How many times a second the state of all is lost: with any death, or with the last living slice."""
@@ -130,12 +131,10 @@ class Played:
         if not self.is_elastic or not struck:
             return struck
         slices = math.ceil(self.workers / self.recovery.slice)
-        each = struck * (self.workers / slices) / self.workers * slices / slices
+        each = mortal / self.failures.mtbf * self.workers / slices
         away = self._back + self.recovery.joining
-        if slices == 1:
-            return struck
-        if not away:
-            return 0.0
+        if slices == 1 or not away:
+            return struck if slices == 1 else 0.0
         gone = each * away / (1 + each * away)
         log = math.log(slices) + slices * math.log(gone) - math.log(away)
         whole = struck * self.failures.bursts if self.failures.together >= self.workers else 0.0

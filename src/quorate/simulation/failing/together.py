@@ -141,7 +141,7 @@ class _Attempt:
     arrival: float
     """Infinite: it does not come before the end."""
     lost_at: float = math.inf
-    """When it was first gone, on its way."""
+    """When it was first gone, on its way; before all times: it was not there when the others went on."""
     kept: float = 0.0
     dropped: float = 0.0
     """Worker-seconds; `kept` come to the meeting."""
@@ -152,6 +152,9 @@ class _Attempt:
 
 def _attempt(one: Lived, place: int, begin: float, work: float) -> _Attempt:
     found, done = _Attempt(math.inf), 0.0
+    if place and one.stretches[place - 1].dropped == math.inf:  # it was gone, and may be still
+        later = place == len(one.stretches) or one.stretches[place].begin > begin
+        found.lost_at = -math.inf if later else math.inf
     for number in range(place, len(one.stretches)):
         stretch = one.stretches[number]
         since = max(begin, stretch.begin)
@@ -189,10 +192,10 @@ def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: fl
         tried = [_attempt(one, place, now, work) for one, place in zip(lives.struck, places, strict=True)]
         ends = _meeting(tried, now + work if lives.untouched else 0.0, detect, goes_on=way.goes_on)
         ends = min(ends, lives.seconds)
-        for one in tried:
-            left_out = way.goes_on and one.lost_at < ends and one.arrival > ends
-            spent.useful += 0.0 if left_out else one.kept
-            spent.lost += one.kept_before if left_out else one.dropped
+        for attempt in tried:
+            left_out = way.goes_on and attempt.lost_at < ends and attempt.arrival > ends
+            spent.useful += 0.0 if left_out else attempt.kept
+            spent.lost += attempt.kept_before if left_out else attempt.dropped
         spent.useful += min(work, ends - now) * others
         alone = [(now, min(now + work, ends))] if lives.untouched else []
         spent.up += _covered([*alone, *(pair for one in tried for pair in one.times)], ends)
