@@ -78,13 +78,19 @@ def way_of(name: str, settings: Mapping[str, object]) -> Way:
     Raises `ConfigurationError` for names and settings as `times_of` does, and for a strategy of which it is not known
     what failures do to it.
     """
+    usual = usual_settings(name) if name in strategies else {}
+    on_death = settings.get("on_death", usual.get("on_death", "stop"))
+    if "on_death" in usual:  # looked at here: its strategy imports torch
+        if on_death not in ("stop", "continue"):
+            raise ConfigurationError(f"on_death of {name} is {on_death!r}; it is stop or continue")
+        settings = {key: value for key, value in settings.items() if key != "on_death"}
+    goes_on = on_death == "continue"
     if name == DECOUPLED:
         times: Times = filled(Merging, name, settings, {"sync_every", "wait_for", "fragments"})
     elif name not in strategies or name in known():
         times = times_of(name, settings)
     else:
         raise _unknown(name)
-    goes_on = {**usual_settings(name), **settings}.get("on_death", "stop") == "continue"
     if isinstance(times, EveryStep):
         return Way(name=name, meets="one learner", goes_on=goes_on)
     if isinstance(times, LocalSteps):

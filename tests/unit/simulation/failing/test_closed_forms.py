@@ -11,8 +11,8 @@ from quorate.inject.failures import Failures
 from quorate.simulation.failing.playing import Goodput, play
 from quorate.simulation.failing.recovery import Recovery
 
-LONG = 200_000.0
-"""Seconds; with a failure in some 20 s there are 10,000, and shares are right within a percent or so."""
+LONG = 60_000.0
+"""Seconds; with a failure in some 20 s there are 3,000, and shares are right within two or three percent."""
 
 
 def told(mtbf: float, workers: int, *, recovery: Recovery, learners: int = 1, **others: Any) -> Goodput:
@@ -26,7 +26,7 @@ def test_learners_of_one_worker_are_there_as_long_as_they_live(down: float) -> N
     settings = {"sync_every": 1}  # nothing but a begun step is lost
     ways: dict[str, Any] = {"strategy": "decoupled-diloco", "settings": settings, "learners": 16}
     found = told(320.0, 16, recovery=Recovery(join=1.0), repair=down - 1.0, restart=0.0, **ways)
-    assert found.goodput == pytest.approx(320 / (320 + down), rel=0.015)
+    assert found.goodput == pytest.approx(320 / (320 + down), rel=0.03)
     assert found.down + found.stopped == pytest.approx(down / (320 + down), rel=0.03)
 
 
@@ -36,8 +36,8 @@ def test_a_restart_from_checkpoints_is_as_young_and_daly_have_it(period: float, 
     found = told(20 * 100.0, 100, recovery=recovery, restart=5.0)
     rate, stop = 1 / 20, 10.0
     working = 1 / (1 + rate * stop)
-    assert found.uptime == pytest.approx(working, rel=0.01)
-    assert found.goodput == pytest.approx(working * rate * period / math.expm1(rate * (period + save)), rel=0.015)
+    assert found.uptime == pytest.approx(working, rel=0.02)
+    assert found.goodput == pytest.approx(working * rate * period / math.expm1(rate * (period + save)), rel=0.03)
 
 
 def test_the_period_chosen_is_about_the_best() -> None:
@@ -53,14 +53,14 @@ def test_deaths_in_a_stop_are_part_of_it_or_begin_it_again() -> None:
     elastic: dict[str, Any] = {"settings": {"on_death": "continue"}, "repair": 0.0}
     absorbed = told(2e5, 10_000, recovery=Recovery(detect=5.0, reshard=15.0, join=0.0), **elastic)
     again = told(2e5, 10_000, recovery=Recovery(detect=5.0, reshard=15.0, join=0.0, during="again"), **elastic)
-    assert absorbed.uptime == pytest.approx(1 / (1 + 20 / 20), rel=0.015)
-    assert again.uptime == pytest.approx(math.exp(-20 / 20), rel=0.02)
+    assert absorbed.uptime == pytest.approx(1 / (1 + 20 / 20), rel=0.03)
+    assert again.uptime == pytest.approx(math.exp(-20 / 20), rel=0.04)
 
 
 def test_those_who_come_back_stop_the_rest_as_well() -> None:
     recovery = Recovery(detect=2.0, reshard=3.0, join=5.0)
     found = told(2e6, 100_000, recovery=recovery, settings={"on_death": "continue"}, repair=1000.0)
-    assert found.uptime == pytest.approx(1 / (1 + (5 + 5) / 20), rel=0.015)
+    assert found.uptime == pytest.approx(1 / (1 + (5 + 5) / 20), rel=0.03)
     assert found.down == pytest.approx(1000 / 2e6, rel=0.05)
 
 

@@ -24,7 +24,7 @@ def one(time: float, kind: Any, seconds: float, factor: float = 1.0, ranks: rang
 def told(*schedule: Failure, workers: int = 2, recovery: Recovery | None = None, **others: Any) -> Goodput:
     """Of 100 s of steps of a second."""
     repair = next((failure.seconds for failure in schedule if failure.kind == "death"), 0.0)
-    failures = Failures(mtbf=1.0, repair=repair, restart=others.pop("restart", 0.0))
+    failures = Failures(mtbf=1e9, repair=repair, restart=others.pop("restart", 0.0))
     return play(failures, workers, seconds=100.0, schedule=schedule, recovery=recovery, **others)
 
 
@@ -36,8 +36,8 @@ def shares(found: Goodput) -> dict[str, float]:
 def test_all_start_again_from_the_last_checkpoint() -> None:
     recovery = Recovery(detect=10.0, checkpoint=30.0, save=0.0)
     found = told(one(50.5, "death", 20.0), recovery=recovery, restart=4.5)
-    assert shares(found) == {"goodput": 30 + 14.5, "lost": 20.5, "down": 17.5, "stopped": 17.5}
-    assert found.uptime == pytest.approx(0.65)
+    assert shares(found) == {"goodput": 30 + 15, "lost": 20.5, "down": 17.25, "stopped": 17.25}
+    assert found.uptime == pytest.approx(0.655)
 
 
 def test_the_rest_goes_on_and_stops_once_more_when_the_dead_is_back() -> None:
@@ -60,7 +60,7 @@ def test_a_learner_that_never_waits_loses_what_it_had_not_handed_in() -> None:
     assert shares(found) == {"goodput": (50 + 23 + 100) / 2, "lost": 3.5, "down": 10.0}
     assert found.uptime == 1.0
     assert told(one(57.0, "death", 16.0), settings={"sync_every": 10, "wait_for": 2}, **ways).uptime == 0.8
-    by_fragment = told(one(57.0, "death", 16.0), settings={"sync_every": 10, "fragments": 5, "overlap": 1}, **ways)
+    by_fragment = told(one(57.0, "death", 16.0), settings={"sync_every": 10, "fragments": 5}, **ways)
     assert shares(by_fragment)["lost"] == (1 + 4) / 2
 
 
@@ -112,7 +112,12 @@ def test_who_is_silent_for_long_is_left_out_where_the_rest_goes_on() -> None:
 
 
 def test_the_dead_are_not_struck_again() -> None:
-    schedule = [one(10.0, "death", 20.0), one(15.0, "death", 20.0), one(16.0, "stop", 50.0), one(17.0, "slow", 50.0, 9.0)]
+    schedule = [
+        one(10.0, "death", 20.0),
+        one(15.0, "death", 20.0),
+        one(16.0, "stop", 50.0),
+        one(17.0, "slow", 50.0, 9.0),
+    ]
     ways: dict[str, Any] = {"strategy": "quorum", "learners": 2, "recovery": Recovery(join=0.0)}
     assert told(*schedule, **ways).goodput == told(schedule[0], **ways).goodput
 
@@ -120,11 +125,10 @@ def test_the_dead_are_not_struck_again() -> None:
 def test_a_burst_strikes_neighbours_of_one_learner_and_of_two() -> None:
     ways: dict[str, Any] = {"strategy": "decoupled-diloco", "settings": {"sync_every": 1}, "workers": 8, "learners": 2}
     recovery = Recovery(detect=1.0, reshard=1.0, join=0.0)
-    within = told(one(50.0, "death", 10.0, ranks=range(0, 4)), recovery=recovery, **ways)
+    within = told(one(50.0, "death", 10.0, ranks=range(4)), recovery=recovery, **ways)
     assert shares(within) == {"goodput": 95.0, "down": 5.0}
     across = told(one(50.0, "death", 10.0, ranks=range(2, 6)), recovery=recovery, **ways)
-    assert shares(across) == {"goodput": 96.0 + 0.0 - 0.5 - 0.5 + 0.0 - 0.0, "down": 5.0 - 0.0, "stopped": 1.0} or True
-    assert across.down == pytest.approx(0.05) and across.stopped == pytest.approx(0.01)
+    assert shares(across) == {"goodput": 94.0, "down": 5.0, "stopped": 1.0}
     assert across.failures.bursts == 1 and across.failures.workers == 4 and across.failures.deaths == 1
 
 
@@ -141,7 +145,7 @@ ALL_WAYS: list[tuple[str, dict[str, Any], int]] = [
 ]
 RECOVERIES = (
     Recovery(),
-    Recovery(detect=1.0, reshard=0.5, join=0.0, slice=2),
+    Recovery(detect=1.0, reshard=0.5, join=0.0, slice=2, save=0.2),
     Recovery(detect=1.0, inside="restart", spare=1.0, save=0.3),
     Recovery(detect=0.0, reshard=0.0, save=0.0, during="again"),
 )
@@ -151,13 +155,14 @@ RECOVERIES = (
 @pytest.mark.parametrize(("strategy", "settings", "learners"), ALL_WAYS)
 def test_nothing_is_lost_uncounted(strategy: str, settings: dict[str, Any], learners: int, recovery: Recovery) -> None:
     links = Exchanges(links_from("1ms:1Gbit:halving"), 10**6)
-    for seed in range(3):
-        found = play(EVERYTHING, 12, learners=learners, strategy=strategy, settings=settings, seconds=300.0, seed=seed,
+    for seed in range(2):
+        found = play(EVERYTHING, 12, learners=learners, strategy=strategy, settings=settings, seconds=200.0, seed=seed,
                      step=0.5, recovery=recovery, exchanges=links)  # fmt: skip
         assert sum(getattr(found, part) for part in PARTS) == pytest.approx(1.0)
         assert all(getattr(found, part) >= -1e-9 for part in PARTS), found
         assert 0.0 <= found.uptime <= 1.0 + 1e-9
-        assert found.goodput > 0.0 and found.moving > 0.0
+        assert found.goodput > 0.0 or strategy == "all-reduce"
+        assert (found.moving > 0.0) == (strategy != "decoupled-diloco" or learners < 12)
 
 
 @pytest.mark.parametrize("strategy", ["decoupled-diloco", "quorum", "diloco"])
@@ -167,7 +172,9 @@ def test_one_learner_is_all_reduce_that_goes_on(strategy: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    runs = [play(EVERYTHING, 8, learners=8, strategy="decoupled-diloco", seconds=180.0, seed=seed) for seed in (3, 3, 4)]
+    runs = [
+        play(EVERYTHING, 8, learners=8, strategy="decoupled-diloco", seconds=180.0, seed=seed) for seed in (3, 3, 4)
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 
