@@ -30,7 +30,7 @@ def tell_failing(plan: FailingPlan, folder: Path, also: Path | None, *, as_json:
     about |= {"rows": [row.as_json() for row in rows]}
     try:
         (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        drawn = picture(rows, plan.title, plan.about)
+        drawn = picture(rows, plan.heading, plan.about)
         for path in (folder / PICTURE, *([] if also is None else [also])):
             path.write_text(drawn, encoding="utf-8")
     except OSError as error:

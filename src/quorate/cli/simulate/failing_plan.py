@@ -44,6 +44,11 @@ class FailingPlan:
         return f"{arms} with {workers} worker{'' if grid.workers == (1,) else 's'} that fail"
 
     @property
+    def heading(self) -> str:
+        """Of the picture, which names the strategies below."""
+        return f"What failures leave of {listed([f'{count:,}' for count in self.grid.workers])} workers"
+
+    @property
     def about(self) -> str:
         """All else that was chosen."""
         grid = self.grid

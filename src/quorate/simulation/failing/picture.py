@@ -39,7 +39,8 @@ def picture(rows: Sequence[FailingRow], title: str, about: str = "") -> str:
 def name_of(row: FailingRow, rows: Sequence[FailingRow]) -> str:
     """The strategy, and what else tells lines apart."""
     parts = [row.strategy]
-    if len({one.learners for one in rows}) > 1:
+    several = len({one.learners for one in rows if one.strategy == row.strategy}) > 1
+    if several or (row.learners > 1 and len({one.learners for one in rows}) > 1):
         parts.append(counted(row.learners, "learner"))
     if len({one.network for one in rows}) > 1:
         parts.append(row.network or "")
