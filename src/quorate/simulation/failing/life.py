@@ -37,7 +37,7 @@ class Terms:
     detect: float
     reshard: float
     join: float
-    """For how long it stands when workers come back."""
+    """For how long the living stand when others come back."""
     slice: int
     back: float
     """From a death until a worker is there in its place, and could train."""
@@ -244,7 +244,7 @@ class _Learner:
             self._ready.append(heappop(self._back)[1])
             came = True
         if came and self.terms.is_elastic and (self._stop < 0 or self._stop == math.inf):
-            self._stop = now + self.terms.join
+            self._stop = now + (0.0 if self._gone else self.terms.join)  # where all were dead, nobody stands
 
     def _go_on(self) -> None:
         self._out.difference_update(self._ready)

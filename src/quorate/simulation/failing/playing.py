@@ -132,7 +132,7 @@ class Played:
             return struck
         slices = math.ceil(self.workers / self.recovery.slice)
         each = mortal / self.failures.mtbf * self.workers / slices
-        away = self._back + self.recovery.joining
+        away = self._back
         if slices == 1 or not away:
             return struck if slices == 1 else 0.0
         gone = each * away / (1 + each * away)

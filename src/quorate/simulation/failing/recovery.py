@@ -5,7 +5,7 @@
 key                meaning
 detect=10s         from a death until the others know of it; a worker that is silent for longer is taken for dead
 reshard=20s        from then until the rest of its learner goes on without it
-join=20s           for so long a learner stands when repaired workers come back
+join=20s           for so long the living of a learner stand when others come back (as long as reshard)
 slice=1            so many neighbours stand idle with a dead worker, until it is repaired: a host, or a slice
 checkpoint=auto    work between two checkpoints of a learner that is alone: a duration, or auto (Young, 1974)
 save=10s           for so long workers stand to save one
@@ -62,7 +62,7 @@ class Recovery:
 
     @property
     def joining(self) -> float:
-        """For how long a learner stands when workers come back."""
+        """For how long the living of a learner stand when others come back."""
         return self.reshard if self.join is None else self.join
 
     def period(self, rate: float, step: float) -> float:
