@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -176,29 +177,75 @@ def _attempt(one: Lived, place: int, begin: float, work: float) -> _Attempt:
     return found
 
 
+class _Paths:
+    """How far each learner is: those that train at full speed for a while, and the others."""
+
+    def __init__(self, struck: Sequence[Lived]) -> None:
+        self._struck = struck
+        self.places = [0] * len(struck)
+        """The stretch that is under way, or comes next."""
+        self.workers = 0
+        """Of those at full speed."""
+        self.others = list(range(len(struck)))
+        self._quiet: list[tuple[float, int]] = []
+        """Until when, and which."""
+
+    def sorted_at(self, now: float) -> float:
+        """Sort them, and say until when nothing happens to those at full speed."""
+        self._leave(now)
+        others, self.others = self.others, []
+        for one in others:
+            place, stretches = self.places[one], self._struck[one].stretches
+            while place < len(stretches) and stretches[place].end <= now:
+                place += 1
+            self.places[one] = place
+            if place < len(stretches) and stretches[place].begin <= now and stretches[place].rate == 1.0:
+                heappush(self._quiet, (stretches[place].end, one))
+                self.workers += stretches[place].live
+            else:
+                self.others.append(one)
+        return self._quiet[0][0] if self._quiet else math.inf
+
+    def troubled(self, until: float) -> list[int]:
+        """Those that are not at full speed until then."""
+        self._leave(until)
+        return self.others
+
+    def _leave(self, until: float) -> None:
+        while self._quiet and self._quiet[0][0] <= until:
+            _, one = heappop(self._quiet)
+            self.workers -= self._struck[one].stretches[self.places[one]].live
+            self.others.append(one)
+
+
 def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: float) -> Spent:
     """All learners meet when each has done `work` seconds of it; then comes an exchange.
 
     Who is gone before that has lost what it had done: it is waited for until it has done all of it again, or, where
     the others go on, left out until the next meeting.
     """
-    base, spent = lives.by_themselves(), Spent()
-    places = [0] * len(lives.struck)
-    others, now = sum(lives.untouched), 0.0
+    base, spent, now = lives.by_themselves(), Spent(), 0.0
+    untouched, paths = sum(lives.untouched), _Paths(lives.struck)
     while now < lives.seconds:
-        for number, one in enumerate(lives.struck):
-            while places[number] < len(one.stretches) and one.stretches[places[number]].end <= now:
-                places[number] += 1
-        tried = [_attempt(one, place, now, work) for one, place in zip(lives.struck, places, strict=True)]
-        ends = _meeting(tried, now + work if lives.untouched else 0.0, detect, goes_on=way.goes_on)
+        quiet_until = min(paths.sorted_at(now), lives.seconds)
+        rounds = 0 if paths.others else int((quiet_until - now) // (work + exchange))
+        if rounds:  # in which nothing happens
+            spent.useful += rounds * work * (untouched + paths.workers)
+            spent.up += rounds * work
+            spent.moving += rounds * exchange
+            now += rounds * (work + exchange)
+            continue
+        tried = [_attempt(lives.struck[one], paths.places[one], now, work) for one in paths.troubled(now + work)]
+        alike = untouched + paths.workers
+        ends = _meeting(tried, now + work if alike else 0.0, detect, goes_on=way.goes_on)
         ends = min(ends, lives.seconds)
         for attempt in tried:
             left_out = way.goes_on and attempt.lost_at < ends and attempt.arrival > ends
             spent.useful += 0.0 if left_out else attempt.kept
             spent.lost += attempt.kept_before if left_out else attempt.dropped
-        spent.useful += min(work, ends - now) * others
-        alone = [(now, min(now + work, ends))] if lives.untouched else []
-        spent.up += _covered([*alone, *(pair for one in tried for pair in one.times)], ends)
+        spent.useful += min(work, ends - now) * alike
+        alone = [(now, min(now + work, ends))] if alike else []
+        spent.up += _covered([*alone, *(pair for attempt in tried for pair in attempt.times)], ends)
         spent.moving += min(exchange, lives.seconds - ends)
         now = ends + exchange
     worked = base.useful + base.lost
