@@ -38,7 +38,7 @@ def status(*words: str) -> int:
         ([*DIES, "--parameters", "7B"], "with --failures, give --network as well"),
         ([*DIES, "--strategy", "sgp"], "what failures do under sgp is not simulated"),
         ([*DIES, "--strategy", "all-reduce", "--learners", "2"], "under all-reduce all workers are one learner; leave"),
-        ([*DIES, "--learners", "2000"], "2,000 learners: 1,000 workers make from 1 to 1,000"),
+        ([*DIES, "--learners", "2000"], "2,000 learners cannot be made of 1,000 workers"),
         ([*DIES, "--learners", "2,2"], "the number of learners 2 is given twice"),
         ([*DIES, "-n", "10000001"], "--workers 10000001: from 1 to 10,000,000 workers are simulated"),
         (["--failures", "mtbf=1s", "-n", "1000"], "2,592,000,000 failures among 1,000 workers, and at most 5,000,000"),

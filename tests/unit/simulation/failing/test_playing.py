@@ -192,7 +192,7 @@ def test_where_nothing_fails_only_exchanges_and_checkpoints_cost() -> None:
     ("settings", "sentence"),
     [
         ({"learners": 2}, "under all-reduce all workers are one learner; 2 are too many"),
-        ({"learners": 9, "strategy": "diloco"}, "9 learners: 8 workers make from 1 to 8"),
+        ({"learners": 9, "strategy": "diloco"}, "9 learners cannot be made of 8 workers; it is from 1 to 8"),
         ({"learners": 2, "strategy": "quorum", "settings": {"wait_for": 3}}, "wait_for is 3, and there are 2 workers"),
         ({"strategy": "sgp"}, "what failures do under sgp is not simulated; give one of these: all-reduce, "),
         ({"strategy": "quorum", "settings": {"on_death": "stop"}}, "a death ends the training of all learners"),
