@@ -93,7 +93,9 @@ class Played:
         """Raise `ConfigurationError` for what does not go together."""
         if not 1 <= self.learners <= min(self.workers, MOST_LEARNERS):
             most = min(self.workers, MOST_LEARNERS)
-            raise ConfigurationError(f"{self.learners:,} learners cannot be made of {self.workers:,} workers; it is from 1 to {most:,}")
+            raise ConfigurationError(
+                f"{self.learners:,} learners cannot be made of {self.workers:,} workers; it is from 1 to {most:,}"
+            )
         if self.way.meets == "one learner" and self.learners > 1:
             raise ConfigurationError(f"under {self.way.name} all workers are one learner; {self.learners} are too many")
         if not self.seconds > 0 or not self.step > 0:
