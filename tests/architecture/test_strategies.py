@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 
 import pytest
@@ -31,6 +32,17 @@ def test_what_a_strategy_inherits_is_settings_or_the_strategy_that_it_presets(na
     for base in above:
         assert base.__module__.startswith(f"{ROOM}.parts."), f"{name} is a variant of another strategy"
         assert not HOOKS & vars(base).keys(), f"{base.__name__} has hooks, which belong into the strategies"
+
+
+@pytest.mark.parametrize("name", sorted(strategies))
+def test_defaults_are_read_from_the_source_as_they_are(name: str) -> None:
+    """Of several classes that a strategy inherits from, the first one has the last word."""
+    source = strategies.source(name)
+    assert source is not None
+    read = {one.name: one.default for one in source.settings}
+    for field in dataclasses.fields(strategies.get(name)):
+        if isinstance(field.default, str | int | float | bool):
+            assert ast.literal_eval(read[field.name] or "") == field.default
 
 
 def test_presets_are_nothing_but_defaults() -> None:

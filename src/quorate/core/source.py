@@ -63,13 +63,16 @@ def read_source(place: str) -> Source | None:
 
 def _with_inherited(own: tuple[Setting, ...], node: ast.ClassDef, tree: ast.Module) -> tuple[Setting, ...]:
     """The settings of the classes it derives from, where they are imported by name, with its own in their places."""
+    imported = {
+        one.name: statement.module
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.module is not None
+        for one in statement.names
+    }
     inherited: dict[str, Setting] = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom) and statement.module is not None:
-            for imported in statement.names:
-                if imported.name in {ast.unparse(base) for base in node.bases}:
-                    source = read_source(f"{statement.module}:{imported.name}")
-                    inherited |= {} if source is None else {setting.name: setting for setting in source.settings}
+    for base in map(ast.unparse, reversed(node.bases)):  # the first one has the last word, as in dataclasses
+        source = read_source(f"{imported[base]}:{base}") if base in imported else None
+        inherited |= {} if source is None else {setting.name: setting for setting in source.settings}
     for setting in own:
         old = inherited.get(setting.name)
         if old is not None and setting.meaning.startswith("As of "):

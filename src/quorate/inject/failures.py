@@ -30,7 +30,7 @@ KEYS = ("mtbf", "repair", "restart", "stop", "slow", "burst")
 FORMS = "mtbf=30s,repair=5s,restart=2s,stop=0.2:3s,slow=0.1:x4:5s,burst=0.1:8 (all but mtbf may be left out)"
 
 Kind = Literal["death", "stop", "slow"]
-_STREAM = zlib.crc32(b"failures")
+STREAM = zlib.crc32(b"failures")
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class Failures:
         Who is dead already when it is struck is to be passed over. Each rank is struck once in `mtbf` seconds in the
         mean, bursts included: these are so much rarer as they strike more at a time.
         """
-        struck = 1 + self.bursts * (min(self.together, workers) - 1)
-        between, now, number = self.mtbf * struck / workers, 0.0, 0
+        between, now, number = self.between(workers), 0.0, 0
         while True:
             draw = _Draws(seed, number)
             now += between * draw.exponential(0)
@@ -95,15 +94,20 @@ class Failures:
             if draw.uniform(2) < self.bursts:
                 begin = first // self.together * self.together
                 ranks = range(begin, min(begin + self.together, workers))
-            kind = draw.uniform(3)
-            length = draw.exponential(4)
-            if kind < self.stops:
-                yield Failure(now, ranks, "stop", self.stop * length)
-            elif kind < self.stops + self.slows:
-                yield Failure(now, ranks, "slow", self.slow * length, self.factor)
-            else:
-                yield Failure(now, ranks, "death", self.repair)
+            yield self.struck(now, ranks, draw.uniform(3), draw.uniform(4))
             number += 1
+
+    def between(self, workers: int) -> float:
+        """Mean seconds between two failures among so many workers."""
+        return self.mtbf * (1 + self.bursts * (min(self.together, workers) - 1)) / workers
+
+    def struck(self, time: float, ranks: range, kind: float, length: float) -> Failure:
+        """The failure of which `kind` and `length`, both between 0 and 1, were drawn."""
+        if kind < self.stops:
+            return Failure(time, ranks, "stop", self.stop * -math.log(length))
+        if kind < self.stops + self.slows:
+            return Failure(time, ranks, "slow", self.slow * -math.log(length), self.factor)
+        return Failure(time, ranks, "death", self.repair)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class _Draws:
     number: int
 
     def uniform(self, place: int) -> float:
-        return uniform(_STREAM, self.seed, self.number, place)
+        return uniform(STREAM, self.seed, self.number, place)
 
     def exponential(self, place: int) -> float:
         return -math.log(self.uniform(place))

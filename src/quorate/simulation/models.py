@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for
@@ -40,6 +40,9 @@ class Times(ABC):
 
     def check(self, workers: int) -> None:  # noqa: B027  (most settings fit any number of workers)
         """Raise `ConfigurationError` where the settings do not go with so many workers."""
+
+
+_T = TypeVar("_T", bound=Times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,11 +203,17 @@ def times_of(name: str, settings: Mapping[str, object]) -> Times:
             )
         raise unknown("strategy", name, {*known(), *strategies})
     kind, fixed = _KINDS[name]
-    own = settings_of(name)
-    values: dict[str, Any] = {**fixed, **{key: value for key, value in _defaults(name).items() if key in own}}
+    return filled(kind, name, settings, settings_of(name), fixed)
+
+
+def filled(
+    kind: type[_T], name: str, settings: Mapping[str, object], own: Set[str], fixed: Mapping[str, object] | None = None
+) -> _T:
+    """A strategy as `kind` knows it, by the settings `own`; those that change no times are still to be right."""
+    values: dict[str, Any] = {**(fixed or {}), **{key: one for key, one in usual_settings(name).items() if key in own}}
     _check_names(name, settings)
     values |= settings_for(kind, {key: value for key, value in settings.items() if key in own})
-    if set(settings) - own:  # these change no times, and are still to be right
+    if set(settings) - own:
         settings_for(strategies.get(name), settings)
     return kind(name=name, **values)
 
@@ -215,7 +224,8 @@ def _declared(name: str) -> Sequence[Setting]:
     return () if source is None else source.settings
 
 
-def _defaults(name: str) -> dict[str, object]:
+def usual_settings(name: str) -> dict[str, object]:
+    """The defaults of that strategy, as far as its source says them."""
     found = {}
     for setting in _declared(name):
         if setting.default is not None:

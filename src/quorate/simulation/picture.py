@@ -16,9 +16,10 @@ from quorate.report.wording import number_in_words, share_in_words
 from quorate.simulation.grid import Row
 
 WIDTH = 1080.0
-_MARGIN, _TOP, _PANEL, _GAP = 26.0, 92.0, 330.0, 86.0
+SAID = "dashed: simulated, not measured"
+MARGIN, TOP, PANEL, GAP = 26.0, 92.0, 330.0, 86.0
 _BAR = 20.0
-_ASIDE = 1.25
+ASIDE = 1.25
 """By which factor the axis of workers goes on beyond the least and the greatest number."""
 _DASHED = tuple(look for look in range(1, 40) if drawing.dashes_of(look))
 """Looks whose lines are dashed, each otherwise."""
@@ -26,19 +27,28 @@ _DASHED = tuple(look for look in range(1, 40) if drawing.dashes_of(look))
 
 def picture(rows: Sequence[Row], title: str, about: str = "") -> str:
     """An SVG that stands alone: steps per second and share of the no-wait ideal; `about` says what was assumed."""
-    names = list(dict.fromkeys(_name(row, rows) for row in rows if not row.is_recorded))
-    looks = {name: _DASHED[place % len(_DASHED)] for place, name in enumerate(names)}
+    looks = looks_of([_name(row, rows) for row in rows if not row.is_recorded])
     by_workers = len({row.workers for row in rows}) > 1
     body, height = (_lines if by_workers else _bars)(rows, looks)
     has_recorded = any(row.is_recorded for row in rows)
-    said = "dashed: simulated, not measured" + ("; full mark: recorded" if has_recorded else "")
+    said = SAID + ("; full mark: recorded" if has_recorded else "")
+    return framed(body, height, title, about, said, _label(rows, title))
+
+
+def looks_of(names: Sequence[str]) -> dict[str, int]:
+    """A look for each of these names; all are dashed."""
+    return {name: _DASHED[place % len(_DASHED)] for place, name in enumerate(dict.fromkeys(names))}
+
+
+def framed(body: Markup, height: float, title: str, about: str, said: str, label: str) -> str:
+    """The whole picture: `body` in a dashed frame, below what it shows; `said` is on the badge, `label` is read out."""
     badge = drawing.text_width(said, 12.5) + 22
-    rest = WIDTH - 2 * _MARGIN - badge - 16
+    rest = WIDTH - 2 * MARGIN - badge - 16
     head = [
-        drawing.text(_MARGIN, 36, drawing.shortened(title, WIDTH - 2 * _MARGIN, 17), class_="title"),
-        element("rect", x=_MARGIN, y=48, width=badge, height=24, rx=12, class_="badge"),
-        drawing.text(_MARGIN + 11, 64.5, said, class_="badge-words"),
-        drawing.text(_MARGIN + badge + 16, 64.5, drawing.shortened(about, rest, 12), class_="small"),
+        drawing.text(MARGIN, 36, drawing.shortened(title, WIDTH - 2 * MARGIN, 17), class_="title"),
+        element("rect", x=MARGIN, y=48, width=badge, height=24, rx=12, class_="badge"),
+        drawing.text(MARGIN + 11, 64.5, said, class_="badge-words"),
+        drawing.text(MARGIN + badge + 16, 64.5, drawing.shortened(about, rest, 12), class_="small"),
     ]
     frame = element("rect", x=5, y=5, width=WIDTH - 10, height=height - 10, rx=8, class_="simulated")
     style = element("style", Markup(_style()))
@@ -55,7 +65,7 @@ def picture(rows: Sequence[Row], title: str, about: str = "") -> str:
         width=WIDTH,
         height=height,
         role="img",
-        aria_label=_label(rows, title),
+        aria_label=label,
     )
 
 
@@ -90,23 +100,29 @@ _Figure = Callable[[Row], float]
 
 def _lines(rows: Sequence[Row], looks: dict[str, int]) -> tuple[Markup, float]:
     """Two charts side by side, with the names below."""
-    wide = (WIDTH - 2 * _MARGIN - _GAP) / 2
-    foot = _TOP + _PANEL
+    wide = (WIDTH - 2 * MARGIN - GAP) / 2
+    foot = TOP + PANEL
     panels = (
         ("steps per second, all workers", "count", lambda row: row.figures.steps_per_second),
         ("share of the no-wait ideal", "plain", lambda row: row.figures.no_wait_share),
     )
     parts: list[str] = []
     for place, (title, kind, figure) in enumerate(panels):
-        left = _MARGIN + 44 + place * (wide + _GAP - 10)
+        left = MARGIN + 44 + place * (wide + GAP - 10)
         parts.append(_panel(rows, looks, title, kind, figure, left, left + wide - 60, foot))  # type: ignore[arg-type]
+    return joined([*parts, legend(looks, foot + 70)]), foot + 86 + 22 * (-(-len(looks) // 3))
+
+
+def legend(looks: dict[str, int], top: float) -> Markup:
+    """The names, three in a row, each with its line."""
+    parts = []
     for place, (name, look) in enumerate(looks.items()):
-        x, y = _MARGIN + 10 + (place % 3) * (WIDTH - 2 * _MARGIN) / 3, foot + 70 + 22 * (place // 3)
+        x, y = MARGIN + 10 + (place % 3) * (WIDTH - 2 * MARGIN) / 3, top + 22 * (place // 3)
         piece = element("path", d=f"M{x} {y - 4}h44", class_="line", stroke_dasharray=drawing.dashes_of(look))
         words = drawing.text(x + 54, y, drawing.shortened(name, 270, 13), class_="name")
         mark = drawing.marker(x + 22, y - 4, look)
         parts.append(drawing.group(piece, mark, words, class_=drawing.colour_of(look)))
-    return joined(parts), foot + 86 + 22 * (-(-len(looks) // 3))
+    return joined(parts)
 
 
 def _panel(
@@ -120,25 +136,25 @@ def _panel(
     foot: float,
 ) -> Markup:
     counts = sorted({row.workers for row in rows})
-    x = Scale(counts[0] / _ASIDE, counts[-1] * _ASIDE, left, right, is_log=True)
-    top = _TOP + 30
+    x = Scale(counts[0] / ASIDE, counts[-1] * ASIDE, left, right, is_log=True)
+    top = TOP + 30
     values = [figure(row) for row in rows]
     is_share = kind == "plain"
     y = scale_of([0.0, 1.0, *values] if is_share else values, foot, top, kind=kind, may_be_log=not is_share,
                  from_zero=is_share, round_ends=True)  # fmt: skip
     parts = [
-        drawing.text(left - 40, _TOP + 12, drawing.with_unit(title, y), class_="axis-title"),
+        drawing.text(left - 40, TOP + 12, drawing.with_unit(title, y), class_="axis-title"),
         drawing.axis_left(y, left, right),
-        _numbers(counts, x, foot, top),
+        axis_of_workers(counts, x, foot, top),
         *(_recorded(x, y, row, figure) for row in rows if row.is_recorded),
     ]
     for name, look in looks.items():
         own = [row for row in rows if not row.is_recorded and _name(row, rows) == name]
-        parts.append(_line([(x(row.workers), y(figure(row))) for row in own], name, look))
+        parts.append(line_of([(x(row.workers), y(figure(row))) for row in own], name, look))
     return joined(parts)
 
 
-def _numbers(counts: Sequence[int], x: Scale, foot: float, top: float) -> Markup:
+def axis_of_workers(counts: Sequence[int], x: Scale, foot: float, top: float) -> Markup:
     """The axis of workers: a line for each number that was simulated, which is written where there is room."""
     parts, free = [], -WIDTH
     for count in counts:
@@ -152,7 +168,8 @@ def _numbers(counts: Sequence[int], x: Scale, foot: float, top: float) -> Markup
     return joined(parts)
 
 
-def _line(places: Sequence[tuple[float, float]], name: str, look: int) -> Markup:
+def line_of(places: Sequence[tuple[float, float]], name: str, look: int) -> Markup:
+    """One simulated line, with its marks."""
     stroke = element("path", d=drawing.path(places), class_="line", stroke_dasharray=drawing.dashes_of(look))
     marks = [drawing.marker(a, b, look) for a, b in places]
     return drawing.group(element("title", f"{name}, simulated"), stroke, *marks, class_=drawing.colour_of(look))
@@ -166,12 +183,12 @@ def _recorded(x: Scale, y: Scale, row: Row, figure: _Figure) -> Markup:
 
 def _bars(rows: Sequence[Row], looks: dict[str, int]) -> tuple[Markup, float]:
     """One bar for each row: the share of the no-wait ideal, with steps per second behind it."""
-    left, right, top = _MARGIN, WIDTH - 330.0, _TOP + 24
+    left, right, top = MARGIN, WIDTH - 330.0, TOP + 24
     tall = 52.0
     x = Scale(0.0, max(1.0, *(row.figures.no_wait_share for row in rows)), left, right)
     foot = top + tall * len(rows)
     parts = [
-        drawing.text(left, _TOP + 8, "share of the no-wait ideal", class_="axis-title"),
+        drawing.text(left, TOP + 8, "share of the no-wait ideal", class_="axis-title"),
         drawing.axis_below(x, foot, top - 8, ""),
     ]
     for place, row in enumerate(rows):

@@ -209,13 +209,21 @@ def test_what_leads_through_one_worker_is_said(folder: Path, capsys: pytest.Capt
     assert any("rounds go through one worker: with 64 workers" in one for one in found["cautions"])
 
 
-def test_times_alone_import_no_torch(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--strategy", "all-reduce", "--strategy", "quorum:wait_for=2", "--strategy", "sgp", *SMALL),
+        ("--failures", "mtbf=1d", "-n", "10,100", "--seconds", "1d"),
+    ],
+)
+def test_times_alone_import_no_torch(folder: Path, words: tuple[str, ...]) -> None:
     program = (
         "import sys\nfrom quorate.cli.main import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit as end:\n"
         "    assert end.code == 0, end.code\nassert 'torch' not in sys.modules\n"
     )
-    words = ["simulate", "--strategy", "all-reduce", "--strategy", "quorum:wait_for=2", "--strategy", "sgp", *SMALL]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "simulate", *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -28,6 +28,10 @@ class SimulateOptions:
     parameters: str | None = option("Numbers that are agreed on, such as 25M (1M).")
     batch: int | None = option("Examples per worker and step.")
     seed: int | None = option("Of everything drawn (0).")
+    failures: str | None = option("How workers fail: mtbf=1y,repair=30min,restart=5min,… Tells goodput and uptime.")
+    recovery: str | None = option("With --failures: what is done then: detect=10s,reshard=20s,slice=64,…")
+    learners: str | None = option("With --failures: in how many learners, or several numbers: 1,2,8 (8).", metavar="M")
+    seconds: str | None = option("With --failures: how long: 180, 6h, 30d (30d).")
     like: list[str] = option(
         "Take times from a run's records; further runs tell what exchanges cost.", metavar="RUN", default=[]
     )

@@ -113,7 +113,7 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
         networks=tuple(map(links_from, asked.networks))
         or ((links_from(USUAL if not asked.real else f"{USUAL}:mesh"),) if like is None else (like.links,)),
         steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or (100 if like is None else like.steps),
-        parameters=_parameters(asked, like),
+        parameters=parameters_from(asked.parameters) or (10**6 if like is None else like.parameters),
         seed=_within("--seed", asked.seed, 0, MOST_SEED) or (0 if like is None or asked.seed == 0 else like.seed),
         pace=asked.pace,
         compute=None if like is not None else parse_compute(asked.compute or "constant:10ms", seed=asked.seed or 0),
@@ -166,14 +166,19 @@ def _strategies(asked: SimulateOptions, like: Calibration | None) -> Sequence[st
 def _workers(asked: SimulateOptions, like: Calibration | None) -> tuple[int, ...]:
     if asked.sizes is None:
         return (8 if like is None else like.workers,)
-    written = [part.strip() for part in asked.sizes.split(",") if part.strip()]
-    if not written or not all(re.fullmatch("[0-9]{1,9}", part) for part in written):
-        raise ConfigurationError(f'--workers "{asked.sizes}": give a number, or several such as 8,64,512')
+    with_real = " with real gradients" if asked.real else ""
     most = MOST_VIRTUAL if asked.real is None else MOST_REAL
+    return numbers_from("--workers", asked.sizes, most, f"workers are simulated{with_real}")
+
+
+def numbers_from(option: str, text: str, most: int, what: str) -> tuple[int, ...]:
+    """One number, or several, from 1 to `most`; `what` is what is said of them where they are not."""
+    written = [part.strip() for part in text.split(",") if part.strip()]
+    if not written or not all(re.fullmatch("[0-9]{1,9}", part) for part in written):
+        raise ConfigurationError(f'{option} "{text}": give a number, or several such as 8,64,512')
     wrong = next((part for part in written if not 1 <= int(part) <= most), None)
     if wrong is not None:
-        with_real = " with real gradients" if asked.real else ""
-        raise ConfigurationError(f"--workers {wrong}: from 1 to {most:,} workers are simulated{with_real}")
+        raise ConfigurationError(f"{option} {wrong}: from 1 to {most:,} {what}")
     return tuple(map(int, written))
 
 
@@ -183,15 +188,19 @@ def _within(option: str, value: int | None, least: int, most: int) -> int | None
     return value
 
 
-def _parameters(asked: SimulateOptions, like: Calibration | None) -> int:
-    if asked.parameters is None:
-        return 10**6 if like is None else like.parameters
-    found = _COUNT.fullmatch(asked.parameters.strip())
+def seed_from(seed: int | None) -> int:
+    """The seed; 0 unless one was given."""
+    return _within("--seed", seed, 0, MOST_SEED) or 0
+
+
+def parameters_from(text: str | None) -> int | None:
+    """`8193`, `25M`; None where nothing was given."""
+    if text is None:
+        return None
+    found = _COUNT.fullmatch(text.strip())
     count = round(float(found[1]) * _UNITS[found[2]]) if found is not None else math.inf
     if not 1 <= count <= _MOST_PARAMETERS:
-        raise ConfigurationError(
-            f'--parameters "{asked.parameters}": write a number from 1 on, such as 8193, 25M or 7B'
-        )
+        raise ConfigurationError(f'--parameters "{text}": write a number from 1 on, such as 8193, 25M or 7B')
     return int(count)
 
 

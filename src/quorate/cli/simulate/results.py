@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, number_in_words, seconds_in_words, share_in_words
@@ -14,24 +14,35 @@ from quorate.simulation.grid import Row, SimulatedCell
 if TYPE_CHECKING:
     from quorate.simulation.checked import Held
 
-_NOTHING = "–"
+NOTHING = "–"
+"""Stands where there is no figure; a column of it is left out."""
 _WIDEST = 220
 _TOLD_FROM = 2.0
 """Seconds after which one row is worth a line of its own, where there is no terminal."""
 
 
+_R = TypeVar("_R")
+Columns = Sequence[tuple[str, Callable[[_R], str]]]
+"""Each a head, and how what stands below it is made of a row."""
+
+
 def table(rows: Sequence[Row]) -> None:
     """Print it, to stdout."""
+    show(rows, _columns(rows), lambda row: row.is_recorded)
+
+
+def show(rows: Sequence[_R], columns: Columns[_R], is_bold: Callable[[_R], bool] = lambda row: False) -> None:
+    """Print a table of those columns that say something, to stdout."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    columns = [(head, cell) for head, cell in _columns(rows) if any(cell(row) != _NOTHING for row in rows)]
+    columns = [(head, cell) for head, cell in columns if any(cell(row) != NOTHING for row in rows)]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, (head, _) in enumerate(columns):
         shown.add_column(head, justify="left" if place == 0 else "right", overflow="fold", no_wrap=place == 0)
     for row in rows:
-        shown.add_row(*(cell(row) for _, cell in columns), style="bold" if row.is_recorded else None)
+        shown.add_row(*(cell(row) for _, cell in columns), style="bold" if is_bold(row) else None)
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=_WIDEST)
@@ -65,7 +76,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
 
 
 def _or(value: float | None, words: Callable[[float], str]) -> str:
-    return _NOTHING if value is None else words(value)
+    return NOTHING if value is None else words(value)
 
 
 def check_lines(held: Sequence[Held]) -> Iterator[str]:
@@ -102,8 +113,12 @@ class Shown:
             self._bar.stop()
 
     def begins(self, number: int, of: int, cell: SimulatedCell) -> Callable[[float], None]:
+        return self.begins_with(number, of, cell.in_words)
+
+    def begins_with(self, number: int, of: int, words: str) -> Callable[[float], None]:
+        """As `begins`, for what is called so."""
         self._say_what_took_long()
-        self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {cell.in_words}"
+        self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {words}"
         if self._bar is None:
             return lambda share: None
         self._bar.update(self._task, description=self._line, completed=number / of)

@@ -8,11 +8,14 @@ from pathlib import Path
 import typer
 
 from quorate.cli.config import config_text
-from quorate.cli.options import command
+from quorate.cli.options import command, given
+from quorate.cli.simulate.failing_plan import FailingPlan, planned_failing
 from quorate.cli.simulate.options import SimulateOptions
+from quorate.cli.simulate.plan import SimulationPlan, planned
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell as say
 from quorate.launch.run.folder import run_folder, usual_name
+from quorate.report.wording import listed
 
 
 @command
@@ -20,10 +23,9 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     """Simulate strategies among up to 100,000 workers: rounds and steps per second, waiting, staleness, bytes.
 
     Every strategy meets every number of workers, imbalance and network. Nothing here is measured but what --like reads.
+    With --failures: what failures leave of up to 10,000,000 workers.
     """
-    from quorate.cli.simulate.plan import planned
-
-    plan = planned(options)
+    plan = _planned(options)
     folder = run_folder(options.name or usual_name("simulate"))
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
@@ -37,7 +39,20 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
         told = f"would simulate {plan.in_words}; in {folder}"
         typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else told)
         return 0
+    say(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
+    if isinstance(plan, FailingPlan):
+        from quorate.cli.simulate.failing import tell_failing
+
+        return tell_failing(plan, folder, picture, as_json=options.as_json)
     from quorate.cli.simulate.simulation import tell
 
-    say(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
     return tell(plan, folder, picture, as_json=options.as_json)
+
+
+def _planned(options: SimulateOptions) -> SimulationPlan | FailingPlan:
+    if options.failures is not None:
+        return planned_failing(options)
+    only = given(options, "recovery", "learners", "seconds")
+    if only:
+        raise ConfigurationError(f"{listed(only)} can be chosen where workers fail; give --failures as well")
+    return planned(options)

@@ -1,0 +1,78 @@
+"""`quorate simulate --failures`, carried out: what came of each row is kept, drawn and shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+
+from quorate.cli.simulate.failing_plan import FailingPlan
+from quorate.cli.simulate.plan import FORMAT
+from quorate.cli.simulate.results import NOTHING, Columns, Shown, show
+from quorate.cli.simulate.simulation import FILE, PICTURE
+from quorate.core.errors import QuorateError
+from quorate.launch.run.folder import write_run
+from quorate.report.wording import seconds_in_words, share_in_words
+from quorate.simulation.failing.grid import FailingRow, rows_of
+from quorate.simulation.failing.picture import picture
+
+
+def tell_failing(plan: FailingPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
+    """Simulate it, keep and show what came of it; the exit status."""
+    write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan.as_json})
+    (folder / "run.json").replace(folder / FILE)
+    with Shown() as shown:
+        rows = list(rows_of(plan.grid, shown.begins_with))
+    about = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    about |= {"rows": [row.as_json() for row in rows]}
+    try:
+        (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        drawn = picture(rows, plan.heading, plan.about)
+        for path in (folder / PICTURE, *([] if also is None else [also])):
+            path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise QuorateError(f"what was simulated cannot be kept: {error.strerror or error} ({error.filename})") from None
+    if as_json:
+        typer.echo(json.dumps(about, indent=2))
+    else:
+        show(rows, _columns(rows))
+        for line in _counts(rows):
+            typer.echo(line)
+        typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")
+    return 0
+
+
+def _columns(rows: Sequence[FailingRow]) -> Columns[FailingRow]:
+    several = len({row.network for row in rows}) > 1
+    return [
+        ("strategy", lambda row: row.strategy),
+        ("workers", lambda row: f"{row.workers:,}"),
+        ("learners", lambda row: f"{row.learners:,}"),
+        ("network", lambda row: (row.network or NOTHING) if several else NOTHING),
+        ("goodput", lambda row: share_in_words(row.goodput.goodput)),
+        ("uptime", lambda row: f"{row.goodput.uptime:.1%}"),
+        ("lost", lambda row: _or_nothing(row.goodput.lost)),
+        ("down", lambda row: _or_nothing(row.goodput.down)),
+        ("stopped", lambda row: _or_nothing(row.goodput.stopped)),
+        ("waiting", lambda row: _or_nothing(row.goodput.waiting)),
+        ("moving", lambda row: _or_nothing(row.goodput.moving)),
+        ("saving", lambda row: _or_nothing(row.goodput.saving)),
+        (
+            "checkpoint",
+            lambda row: NOTHING if row.goodput.checkpoint is None else seconds_in_words(row.goodput.checkpoint),
+        ),
+    ]
+
+
+def _or_nothing(share: float) -> str:
+    return NOTHING if share < 1e-9 else share_in_words(share)
+
+
+def _counts(rows: Sequence[FailingRow]) -> Iterator[str]:
+    """`1,200,000 workers: 98,412 deaths, 0 stops, 0 slow times; 312 struck several at once`."""
+    for workers, found in {row.workers: row.goodput.failures for row in rows}.items():
+        bursts = f"; {found.bursts:,} struck several at once, {found.workers:,} workers in all" if found.bursts else ""
+        yield f"{workers:,} workers: {found.deaths:,} deaths, {found.stops:,} stops, {found.slows:,} slow times{bursts}"

@@ -1,0 +1,43 @@
+"""What exchanges add to a step where nothing fails, from the network, the parameters and the work of a step. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from quorate.core.durations import FORWARD_SHARE
+from quorate.simulation.links import Links, parts_of
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Exchanges over `links`; without links they cost nothing."""
+
+    links: Links | None = None
+    parameters: int = 0
+
+    @property
+    def _nbytes(self) -> int:
+        return 4 * self.parameters
+
+    def within(self, workers: int, step: float) -> float:
+        """Seconds that a mean of gradients in every step adds; parts of it travel while the rest is computed."""
+        if self.links is None or workers == 1:
+            return 0.0
+        sizes = parts_of(self._nbytes)
+        if len(sizes) == 1:
+            return self.links.all_reduce(sizes[0], workers)
+        there, backward = 0.0, (1 - FORWARD_SHARE) * step
+        for ready, size in zip(accumulate(sizes), sizes, strict=True):
+            there = max(there, step - (1 - ready / self._nbytes) * backward) + self.links.all_reduce(size, workers)
+        return there - step
+
+    def mean(self, learners: int) -> float:
+        """Seconds of a mean of parameters, for which all learners have come."""
+        return 0.0 if self.links is None or learners == 1 else self.links.all_reduce(self._nbytes, learners)
+
+    def round(self, learners: int) -> float:
+        """Seconds of a round through one learner: a call, a question, what all give, and what comes of it."""
+        if self.links is None or learners == 1:
+            return 0.0
+        return 4 * self.links.latency + 2 * self.links.carrying(self._nbytes, learners - 1)

@@ -1,0 +1,253 @@
+"""The life of one learner: workers in lock step, of which some fail; when they train, and where the time goes.
+
+A learner is elastic, or it is not. An elastic one stops after a death, goes on with those that are left, and stops
+again when the dead come back; it is gone only while none of its workers lives. The other one is gone with the first
+death, until all its workers are there again. One that was gone has lost its state: it goes on from its last checkpoint
+if it is alone, and else with the newest of the other learners, without what it had done since it last handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from quorate.inject.failures import Kind
+
+
+class Stroke(NamedTuple):
+    """A failure, as one learner meets it; ranks count from the learner's first."""
+
+    time: float
+    ranks: range
+    kind: Kind
+    seconds: float
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How a learner lives. Times in seconds."""
+
+    size: int
+    is_elastic: bool
+    step: float
+    detect: float
+    reshard: float
+    join: float
+    """For how long the living stand when others come back."""
+    slice: int
+    back: float
+    """From a death until a worker is there in its place, and could train."""
+    absorbs: bool
+    """Whether a death while it stands still is mended in the same stop."""
+    checkpoint: float = math.inf
+    """Work between two checkpoints. Infinite: none, the state is with other learners, or nothing is kept."""
+    save: float = 0.0
+    is_alone: bool = True
+    hands_in: float = 0.0
+    """Work of one turn after which it hands in to the other learners."""
+    behind: float = 0.0
+    """Work that is not in the model in addition to what was done since it last handed in."""
+
+
+class Stretch(NamedTuple):
+    """Training without a break, by as many workers, at one speed."""
+
+    begin: float
+    end: float
+    rate: float
+    """Steps, of those that it takes with nobody slow."""
+    live: int
+    dropped: float
+    """Seconds of work that are lost at its end; infinite: all, as the learner is gone."""
+
+
+@dataclass
+class Lived:
+    """What came of it. Worker-seconds: `worked` is time at work, which `saving` and `lost` are parts of."""
+
+    size: int
+    stretches: list[Stretch] = field(default_factory=list)
+    worked: float = 0.0
+    saving: float = 0.0
+    lost: float = 0.0
+    """Worked, and not in the model: begun steps, and what was done since the last checkpoint, or was not handed in."""
+    down: float = 0.0
+    """Of workers that are dead, or idle with a dead one."""
+    stopped: float = 0.0
+    """Of living workers whose learner stands."""
+    waiting: float = 0.0
+    """Of workers that wait for a slow or silent one."""
+
+
+def life(terms: Terms, strokes: Sequence[Stroke], until: float) -> Lived:
+    """All of it, from 0 to `until`."""
+    learner = _Learner(terms, until)
+    for stroke in strokes:
+        if stroke.time >= until:
+            break
+        learner.live_until(stroke.time)
+        learner.struck(stroke)
+    learner.live_until(until)
+    return learner.lived
+
+
+class _Learner:
+    def __init__(self, terms: Terms, until: float) -> None:
+        self.terms, self.until = terms, until
+        self.lived = Lived(terms.size)
+        self._now = 0.0
+        self._live = terms.size
+        self._stop = -1.0
+        """When it goes on; negative: it trains."""
+        self._gone = False
+        self._out: set[int] = set()
+        """Slices that are out; those that are back, and come in when the stop ends, are among them."""
+        self._back: list[tuple[float, int]] = []
+        self._ready: list[int] = []
+        self._silent: list[tuple[float, int]] = []
+        self._slow: list[tuple[float, float]] = []
+        self._done = 0.0
+        """Seconds at work since it had its state."""
+
+    def live_until(self, time: float) -> None:
+        while True:
+            ends = min(
+                time,
+                self._stop if self._stop >= 0 else math.inf,
+                self._back[0][0] if self._back else math.inf,
+                min(self._silent)[0] if self._silent else math.inf,
+                min(self._slow)[0] if self._slow else math.inf,
+            )
+            if ends > self._now:
+                self._advance(ends)
+            elif ends == time:
+                return
+            self._silent = [one for one in self._silent if one[0] > ends] if self._silent else self._silent
+            self._slow = [one for one in self._slow if one[0] > ends] if self._slow else self._slow
+            if self._back and self._back[0][0] <= ends:
+                self._come_back(ends)
+            if 0 <= self._stop <= ends:
+                self._go_on()
+
+    def _advance(self, to: float) -> None:
+        lived, live, took = self.lived, self._live, to - self._now
+        lived.down += (self.terms.size - live) * took
+        if self._stop >= 0:
+            lived.stopped += live * took
+        elif self._silent:
+            silent = min(live, sum(count for _, count in self._silent))
+            lived.down += silent * took
+            lived.waiting += (live - silent) * took
+        elif live:
+            rate = 1.0 / max(factor for _, factor in self._slow) if self._slow else 1.0
+            work = took * rate
+            lived.worked += live * work
+            lived.waiting += live * (took - work)
+            lived.saving += live * (self._saving(self._done + work) - self._saving(self._done))
+            self._done += work
+            lived.stretches.append(Stretch(self._now, to, rate, live, 0.0))
+        self._now = to
+
+    def _saving(self, done: float) -> float:
+        """Seconds of the first `done` in which checkpoints were saved."""
+        terms = self.terms
+        if terms.save == 0.0 or terms.checkpoint == math.inf:
+            return 0.0
+        times, rest = divmod(done, terms.checkpoint + terms.save)
+        return times * terms.save + max(0.0, rest - terms.checkpoint)
+
+    # -- deaths
+
+    def struck(self, stroke: Stroke) -> None:
+        terms, (now, ranks, kind, seconds, factor) = self.terms, stroke
+        if kind == "slow":
+            if not self._gone:
+                self._slow.append((now + seconds, factor))
+        elif kind == "death":
+            self._dies(ranks, now + terms.back)
+        elif terms.is_elastic and seconds > terms.detect and self._leaves(ranks) < self._live:
+            self._dies(ranks, now + seconds)
+        elif not self._gone:
+            self._silent.append((now + seconds, len(ranks)))
+
+    def _slices(self, ranks: range) -> list[int]:
+        each = self.terms.slice
+        return [one for one in range(ranks.start // each, (ranks.stop - 1) // each + 1) if one not in self._out]
+
+    def _of(self, piece: int) -> int:
+        each = self.terms.slice
+        return min(each, self.terms.size - piece * each)
+
+    def _leaves(self, ranks: range) -> int:
+        return sum(map(self._of, self._slices(ranks)))
+
+    def _dies(self, ranks: range, back: float) -> None:
+        terms, now = self.terms, self._now
+        struck = self._slices(ranks)
+        if not struck:
+            return
+        trained = self._stop < 0
+        if not terms.is_elastic:
+            if trained:
+                self._lose_state()
+            if trained or not terms.absorbs:
+                self._stop = max(self._stop, back)
+            else:
+                return  # a spare takes its place in the same stop
+        left = self._live - sum(map(self._of, struck))
+        if terms.is_elastic:
+            if left == 0:
+                if not self._gone:
+                    self._lose_state()
+                self._stop = math.inf
+            elif trained:
+                self._drop(self._done % terms.step if self._done else 0.0)
+                self._stop = now + terms.detect + terms.reshard
+            elif not terms.absorbs:
+                self._stop = max(self._stop, now + terms.detect + terms.reshard)
+        self._live = left
+        self._out.update(struck)
+        for piece in struck:
+            heappush(self._back, (back, piece))
+
+    def _drop(self, work: float) -> None:
+        """So much of what it did last is lost."""
+        lived = self.lived
+        work = min(work, self._done)
+        self._done -= work
+        lived.lost += min(self._live * work, lived.worked - lived.saving - lived.lost)
+        if lived.stretches and work:
+            lived.stretches[-1] = lived.stretches[-1]._replace(dropped=work)
+
+    def _lose_state(self) -> None:
+        terms = self.terms
+        if not terms.is_alone:
+            self._drop(self._done % terms.hands_in + terms.behind if terms.hands_in else 0.0)
+        elif terms.checkpoint == math.inf:
+            self._drop(self._done)
+        else:
+            self._drop(min(self._done % (terms.checkpoint + terms.save), terms.checkpoint))
+        if self.lived.stretches:
+            self.lived.stretches[-1] = self.lived.stretches[-1]._replace(dropped=math.inf)
+        self._done, self._gone = 0.0, True
+        self._silent, self._slow = [], []
+
+    # -- going on
+
+    def _come_back(self, now: float) -> None:
+        came = False
+        while self._back and self._back[0][0] <= now:
+            self._ready.append(heappop(self._back)[1])
+            came = True
+        if came and self.terms.is_elastic and (self._stop < 0 or self._stop == math.inf):
+            self._stop = now + (0.0 if self._gone else self.terms.join)  # where all were dead, nobody stands
+
+    def _go_on(self) -> None:
+        self._out.difference_update(self._ready)
+        self._live += sum(map(self._of, self._ready))
+        self._ready = []
+        self._stop, self._gone = (-1.0, False) if self._live else (math.inf, True)

@@ -1,0 +1,39 @@
+"""What is done when a worker fails, read from a line of text."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.core.errors import ConfigurationError
+from quorate.simulation.failing.recovery import FORMS, Recovery, recovery_from
+
+
+def test_every_key_is_read() -> None:
+    text = "detect=4s,reshard=8s,join=2s,slice=64,checkpoint=10min,save=3s,spare=1min,inside=restart,during=again"
+    assert recovery_from(text) == Recovery(
+        detect=4.0, reshard=8.0, join=2.0, slice=64, checkpoint=600.0, save=3.0, spare=60.0, inside="restart",
+        during="again", text=text,
+    )  # fmt: skip
+    assert recovery_from("checkpoint=auto").checkpoint is None
+    assert recovery_from(FORMS.partition(" (")[0]).slice == 64
+    assert recovery_from("reshard=7s").joining == 7.0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("detect", '"detect" in "detect" is no part of a recovery; write detect=10s,'),
+        ("repair=3s", '"repair=3s" in "repair=3s" is no part of a recovery'),
+        ("save=1s,save=2s", 'save is in "save=1s,save=2s" twice'),
+        ("slice=0", "a slice has 0 workers; it is 1 or more"),
+        ("slice=x", '"slice=x" in "slice=x" is not a number of workers'),
+        ("checkpoint=0s", "checkpoint is 0 s; it is auto, or longer than 0"),
+        ("inside=both", 'inside is "both"; it is elastic or restart'),
+        ("during=no", 'during is "no"; it is absorb or again'),
+        ("detect=20", "for want of a unit"),
+    ],
+)
+def test_wrong_text_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        recovery_from(text)
+    assert sentence in str(raised.value)
