@@ -138,8 +138,8 @@ def _take(tape: Tape, rank: int, row: Mapping[str, Any]) -> None:
         tape.rounds.setdefault(str(one.optimizer), {})[one.number] = one
     elif kind == "applied" and row.get("is_copy"):
         raise ConfigurationError(
-            f"rank {rank} of {tape.folder} went on from a copy of another replica after round {row['round']}, as it had "
-            "been silent; such a run is not replayed"
+            f"rank {rank} of {tape.folder} went on from a copy of another replica after round {row['round']}, as it "
+            "had been silent; such a run is not replayed"
         )
     elif kind == "applied":
         tape.looks[rank, row["optimizer"]][int(row["rests"]), int(row["look"])] = int(row["round"])

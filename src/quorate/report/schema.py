@@ -14,6 +14,8 @@ from quorate.report.schema_parts import Fault as Fault
 from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
 from quorate.report.schema_parts import Mark as Mark
+from quorate.report.schema_parts import Merge as Merge
+from quorate.report.schema_parts import MergesSummary as MergesSummary
 from quorate.report.schema_parts import Part
 from quorate.report.schema_parts import RoundsSummary as RoundsSummary
 
@@ -157,6 +159,8 @@ class ArmSummary(Part):
     rounds: RoundsSummary | None = None
     """Null where the records have none: where everybody waits for everybody, every update has a fresh gradient of every
     worker."""
+    merges: MergesSummary | None = None
+    """Null where there are no learners that never wait."""
     replicas: Replicas | None = None
     """Null where replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()

@@ -86,6 +86,32 @@ class RoundsSummary(Part):
     """Run by run, in order."""
 
 
+class Merge(Part):
+    """What an outer step of learners that never wait was made of."""
+
+    number: int
+    """Of its round."""
+    fragment: int | None
+    """From 0; null where it was of all."""
+    time: float
+    """Seconds of the run's training time."""
+    given: tuple[tuple[int, float, int], ...]
+    """The rank, its share of the weight, and its age: rounds of the fragment that had gone by without it."""
+
+
+class MergesSummary(Part):
+    """Merges of learners that never wait; of all runs that count together."""
+
+    count: int
+    window_mean: float | None
+    """Seconds that a round waited for more learners than it needed; null where there is no such window."""
+    window_p95: float | None
+    shares: tuple[tuple[int, float, float], ...]
+    """By rank: its share of the weight of all merges, and the mean age of what was merged of it."""
+    shown: tuple[Merge, ...]
+    """The last ones of the first run."""
+
+
 class Fault(Part):
     """A worker that died, and the others went on."""
 

@@ -12,6 +12,7 @@ from quorate.core.errors import ranks_in_words
 from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
 from quorate.report.figures.lateness import skew_of
+from quorate.report.figures.merges import MergeFigures, figures_of_merges
 from quorate.report.figures.quality import (
     Amounts,
     curve_of,
@@ -64,6 +65,8 @@ class RunFigures:
     timeline: tuple[Lane, ...]
     marks: tuple[Mark, ...]
     rounds: RoundFigures | None
+    merges: MergeFigures | None
+    """Of learners that never wait."""
     distance: Curve | None
     """Between replicas."""
     faults: tuple[Fault, ...]
@@ -118,6 +121,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         timeline=lanes,
         marks=marks,
         rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
+        merges=figures_of_merges([one.round for one in merged], run.training_seconds) if merged else None,
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
         joined=_joined(run, seed),

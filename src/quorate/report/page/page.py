@@ -12,6 +12,7 @@ from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.arrival import arrival
 from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
+from quorate.report.page.merges import merges
 from quorate.report.page.parts import View, chip
 from quorate.report.page.quality import quality
 from quorate.report.page.replicas import replicas
@@ -30,6 +31,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("steps", "Time per step", steps),
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),
+    ("merges", "Merges", merges),
     ("replicas", "Replicas", replicas),
     ("timeline", "Timeline", timeline),
     ("faults", "Faults", faults),

@@ -40,6 +40,12 @@ class RoundRecord:
     """It has changed."""
     caution: str = ""
     """What was said of the training since the round before."""
+    told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    """By rank, what it said beside what it gave."""
+    window: float | None = None
+    """Seconds that were waited for more workers than had to call; None where rounds have no window."""
+    settles: bool = False
+    """Nobody stepped."""
 
     @property
     def is_applied(self) -> bool:
@@ -85,6 +91,7 @@ def round_of(row: Mapping[str, Any]) -> RoundRecord | None:
         taken = {
             int(rank): [(staleness, count) for staleness, count in given] for rank, given in found.contributors.items()
         }
+        told = {int(rank): words for rank, words in (found.told or {}).items()}
     except ValueError:
         return None
     if not all(is_count(count) for given in taken.values() for pair in given for count in pair):
@@ -99,6 +106,9 @@ def round_of(row: Mapping[str, Any]) -> RoundRecord | None:
         settings=found.settings,
         why=found.why or "",
         caution=found.caution or "",
+        told=told,
+        window=found.window,
+        settles=bool(found.settles),
     )
 
 

@@ -1,0 +1,90 @@
+"""Merges of learners in one run: who was in each, with which weight and age, and how long was waited for more of them.
+
+A learner tells its weight for each fragment with what it hands in (`told` of a `round` row). Round n is of fragment
+(n - 1) mod K of K, unless all have settled in it: then it is of all. The age of what is merged is how many rounds of
+its fragment had gone by since it was handed in.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quorate.report.reading.rounds import RoundRecord
+from quorate.report.schema_parts import Merge, MergesSummary
+
+SHOWN = 400
+"""Merges that are drawn, at most: the last ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeFigures:
+    """Of one run."""
+
+    shown: Sequence[Merge]
+    count: int
+    windows: Sequence[float]
+    """Seconds; empty where rounds have no window."""
+    weights: dict[int, float]
+    """By rank: the sum of its shares of merges."""
+    ages: dict[int, float]
+    """By rank: the mean age of what was merged, by shares."""
+
+
+def figures_of_merges(rounds: Sequence[RoundRecord], seconds_at: Callable[[float], float]) -> MergeFigures | None:
+    """`seconds_at` makes of a time the run's training time then. None where nobody told weights."""
+    found = [merge for one in rounds if (merge := _merge(one, seconds_at)) is not None]
+    if not found:
+        return None
+    weights, old = defaultdict[int, float](float), defaultdict[int, float](float)
+    for merge in found:
+        for rank, share, age in merge.given:
+            weights[rank] += share
+            old[rank] += share * age
+    return MergeFigures(
+        shown=found[-SHOWN:],
+        count=len(found),
+        windows=[one.window for one in rounds if one.window is not None and one.told],
+        weights=dict(weights),
+        ages={rank: old[rank] / weight for rank, weight in weights.items() if weight},
+    )
+
+
+def _merge(one: RoundRecord, seconds_at: Callable[[float], float]) -> Merge | None:
+    """None where nothing was merged, or weights are not those of learners."""
+    weights: dict[int, float] = {}
+    turns = 1
+    for rank, told in one.told.items():
+        newest = told[-1] if told else None
+        listed = newest.get("weights") if isinstance(newest, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(weight, int | float) for weight in listed) or not listed:
+            return None
+        turns = len(listed)
+        weights[rank] = sum(listed) / turns if one.settles else listed[(one.number - 1) % turns]
+    total = sum(weights.values())
+    if not total > 0:
+        return None
+    ages = {rank: given[-1][0] // turns if given else 0 for rank, given in one.taken.items()}
+    given = tuple((rank, weight / total, ages.get(rank, 0)) for rank, weight in sorted(weights.items()) if weight)
+    fragment = None if one.settles else (one.number - 1) % turns
+    return Merge(number=one.number, fragment=fragment, time=seconds_at(one.time), given=given)
+
+
+def merges_summary(runs: Sequence[MergeFigures]) -> MergesSummary | None:
+    """Of all runs of an arm together; the merges that are drawn are those of the first."""
+    if not runs:
+        return None
+    windows = sorted(window for run in runs for window in run.windows)
+    ranks = sorted({rank for run in runs for rank in run.weights})
+    total = sum(weight for run in runs for weight in run.weights.values())
+    weights = {rank: sum(run.weights.get(rank, 0.0) for run in runs) for rank in ranks}
+    old = {rank: sum(run.weights.get(rank, 0.0) * run.ages.get(rank, 0.0) for run in runs) for rank in ranks}
+    return MergesSummary(
+        count=sum(run.count for run in runs),
+        window_mean=statistics.fmean(windows) if windows else None,
+        window_p95=windows[round(0.95 * (len(windows) - 1))] if windows else None,
+        shares=tuple((rank, weights[rank] / total, old[rank] / weights[rank]) for rank in ranks if weights[rank]),
+        shown=tuple(runs[0].shown),
+    )
