@@ -7,6 +7,7 @@ k-th, from 1: `rank 5`, or why there is none.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,9 +17,9 @@ from quorate.wire.failure import ended, has_come, report_outsider
 
 _WANTED, _SAID, _ENDED = "newcomers/wanted", "newcomers/said", "newcomers/ended"
 
-_MOST = 64
+MOST = 64
 """Workers of either kind in `Room`."""
-MOST_NEWCOMERS = 2 * _MOST
+MOST_NEWCOMERS = 2 * MOST
 """Of one run."""
 
 
@@ -31,8 +32,8 @@ class Room:
 
     def __post_init__(self) -> None:
         for name, count in (("--restart", self.restarts), ("--room", self.more)):
-            if not 0 <= count <= _MOST:
-                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {_MOST}")
+            if not 0 <= count <= MOST:
+                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {MOST}")
 
     @property
     def all(self) -> int:
@@ -41,30 +42,48 @@ class Room:
 
 
 class Newcomers:
-    """Those of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`."""
+    """Those of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
 
-    def __init__(self, board: Board, size: int, room: Room, start: Callable[[int, int], None]) -> None:
+    A dead worker's place stays empty for `repair` seconds.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        size: int,
+        room: Room,
+        start: Callable[[int, int], None],
+        *,
+        repair: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._board, self._size, self._room, self._start = board, size, room, start
+        self._repair, self._now = repair, now
         self._restarts = self._more = self._answered = 0
         self._seats: dict[int, int] = {}
+        self._empty: list[tuple[float, int]] = []
+        """From when on one may be started in the place of which dead rank."""
 
-    def died(self, rank: int) -> int | None:
-        """`rank` has died, and the others went on: the rank that is started in its place; None where none is."""
-        if self._restarts >= self._room.restarts:
-            return None
-        self._restarts += 1
-        return self._begin(self._seats.get(rank, rank))
+    def died(self, rank: int) -> None:
+        """`rank` has died, and the others went on: `look` starts another in its place, where there is room."""
+        if self._restarts < self._room.restarts:
+            self._restarts += 1
+            self._empty.append((self._now() + self._repair, rank))
 
-    def look(self) -> list[int]:
-        """Start those that somebody has asked for since the last look; their ranks."""
+    def look(self) -> list[tuple[int, int | None]]:
+        """Start those that are due by now: their ranks, and in whose place (None: somebody has asked for one)."""
+        found: list[tuple[int, int | None]] = []
+        while self._empty and self._empty[0][0] <= self._now():
+            dead = self._empty.pop(0)[1]
+            found.append((self._begin(self._seats.get(dead, dead)), dead))
         wanted = int(self._board.get(_WANTED) or b"0")
-        found = []
         while self._answered < wanted:
             self._answered += 1
             if self._more < self._room.more:
                 self._more += 1
-                found.append(self._begin(self._size + self._more - 1))
-                self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % found[-1])
+                rank = self._begin(self._size + self._more - 1)
+                found.append((rank, None))
+                self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % rank)
             else:
                 given = f"with --room {self._room.more}" if self._room.more else "without --room"
                 why = f"there is no room for one more: the run was started {given}"

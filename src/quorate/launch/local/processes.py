@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
+from quorate.launch.local.chaos import Chaos, ChaosPlan
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers, Room
@@ -71,18 +72,27 @@ class Ranks(Protocol):
         """All that were started have ended."""
 
 
-def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> Conclusion:
+def run_shown(
+    command: Command,
+    size: int,
+    folder: Path,
+    *,
+    grace: float = GRACE,
+    room: Room = NO_ROOM,
+    chaos: ChaosPlan | None = None,
+) -> Conclusion:
     """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
     stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
     passed on to the workers, which had `grace` seconds to leave. While it runs, others may join: as many as there is
-    `room` for. No worker, and nothing that a worker started in its
-    process group, outlives this call; workers do not outlive this process either.
+    `room` for; and `chaos` strikes them. No worker, and nothing that a worker started in its process group, outlives
+    this call; workers do not outlive this process either.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
-        ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show, asked=shown.hide)
+        more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": _show, "asked": shown.hide}
+        ended = run_crew(command, size, folder, ranks, **more)
     if ended.why is not None:
         _show(-1, f"quorate: {ended.why}\n")
     return ended
@@ -102,6 +112,7 @@ def run_crew(
     *,
     grace: float = GRACE,
     room: Room = NO_ROOM,
+    chaos: ChaosPlan | None = None,
     shows: Callable[[int, str], None] = lambda rank, text: None,
     asked: Callable[[], None] = lambda: None,
 ) -> Conclusion:
@@ -115,16 +126,21 @@ def run_crew(
 
         def start(rank: int, seat: int) -> None:
             crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(seat)}))
+            if crew.chaos is not None and rank >= size:
+                crew.chaos.started(rank, seat)
 
         newcomers = None
         if room.all:
             shared["QUORATE_MOST"] = str(size + room.all)
-            newcomers = Newcomers(server.board, size, room, start)
+            repair = 0.0 if chaos is None else chaos.failures.repair
+            newcomers = Newcomers(server.board, size, room, start, repair=repair)
             stack.enter_context(open_to_all(folder, server.path))
         guard = stack.enter_context(Guard())
         hides = partial(_unless_joined, server.board, asked)
         crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard, asked=hides)
         stack.enter_context(crew)
+        if chaos is not None:
+            crew.chaos = Chaos(chaos, size, server.board, crew, folder, says=lambda s: shows(-1, f"quorate: {s}\n"))
         stack.enter_context(signals_to(crew, server.board, folder, shows))
         for rank in range(size):
             start(rank, rank)

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.orphans import death_with_parent
-from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.processes import PASSED_ON, Conclusion
 from quorate.launch.warm.launcher import launch
 from quorate.launch.warm.request import RunRequest, conclusion_line

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.guard import end_of_input
-from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.processes import Conclusion, Leash
 from quorate.launch.warm.request import RunRequest, conclusion_from
 
