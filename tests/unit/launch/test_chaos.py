@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from quorate.core.records import CHAOS
 from quorate.inject.failures import Failure, Failures
-from quorate.launch.local.chaos import FILE, Chaos, ChaosPlan, began
+from quorate.launch.local.chaos import Chaos, ChaosPlan, began
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.wire.board import MemoryBoard
 from quorate.wire.failure import allow_going_on, note_training, report_coming
@@ -64,7 +65,7 @@ class Stage:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / FILE).read_text().splitlines()]
+        return [json.loads(line) for line in (self.folder / CHAOS).read_text().splitlines()]
 
     @property
     def done(self) -> list[tuple[str, int, str]]:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Protocol
 
 from quorate.core.contracts import Board
+from quorate.core.records import CHAOS
 from quorate.inject.failures import Failure, Failures
 from quorate.wire.failure import has_come, is_in_training, stops_at_deaths
 
-FILE = "chaos.jsonl"
-"""In the folder of the run."""
 _BEGAN = "chaos/began"
 
 
@@ -67,7 +66,7 @@ class Chaos:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._size, self._board, self._workers = plan, size, board, workers
-        self._file, self._says, self._now = folder / FILE, says, now
+        self._file, self._says, self._now = folder / CHAOS, says, now
         self._schedule = plan.failures.schedule(size, plan.seed)
         self._next = next(self._schedule)
         self._began: float | None = None
