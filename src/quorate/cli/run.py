@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -104,15 +106,18 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 
 def _go(plan: RunPlan) -> int:
     from quorate.launch.local.processes import run_shown
+    from quorate.launch.warm.nursery import Nursery
     from quorate.report.closing import closing_line
 
     request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    if request.virtual is None:
-        ended = run_shown(request.command, request.size, request.folder, room=plan.room, chaos=plan.chaos)
-    else:
+    if request.virtual is not None:
         ended = _run_virtual(request, request.virtual)
+    else:
+        with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
+            more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
+            ended = run_shown(request.command, request.size, request.folder, **more)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(request.folder)

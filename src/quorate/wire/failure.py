@@ -172,9 +172,10 @@ def is_survived(board: Board, rank: int) -> bool:
     return bool({*range(int(written)), *joined_in(known)} - {rank, *(one.rank for one in gone_in(known))})
 
 
-def stops_at_deaths(board: Board) -> bool:
-    """Whether any death ends the run, as far as workers have said."""
-    return board.get(_OUTLIVES) in (None, b"0")
+def stops_at_deaths(board: Board) -> bool | None:
+    """Whether any death ends the run; None while not all workers of several have said."""
+    written = board.get(_OUTLIVES)
+    return None if written is None else int(written) == 0
 
 
 def read_deaths(board: Board) -> list[Gone]:

@@ -16,7 +16,7 @@ from quorate.inject.failures import Failure, Failures
 from quorate.launch.local.chaos import Chaos, ChaosPlan, began
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.wire.board import MemoryBoard
-from quorate.wire.failure import allow_going_on, note_training, report_coming
+from quorate.wire.failure import allow_going_on, forbid_going_on, note_training, report_coming
 
 NEVER = Failure(1e9, range(0), "death", 0.0)
 
@@ -43,13 +43,17 @@ class Stage:
         object.__setattr__(failures, "events", events)
         plan = ChaosPlan(failures, 5)
         self.chaos = Chaos(plan, size, self.board, self, folder, says=self.said.append, now=lambda: self.time)
-        for rank in range(size if goes_on else 0):
-            allow_going_on(self.board, size, name="1")
-            assert rank < size
+        self._goes_on = goes_on
 
     def begin(self) -> None:
         for rank in range(self.size):
             note_training(self.board, rank, is_under_way=True)
+        self.chaos.look()
+        assert not self.said and began(self.board) is None, "it is not known what a death will be"
+        if not self._goes_on:
+            forbid_going_on(self.board)
+        for _ in range(self.size):
+            allow_going_on(self.board, self.size, name="1")
         self.chaos.look()
 
     def signal(self, rank: int, signum: signal.Signals) -> None:

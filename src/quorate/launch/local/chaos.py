@@ -83,7 +83,7 @@ class Chaos:
             return
         now = self._now()
         if self._began is None:
-            if not all(self._trains(rank) or rank not in self._workers.alive for rank in range(self._size)):
+            if not self._can_begin():
                 return
             self._begin(now)
         assert self._began is not None
@@ -104,6 +104,12 @@ class Chaos:
         """Strike nobody any more; who is stopped goes on."""
         self._is_over = True
         self._let_go_on(float("inf"))
+
+    def _can_begin(self) -> bool:
+        """Whether all train, and it is known what a death would be."""
+        if self._size > 1 and stops_at_deaths(self._board) is None:
+            return False
+        return all(self._trains(rank) or rank not in self._workers.alive for rank in range(self._size))
 
     def _begin(self, now: float) -> None:
         self._began = now

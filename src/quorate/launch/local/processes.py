@@ -72,6 +72,13 @@ class Ranks(Protocol):
         """All that were started have ended."""
 
 
+class Births(Protocol):
+    """What starts those that join faster than as programs."""
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
+        """Let `rank` begin, its output appended to its log; None where it is to be started as a program."""
+
+
 def run_shown(
     command: Command,
     size: int,
@@ -80,6 +87,7 @@ def run_shown(
     grace: float = GRACE,
     room: Room = NO_ROOM,
     chaos: ChaosPlan | None = None,
+    births: Births | None = None,
 ) -> Conclusion:
     """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
 
@@ -91,6 +99,7 @@ def run_shown(
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
+        ranks.births = births
         more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": _show, "asked": shown.hide}
         ended = run_crew(command, size, folder, ranks, **more)
     if ended.why is not None:
@@ -207,11 +216,12 @@ class StartedRanks:
     """Workers that are started as programs, `folder` keeping what they print; rank 0's is `shown` as well."""
 
     def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
-        self._command, self._folder = command, folder
+        self._command, self._size, self._folder = command, size, folder
         self._leash = Leash()
+        self.births: Births | None = None
         first = QuietConsole(log_of(folder, 0)) if shown is None else shown
-        others = [QuietConsole(log_of(folder, rank)) for rank in range(1, size)]
-        self._consoles: list[QuietConsole | ShownConsole] = [first, *others]
+        others = {rank: QuietConsole(log_of(folder, rank)) for rank in range(1, size)}
+        self._consoles: dict[int, QuietConsole | ShownConsole] = {0: first, **others}
 
     def __enter__(self) -> StartedRanks:
         return self
@@ -220,8 +230,11 @@ class StartedRanks:
         self._leash.close()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        if rank == len(self._consoles):  # it joins
-            self._consoles.append(QuietConsole(log_of(self._folder, rank)))
+        if rank >= self._size:  # it joins
+            child = None if self.births is None else self.births.start(rank, environment)
+            if child is not None:
+                return child
+            self._consoles[rank] = QuietConsole(log_of(self._folder, rank))
         console = self._consoles[rank]
         out, err = console.streams()
         child = subprocess.Popen(
@@ -235,7 +248,7 @@ class StartedRanks:
         return child
 
     def finish(self) -> None:
-        for console in self._consoles:
+        for console in self._consoles.values():
             console.finish()
 
 

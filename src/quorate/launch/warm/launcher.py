@@ -36,7 +36,7 @@ def launch(request: RunRequest, answer: int) -> Callable[[], None]:
         carry_out = partial(_run_virtual, request, request.virtual)
     else:
         try:
-            ranks = ForkedRanks.fork(request.command, request.size, request.folder)
+            ranks = ForkedRanks.fork(request.command, range(request.size), request.folder)
         except OSError as error:
             return partial(_answer, Conclusion(1, f"cannot start {request.size} processes: {error.strerror}"))
         if not isinstance(ranks, ForkedRanks):
