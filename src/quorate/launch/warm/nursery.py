@@ -37,6 +37,7 @@ class Nursery:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._program is not None:
             self._program.end(0.0)
+            self._program = None
         self._leash.close()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
