@@ -98,6 +98,18 @@ def test_of_rounds_what_they_took_in_is_useful(tmp_path: Path, apart: bool, usef
     assert found is not None and (found.useful, found.made) == (useful, 16)
 
 
+def test_a_round_of_one_fragment_of_several_counts_for_its_share(tmp_path: Path) -> None:
+    """Of two: each is taken by itself, with all steps since it was taken last; the last round is of both."""
+    one, both = {"0": [[0, 1]], "1": [[0, 1]]}, {"0": [[0, 1], [0, 1]], "1": [[0, 1], [0, 1]]}
+    rounds = [
+        {"kind": "round", "number": number, "time": 2.0 * number, "weight": weight, "live": 2, "contributors": taken}
+        for number, (weight, taken) in enumerate([(4.0, one), (8.0, one), (8.0, one), (3.0, both)], 1)
+    ]
+    folder = made(tmp_path, [*every_second(7), *rounds], every_second(6), apart=True, sync_every=4, fragments=2)
+    found = goodput_of(read_run(folder))
+    assert found is not None and (found.useful, found.made) == (13, 13)
+
+
 def test_an_undisturbed_step_is_the_median_unless_there_is_a_pace_or_it_is_told(tmp_path: Path) -> None:
     slow = steps((0, 1), (1, 5), (5, 9), (9, 13))
     run = read_run(made(tmp_path, slow, slow))

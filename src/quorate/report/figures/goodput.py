@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from quorate.core.errors import ConfigurationError
 from quorate.inject.pace import parse_pace
 from quorate.report.figures.throughput import training_seconds
+from quorate.report.reading.rounds import RoundRecord
 from quorate.report.reading.run import RankRecords, RunRecords
+from quorate.report.reading.sound import is_count
 
 _BINDS = 1.5
 """How many times as long as a pace steps may take that it holds back."""
@@ -77,10 +79,25 @@ def _useful(run: RunRecords) -> float:
     """Steps whose work was taken in by a round, or by a mean of all."""
     rounds = [merged.round for merged in run.merged()]
     is_apart = any(one.distributed.get("apart") for one in run.ranks)
-    if rounds:  # under local steps a round's weight is the steps that were handed in
-        return sum(one.weight for one in rounds) if is_apart else float(sum(one.gradients for one in rounds))
+    if rounds and is_apart:
+        fragments = max(_setting(one, "fragments", 1) for one in run.ranks)
+        return sum(_steps_in(one, fragments) for one in rounds)
+    if rounds:
+        return float(sum(one.gradients for one in rounds))
     outlived = {death.rank for death in run.deaths}
     return float(sum(_shared(one) if one.rank in outlived else len(one.steps) for one in run.ranks))
+
+
+def _steps_in(one: RoundRecord, fragments: int) -> float:
+    """Its weight is the steps that were handed in since its fragment was taken last; where all settle, that of all."""
+    is_of_all = max(map(len, one.taken.values()), default=0) >= fragments
+    return one.weight if is_of_all else one.weight / fragments
+
+
+def _setting(one: RankRecords, name: str, usual: int) -> int:
+    settings = one.distributed.get("settings")
+    found = settings.get(name, usual) if isinstance(settings, dict) else usual
+    return found if is_count(found) and found > 0 else usual
 
 
 def _shared(dead: RankRecords) -> int:
