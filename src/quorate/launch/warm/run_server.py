@@ -143,6 +143,7 @@ class Program:
 
     @property
     def has_ended(self) -> bool:
+        """Whether the process is gone."""
         return self._process.poll() is not None
 
     @property
@@ -176,6 +177,7 @@ class Program:
         return line
 
     def send(self, signum: signal.Signals) -> None:
+        """Nothing happens if it is gone."""
         self._process.send_signal(signum)
 
     def end(self, seconds: float) -> None:
