@@ -3,8 +3,9 @@
 Eight learners, one process each, in steps of 250 ms (slept, so that two cores do), are struck for three minutes by one
 schedule: one of them about every 2.5 s. 35 % of the failures are deaths (SIGKILL; another learner may start 0.5 s
 later), 40 % are stops (SIGSTOP, 2.5 s in the mean), 25 % slow times (4 times as long, 2 s in the mean). Goodput is
-useful worker-steps, whose work is in the model in the end, over possible ones: workers times seconds by 250 ms. Losses
-are held out, and held against those of a run that nothing disturbed, after as many steps as were useful.
+useful worker-steps, whose work is in the model in the end, over possible ones: workers times seconds, by the seconds of
+a step of the same arm that nothing disturbed. Losses are held out, and held against those of that undisturbed run, in
+which each learner makes as many steps as were useful.
 
 The arms: torch DDP under torchrun, which starts everyone anew at a death, from a checkpoint every 8 steps; and under
 `quorate run --chaos` `all-reduce` that outlives deaths, `eager-majority`, `diloco`, and `decoupled-diloco`.
@@ -40,6 +41,8 @@ BEST = "decoupled-diloco"
 LEARNERS, SECONDS = 8, 180.0
 FAILING = "mtbf=20s,repair=0.5s,stop=0.4:2.5s,slow=0.25:x4:2s"
 QUICK = (BEST, "all-reduce")
+LEAST_STEPS = 8
+"""Of an undisturbed run, that its steps can be timed."""
 TIMEOUT = 240.0
 """Seconds that a run may take longer than its training."""
 
@@ -51,6 +54,8 @@ class Trained:
     useful: float
     """Worker-steps."""
     loss: float
+    seconds: float
+    """From the first step's beginning to the last one's end."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,6 @@ class Setting:
     seconds: float
     failures: str
     seed: int
-
-    @property
-    def possible(self) -> float:
-        """Worker-steps."""
-        return self.learners * self.seconds / PACE
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -90,7 +90,8 @@ def by_quorate(arm: str, setting: Setting, place: Path, until: str, *, is_struck
         raise SystemExit(f"{arm} ended with status {said.returncode}: {said.stderr[-2000:]}")
     found = goodput_of(read_run(place / "runs" / "run"), PACE)
     assert found is not None
-    return Trained(found.useful, json.loads((place / "result.json").read_text())["loss"])
+    seconds = found.possible / setting.learners * PACE
+    return Trained(found.useful, json.loads((place / "result.json").read_text())["loss"], seconds)
 
 
 def by_torchrun(setting: Setting, place: Path, until: str, *, is_struck: bool) -> Trained:
@@ -118,7 +119,7 @@ def by_torchrun(setting: Setting, place: Path, until: str, *, is_struck: bool) -
     if run.returncode:
         raise SystemExit(f"torchrun ended with status {run.returncode}: {log.read_text()[-2000:]}")
     result = json.loads((place / "result.json").read_text())
-    return Trained(result["steps"] * setting.learners, result["loss"])
+    return Trained(result["steps"] * setting.learners, result["loss"], result["seconds"])
 
 
 class Strikes:
@@ -203,15 +204,17 @@ def main() -> int:
     losses: dict[str, float] = {}
     for arm in arms:
         struck = trained(arm, setting, f"{setting.seconds:g}s", is_struck=True)
-        goodput[arm] = struck.useful / setting.possible
+        steps = max(LEAST_STEPS, round(struck.useful / setting.learners))
+        calm = trained(arm, setting, str(steps), is_struck=False)
+        possible = setting.learners * setting.seconds * steps / calm.seconds
+        goodput[arm], losses[arm] = struck.useful / possible, struck.loss / calm.loss
         report.rows.append(record.figure(f"{arm}: goodput", [goodput[arm]]))
-        sys.stderr.write(f"{arm}: goodput {goodput[arm]:.3f}, loss {struck.loss:.4f}\n")
-        steps = round(struck.useful / setting.learners)
-        if steps:
-            calm = trained(arm, setting, str(steps), is_struck=False)
-            losses[arm] = struck.loss / calm.loss
-            report.rows.append(record.figure(f"{arm}: loss, struck / undisturbed", [losses[arm]]))
-            sys.stderr.write(f"{arm}: {steps} steps of each, undisturbed: loss {calm.loss:.4f}\n")
+        report.rows.append(record.figure(f"{arm}: undisturbed, seconds of a step", [calm.seconds / steps]))
+        report.rows.append(record.figure(f"{arm}: loss, struck / undisturbed", [losses[arm]]))
+        sys.stderr.write(
+            f"{arm}: goodput {goodput[arm]:.3f} ({struck.useful:.0f} useful steps), loss {struck.loss:.4f}; "
+            f"undisturbed, {steps} steps of each in {calm.seconds:.1f} s: {calm.loss:.4f}\n"
+        )
     best = max((goodput[arm] for arm in SYNCHRONOUS if arm in goodput), default=0.0)
     mine = goodput.get(BEST)
     report.bar(f"{BEST}: goodput", mine, at_least=0.88)

@@ -107,7 +107,7 @@ def train_by_ddp(until: str, folder: Path) -> None:
         plain.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         made = state["steps"]
-    started, slow = folder / "started", None
+    started, slow, seconds = folder / "started", None, 0.0
     draw, begin = torch.Generator().manual_seed(os.getpid()), began_in(folder)
     if os.environ.get(FAILURES):
         failures, seed = failures_from(os.environ[FAILURES]), int(os.environ[CHAOS])
@@ -131,6 +131,7 @@ def train_by_ddp(until: str, folder: Path) -> None:
         loss.backward()
         optimizer.step()
         made += 1
+        seconds += time.monotonic() - since
         (folder / f"pid-{rank}").write_text(str(os.getpid()))  # it trains
         if rank == 0 and made % CHECKPOINT_EVERY == 0:
             new = folder / "checkpoint.new"
@@ -138,7 +139,7 @@ def train_by_ddp(until: str, folder: Path) -> None:
             new.replace(kept)
     (folder / f"pid-{rank}").unlink(missing_ok=True)
     if rank == 0:
-        (folder / "result.json").write_text(json.dumps({"loss": held_out(plain), "steps": made}))
+        (folder / "result.json").write_text(json.dumps({"loss": held_out(plain), "steps": made, "seconds": seconds}))
     dist.destroy_process_group()
 
 

@@ -132,7 +132,8 @@ class Chaos:
         who = f"rank {rank}" if rank == place else f"rank {rank} (in the place of rank {place})"
         if why is not None:
             self._note(one.kind, place, "passed over", **due, why=why)
-            self._tell(f"{who} is passed over: {why}")
+            if any(map(self._trains, self._workers.alive)):
+                self._tell(f"{who} is passed over: {why}")
             return
         if one.kind == "death":
             self._killed.add(rank)
