@@ -204,6 +204,21 @@ def test_a_slow_time_is_told_and_left_to_the_worker(tmp_path: Path) -> None:
     assert row["time"] == pytest.approx(1.2)
 
 
+def test_a_replacement_that_dies_before_it_trains_is_replaced_and_one_that_is_refused_is_not() -> None:
+    started: list[tuple[int, int]] = []
+    newcomers = Newcomers(MemoryBoard(), 2, Room(restarts=9, more=1), lambda *who: started.append(who))
+    newcomers.died(1)
+    newcomers.look()
+    for rank in (2, 3, 4):
+        newcomers.came_to_nothing(rank, "was killed by signal 9", by_chance=True)
+        newcomers.look()
+    assert started == [(2, 1), (3, 1), (4, 1)], "three times"
+    newcomers.died(0)
+    newcomers.look()
+    newcomers.came_to_nothing(5, "exited with status 2")
+    assert newcomers.look() == []
+
+
 def test_a_place_stays_empty_until_its_repair() -> None:
     started: list[tuple[int, int]] = []
     now = [0.0]

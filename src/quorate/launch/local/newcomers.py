@@ -19,6 +19,7 @@ _WANTED, _SAID, _ENDED = "newcomers/wanted", "newcomers/said", "newcomers/ended"
 
 MOST = 64
 """Workers of either kind in `Room`."""
+_TRIES = 3
 MOST_NEWCOMERS = 2 * MOST
 """Of one run."""
 
@@ -61,6 +62,8 @@ class Newcomers:
         self._repair, self._now = repair, now
         self._restarts = self._more = self._answered = 0
         self._seats: dict[int, int] = {}
+        self._vain: dict[int, int] = {}
+        """By place, how many have come to nothing there."""
         self._empty: list[tuple[float, int]] = []
         """From when on one may be started in the place of which dead rank."""
 
@@ -100,8 +103,15 @@ class Newcomers:
         """See `wire.failure.has_come`."""
         return has_come(self._board, self._size, rank)
 
-    def came_to_nothing(self, rank: int, reason: str) -> None:
-        """`rank` has ended before it trained."""
+    def came_to_nothing(self, rank: int, reason: str, *, by_chance: bool = False) -> None:
+        """`rank` has ended before it trained; `by_chance`: another may come further, and is started if it had a place.
+
+        At most `_TRIES` in a place have come to nothing: a script may raise always.
+        """
+        seat = self._seats.get(rank, rank)
+        self._vain[seat] = self._vain.get(seat, 0) + 1
+        if by_chance and seat < self._size and self._vain[seat] < _TRIES:
+            self.died(rank)
         self._board.set(f"{_ENDED}/{rank}", b"1")
         report_outsider(self._board, rank, reason)
 

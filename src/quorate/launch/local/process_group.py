@@ -31,6 +31,8 @@ LOOK_EVERY = 0.02
 """Seconds between two looks at who is still alive."""
 GRACE = 10.0
 """Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
+WRONG_INPUT = 2
+"""The exit status of a worker that was given something wrong: another would be, too."""
 LAST_CALL = 3.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -176,7 +178,8 @@ class Crew:
         if is_well and not self._is_missed(rank, status):
             self._board.set(ended(rank), b"%d" % status)
         elif self._newcomers is not None and not self._newcomers.has_come(rank):
-            self._newcomers.came_to_nothing(rank, ending.in_words)
+            by_chance = status not in (0, *LEFT_WHEN_ASKED, WRONG_INPUT) and not self._asked
+            self._newcomers.came_to_nothing(rank, ending.in_words, by_chance=by_chance)
             self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
         elif self._is_outlived(rank, ending):
             self.outlived.append(ending)

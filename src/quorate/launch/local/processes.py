@@ -21,7 +21,7 @@ from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
-from quorate.launch.local.process_group import GRACE, Child, Crew
+from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Child, Crew
 from quorate.launch.local.signals import signals_to
 from quorate.launch.local.verdict import cause_of, log_of, verdict
 from quorate.launch.run.address import open_to_all
@@ -31,7 +31,6 @@ from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_deaths, read_failure
 from quorate.wire.socket_folder import make_socket_folder
 
-WRONG_INPUT = 2
 LACKING = 3
 NO_ROOM = Room()
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
