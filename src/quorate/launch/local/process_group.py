@@ -245,8 +245,6 @@ class Crew:
             signum = self._asked[self._handled]
             self._handled += 1
             if self._handled == 1:
-                if self.chaos is not None:
-                    self.chaos.end()
                 self._is_asked()
                 ask_to_stop(self._board, status_after(signum))
                 self.tell_alive(signum)
