@@ -27,12 +27,13 @@ from quorate.launch.local import processes as local
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.orphans import death_with_parent
 from quorate.launch.local.process_group import Child
-from quorate.launch.warm import run_server
+from quorate.launch.warm import nursery, run_server
 from quorate.launch.warm.ranks import _draw_seeds, _Forked
 from quorate.launch.warm.script import live_as_main
 
 SPARE = 2
 """Workers that are forked beyond those of the start, for who joins later; further ones are started."""
+_SERVERS = (run_server.SERVER, nursery.SERVER)
 _ERRORS = "strict" if sys.__stdout__ is None else sys.__stdout__.errors
 """What a program that is started in this locale does with what cannot be encoded."""
 _path: list[str] = []
@@ -75,9 +76,9 @@ def _execute(words: Sequence[str]) -> NoReturn:
     random.seed()
     _draw_seeds()
     is_module = words[0] == "-m"
-    if is_module and words[1] == run_server.SERVER:
+    if is_module and words[1] in _SERVERS:
         sys.argv = list(words[1:])
-        importlib.import_module(run_server.SERVER).main()
+        importlib.import_module(words[1]).main()
         os._exit(0)
     live_as_main(words[is_module], words[1 + is_module :], is_module=is_module)
 
@@ -131,8 +132,8 @@ class RanksAhead(local.StartedRanks):
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
         if rank >= len(self._waiting):
             return super().start(rank, environment)
-        if rank == len(self._consoles):  # it joins
-            self._consoles.append(QuietConsole(local.log_of(self._folder, rank)))
+        if rank not in self._consoles:  # it joins
+            self._consoles[rank] = QuietConsole(local.log_of(self._folder, rank))
         console = self._consoles[rank]
         out, err = console.streams()
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -178,7 +179,7 @@ class ForkedPopen(subprocess.Popen[bytes]):
     """Starts the server of a `RunServer` by forking, where the program that asks for it has but one thread."""
 
     def _execute_child(self, args: Any, *given: Any) -> None:
-        if run_server.SERVER not in args or threading.active_count() > 1:
+        if not {*_SERVERS} & {*args} or threading.active_count() > 1:
             return super()._execute_child(args, *given)  # type: ignore[misc,no-any-return]
         environment, pipes = given[5], given[9:15]  # as in `subprocess` from Python 3.11 on
         die = death_with_parent()

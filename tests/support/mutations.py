@@ -30,6 +30,7 @@ RUN: tuple[tuple[str, ...], ...] = (
     ("run", "--resume", "done", "--seed", "2"),
     ("run", "-n", "2", "--print-config", "train.py"),
     ("run", "-n", "2", "--restart", "1", "--room", "2", "train.py"),
+    ("run", "-n", "2", "--chaos", "1", "--failures", "mtbf=9s,stop=0.2:1s,slow=0.1:x2:1s,burst=0.1:2", "train.py"),
 )
 """Right command lines of `quorate run`."""
 
@@ -56,7 +57,7 @@ OTHERS: tuple[tuple[str, ...], ...] = (
 
 ENVIRONMENT: tuple[str, ...] = (
     "QUORATE_STRATEGY", "QUORATE_SETTINGS", "QUORATE_SEED", "QUORATE_IMBALANCE", "QUORATE_PACE", "QUORATE_SHARE",
-    "QUORATE_SECONDS", "QUORATE_LEARNING_RATE_FACTOR",
+    "QUORATE_SECONDS", "QUORATE_LEARNING_RATE_FACTOR", "QUORATE_FAILURES", "QUORATE_CHAOS",
 )  # fmt: skip
 """Variables that say what a launcher would."""
 

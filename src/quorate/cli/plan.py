@@ -10,6 +10,7 @@ from quorate.cli.config import read_config
 from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY, PACE, argument, option
 from quorate.cli.resume import read_resumed
 from quorate.cli.values import bytes_per_second_from, seconds_from
+from quorate.launch.local.chaos import ChaosPlan
 from quorate.launch.local.newcomers import Room
 from quorate.launch.warm.request import RunRequest
 from quorate.report.wording import counted
@@ -35,7 +36,13 @@ class RunOptions:
     pace: str | None = option(PACE)
     share: str | None = option("How data is cut, instead of the script's: static, dynamic.")
     seconds: float | None = option("End the training after so many seconds.")
-    restart: int = option("Start another worker in place of one that died, at most so many times.", default=0)
+    failures: str | None = option("How workers fail, for --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.")
+    chaos: int | None = option(
+        "Kill, stop and slow down workers on the schedule of this seed.", metavar="SEED", default=None
+    )
+    restart: int | None = option(
+        "Start another worker in place of one that died, at most so many times (0; 64 with --chaos)."
+    )
     room: int = option("How many more workers may come by `quorate join`.", default=0)
     compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     latency: float | None = option(LATENCY, reads=seconds_from)
@@ -55,6 +62,7 @@ class RunPlan:
     request: RunRequest
     room: Room
     """For workers that come later."""
+    chaos: ChaosPlan | None = None
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
 
     @property
@@ -66,6 +74,8 @@ class RunPlan:
         strategy = chosen.strategy or "the script's own"
         beside = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share, "seed": chosen.seed}
         told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
+        if self.chaos is not None:
+            told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
         if self.room.all:
             told += f", room for {self.room.all} more"
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from quorate.cli.chaos import chaos_of, room_of
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text
 from quorate.cli.options import command, given
@@ -18,7 +21,6 @@ from quorate.cli.scripts import check_module, check_script
 from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
-from quorate.launch.local.newcomers import Room
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.lock import held
@@ -63,10 +65,12 @@ def _planned(options: RunOptions) -> RunPlan:
     if options.as_json and not options.dry_run:
         raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
     strategy, settings = (None, {}) if options.strategy is None else strategy_from(options.strategy)
+    chaos = chaos_of(options, strategy)
     overrides = Overrides(
         strategy=strategy,
         settings=settings | settings_from(options.settings),
-        **{name: getattr(options, name) for name in ("seed", "imbalance", "pace", "share", "seconds")},
+        failures=None if chaos is None else chaos.failures.text,
+        **{name: getattr(options, name) for name in ("seed", "imbalance", "pace", "share", "seconds", "chaos")},
     )
     size = options.virtual or options.workers or 1
     check_overrides(overrides, size, is_virtual=is_virtual)
@@ -86,7 +90,7 @@ def _planned(options: RunOptions) -> RunPlan:
         folder=resumed or run_folder(options.name or usual_name(options.script)),
         virtual=virtual if is_virtual else None,
     )
-    return RunPlan(request=request, room=Room(options.restart, options.room))
+    return RunPlan(request=request, room=room_of(options), chaos=chaos)
 
 
 def _start(plan: RunPlan, *, is_resumed: bool) -> int:
@@ -103,15 +107,18 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 def carry_out(plan: RunPlan) -> int:
     """Run it, and say how it went; the exit status."""
     from quorate.launch.local.processes import run_shown
+    from quorate.launch.warm.nursery import Nursery
     from quorate.report.closing import closing_line
 
     request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    if request.virtual is None:
-        ended = run_shown(request.command, request.size, request.folder, room=plan.room)
-    else:
+    if request.virtual is not None:
         ended = _run_virtual(request, request.virtual)
+    else:
+        with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
+            more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
+            ended = run_shown(request.command, request.size, request.folder, **more)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(request.folder)

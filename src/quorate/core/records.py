@@ -26,6 +26,8 @@ class Copy(Protocol):
     def close(self) -> None: ...
 
 
+CHAOS = "chaos.jsonl"
+"""In the folder of a run whose launcher strikes its workers: whom, when and how."""
 HELD_SECONDS = 0.5
 """How long a step may be held back before it is written."""
 

@@ -6,6 +6,7 @@ from quorate.core.contracts import Wire
 
 _STOP = "limit/stop"
 _EVERY = "limit/every"
+_BEGAN = "limit/began"
 _MEASURED = 16
 """Batches after which it is known how long they take."""
 _LOOK_SECONDS = 0.02
@@ -19,7 +20,8 @@ class Limit:
     many as it has begun itself by then, and as make up a multiple of `every`, since the others look once in so many
     batches. Workers that wait for each other are at most one step apart, so all of them stop there; one that is ahead
     stops when it looks. `every` is 1 at first, and then, as rank 0 writes after some batches, as many as take 20 ms
-    together.
+    together. One that decides after another also has from the board when the training began, evaluations left out: it
+    may have joined later.
     Cost: one look at the board per `every` batches on every rank but the first.
     """
 
@@ -30,10 +32,13 @@ class Limit:
         self._since: float | None = None
         self._paused = 0.0
         self._stop: int | None = None
+        self._is_deciding = False
 
     def pause(self, seconds: float) -> None:
         """So much of the time was evaluation."""
         self._paused += seconds
+        if self._is_deciding:
+            self._note_beginning()
 
     def is_reached(self) -> bool:
         """Asked before each batch; True: there are no more."""
@@ -65,6 +70,12 @@ class Limit:
         written = self._wire.board.get(_STOP) if self._wire.dead else None
         if written is not None:
             return int(written)  # the one before has decided
+        if not self._is_deciding:
+            self._is_deciding = True
+            began = self._wire.board.get(_BEGAN) if self._wire.dead else None
+            if began is not None:
+                self._since, self._paused = float(began), 0.0
+            self._note_beginning()
         trained = now - self._since - self._paused
         if trained >= self._seconds:
             every = self._every or 1
@@ -76,6 +87,10 @@ class Limit:
             self._every = max(1, min(_MOST, together))
             self._wire.board.set(_EVERY, str(self._every).encode())
         return None
+
+    def _note_beginning(self) -> None:
+        assert self._since is not None, "it began with the first batch"
+        self._wire.board.set(_BEGAN, repr(self._since + self._paused).encode())
 
     def _look(self) -> int | None:
         if self._taken % (self._every or 1):

@@ -79,6 +79,11 @@ class Failures:
         if self.factor < 1:
             raise ConfigurationError(f"a slow worker takes x{self.factor:g} as long; it is x1 or more")
 
+    @property
+    def kills(self) -> bool:
+        """Whether any of them is a death."""
+        return self.stops + self.slows < 1
+
     def schedule(self, workers: int, seed: int) -> Iterator[Failure]:
         """What strikes the ranks 0 to `workers` - 1, in order of time, without end.
 

@@ -12,20 +12,24 @@ from quorate.core.contracts import Clock
 from quorate.data.consumption import consumed
 from quorate.inject.imbalance import Imbalance
 from quorate.inject.pace import Pace
+from quorate.inject.slow_times import SlowTimes
 from quorate.observe.backward import FORWARD_SHARE
 from quorate.observe.step_times import StepTimer
 from quorate.wire.current import Place
 
 
 class Pacing:
-    """Holds one worker back, step by step: at least the pace since the step began, and then the imbalance on top.
+    """Holds one worker back, step by step: at least the pace since the step began, and then the imbalance on top, and
+    what a `slow` time adds.
 
-    What `imbalance` says in multiples is of the pace; without one, of the time since the step began, taken as
+    What is said in multiples is of the pace; without one, of the time since the step began, taken as
     `FORWARD_SHARE` of the whole step.
     """
 
-    def __init__(self, place: Place, imbalance: Imbalance | None, pace: Pace | None) -> None:
-        self._place, self._imbalance, self._pace = place, imbalance, pace
+    def __init__(
+        self, place: Place, imbalance: Imbalance | None, pace: Pace | None, slow: SlowTimes | None = None
+    ) -> None:
+        self._place, self._imbalance, self._pace, self._slow = place, imbalance, pace, slow
         self._held = 0
 
     def hold(self, timer: StepTimer) -> None:
@@ -40,9 +44,11 @@ class Pacing:
         paced = 0.0
         if self._pace is not None:
             paced = self._pace.seconds(rank, step, consumed(self._place).tokens)
-        seconds = max(0.0, paced - since)
+        seconds, base = max(0.0, paced - since), max(paced, since) if paced else since / FORWARD_SHARE
         if self._imbalance is not None:
-            seconds += self._imbalance.delay(rank, step, max(paced, since) if paced else since / FORWARD_SHARE)
+            seconds += self._imbalance.delay(rank, step, base)
+        if self._slow is not None:
+            seconds += (self._slow.factor(now) - 1) * base
         if seconds > 0:
             clock.sleep(seconds)
             timer.spent("delay", clock.now() - now)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from quorate.core.records import ranks_in
+from quorate.core.records import CHAOS, ranks_in
+from quorate.report.figures.goodput import goodput_of
 from quorate.report.figures.lateness import Skew, skew_of
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.throughput import Window, training_seconds, window_of
@@ -40,7 +41,8 @@ def closing_line(folder: Path) -> str | None:
     first; 61% of the others' time was waiting; records in runs/x`. Who arrives when is said of two workers or more.
     Under a quorum it says what that cost and gained: `412 rounds, 2.3 of 4 workers in each, 61% fresh, effective batch
     74; 14% of the time was waiting (in step it would have been 43%)`, and where the quorum changed on the way, to what.
-    Of a run with long records all but the numbers of steps and rounds is of its last steps.
+    Where workers have failed it says the goodput. Of a run with long records all but the numbers of steps and rounds is
+    of its last steps.
     """
     ranks = max(1, len(ranks_in(folder)))
     run = read_run(folder, most_bytes=max(LEAST_BYTES, MOST_BYTES // ranks))
@@ -71,6 +73,8 @@ def closing_line(folder: Path) -> str | None:
         parts += _gained(rounds)
     parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
     parts += [joined_in_words(*one) for one in run.replacements[:_NAMED]]
+    if is_all and (run.deaths or (folder / CHAOS).exists()):
+        parts += _goodput(run)
     return "; ".join([*parts, f"records in {folder}"])
 
 
@@ -118,6 +122,15 @@ def _gained(rounds: RoundFigures) -> list[str]:
     if rounds.waiting_in_step is None:
         return [waited]
     return [f"{waited} (in step it would have been {share_in_words(rounds.waiting_in_step)})"]
+
+
+def _goodput(run: RunRecords) -> list[str]:
+    """What failures have left of the steps that could have been made."""
+    found = goodput_of(run)
+    if found is None:
+        return []
+    lost = f" ({found.lost:.0f} of {counted(round(found.made), 'step')} were lost)" if found.lost >= 1 else ""
+    return [f"goodput {share_in_words(found.share)}{lost}"]
 
 
 def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:

@@ -172,6 +172,12 @@ def is_survived(board: Board, rank: int) -> bool:
     return bool({*range(int(written)), *joined_in(known)} - {rank, *(one.rank for one in gone_in(known))})
 
 
+def stops_at_deaths(board: Board) -> bool | None:
+    """Whether any death ends the run; None while not all workers of several have said."""
+    written = board.get(_OUTLIVES)
+    return None if written is None else int(written) == 0
+
+
 def read_deaths(board: Board) -> list[Gone]:
     """Those that were outlived so far."""
     return gone_in(board.get(GONE))

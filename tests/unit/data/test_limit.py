@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from quorate.core.contracts import Board, Wire
 from quorate.data.limit import Limit
+from quorate.wire.board import MemoryBoard
 from quorate.wire.virtual.world import VirtualWorld
 
 
@@ -66,3 +68,31 @@ def test_a_faster_worker_stops_as_soon_as_it_looks() -> None:
 def test_a_slower_worker_stops_when_it_has_as_many() -> None:
     found = taken(2, 1.0, 1e-3, waits=False, slow=2.0)
     assert found[1][0] == found[0][0]
+
+
+class Hand:
+    """A wire, and its clock, that are moved by hand."""
+
+    def __init__(self, rank: int, board: MemoryBoard) -> None:
+        self.rank, self.board, self.clock, self.time = rank, board, self, 100.0
+        self.alive, self.dead = [0, 1], set[int]()
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_one_that_joined_and_decides_goes_by_when_the_training_began() -> None:
+    board = MemoryBoard()
+    first, late = Hand(0, board), Hand(2, board)
+    one = Limit(cast(Wire, first), 10.0)
+    assert not one.is_reached()
+    first.time = 103.0
+    one.pause(2.0)
+    late.time = 105.0
+    other = Limit(cast(Wire, late), 10.0)
+    assert not other.is_reached()
+    late.dead, late.alive = {0, 1}, [2]
+    for late.time in (106.0, 111.9):
+        assert not other.is_reached()
+    late.time = 112.1  # a batch that others may have begun is the last one
+    assert [other.is_reached(), other.is_reached()] == [False, True]

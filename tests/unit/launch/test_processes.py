@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import PeerFailed
-from quorate.launch.local.process_group import Crew, Ending, status_in_words
+from quorate.launch.local.endings import Ending, status_in_words
+from quorate.launch.local.process_group import Crew
 from quorate.launch.local.processes import Command, environment, run_shown
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.overrides import Overrides

@@ -12,7 +12,9 @@ from quorate.report.figures.merges import SHOWN, figures_of_merges, merges_summa
 from quorate.report.reading.rounds import RoundRecord, round_of
 
 
-def merged(number: int, weights: dict[int, list[float]], ages: dict[int, int] | None = None, **more: Any) -> RoundRecord:
+def merged(
+    number: int, weights: dict[int, list[float]], ages: dict[int, int] | None = None, **more: Any
+) -> RoundRecord:
     """Round `number`, in which each rank told these weights by fragment, and gave what was so many rounds old."""
     taken = {rank: [((ages or {}).get(rank, 0), 1)] for rank in weights}
     told = {rank: [{"time": number, "weights": listed, "speed": None}] for rank, listed in weights.items()}

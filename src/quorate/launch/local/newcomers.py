@@ -7,6 +7,7 @@ k-th, from 1: `rank 5`, or why there is none.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,9 +17,10 @@ from quorate.wire.failure import ended, has_come, report_outsider
 
 _WANTED, _SAID, _ENDED = "newcomers/wanted", "newcomers/said", "newcomers/ended"
 
-_MOST = 64
+MOST = 64
 """Workers of either kind in `Room`."""
-MOST_NEWCOMERS = 2 * _MOST
+_TRIES = 3
+MOST_NEWCOMERS = 2 * MOST
 """Of one run."""
 
 
@@ -31,8 +33,8 @@ class Room:
 
     def __post_init__(self) -> None:
         for name, count in (("--restart", self.restarts), ("--room", self.more)):
-            if not 0 <= count <= _MOST:
-                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {_MOST}")
+            if not 0 <= count <= MOST:
+                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {MOST}")
 
     @property
     def all(self) -> int:
@@ -41,30 +43,50 @@ class Room:
 
 
 class Newcomers:
-    """Those of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`."""
+    """Those of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
 
-    def __init__(self, board: Board, size: int, room: Room, start: Callable[[int, int], None]) -> None:
+    A dead worker's place stays empty for `repair` seconds.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        size: int,
+        room: Room,
+        start: Callable[[int, int], None],
+        *,
+        repair: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._board, self._size, self._room, self._start = board, size, room, start
+        self._repair, self._now = repair, now
         self._restarts = self._more = self._answered = 0
         self._seats: dict[int, int] = {}
+        self._vain: dict[int, int] = {}
+        """By place, how many have come to nothing there."""
+        self._empty: list[tuple[float, int]] = []
+        """From when on one may be started in the place of which dead rank."""
 
-    def died(self, rank: int) -> int | None:
-        """`rank` has died, and the others went on: the rank that is started in its place; None where none is."""
-        if self._restarts >= self._room.restarts:
-            return None
-        self._restarts += 1
-        return self._begin(self._seats.get(rank, rank))
+    def died(self, rank: int) -> None:
+        """`rank` has died, and the others went on: `look` starts another in its place, where there is room."""
+        if self._restarts < self._room.restarts:
+            self._restarts += 1
+            self._empty.append((self._now() + self._repair, rank))
 
-    def look(self) -> list[int]:
-        """Start those that somebody has asked for since the last look; their ranks."""
+    def look(self) -> list[tuple[int, int | None]]:
+        """Start those that are due by now: their ranks, and in whose place (None: somebody has asked for one)."""
+        found: list[tuple[int, int | None]] = []
+        while self._empty and self._empty[0][0] <= self._now():
+            dead = self._empty.pop(0)[1]
+            found.append((self._begin(self._seats.get(dead, dead)), dead))
         wanted = int(self._board.get(_WANTED) or b"0")
-        found = []
         while self._answered < wanted:
             self._answered += 1
             if self._more < self._room.more:
                 self._more += 1
-                found.append(self._begin(self._size + self._more - 1))
-                self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % found[-1])
+                rank = self._begin(self._size + self._more - 1)
+                found.append((rank, None))
+                self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % rank)
             else:
                 given = f"with --room {self._room.more}" if self._room.more else "without --room"
                 why = f"there is no room for one more: the run was started {given}"
@@ -81,8 +103,15 @@ class Newcomers:
         """See `wire.failure.has_come`."""
         return has_come(self._board, self._size, rank)
 
-    def came_to_nothing(self, rank: int, reason: str) -> None:
-        """`rank` has ended before it trained."""
+    def came_to_nothing(self, rank: int, reason: str, *, by_chance: bool = False) -> None:
+        """`rank` has ended before it trained; `by_chance`: another may come further, and is started if it had a place.
+
+        At most `_TRIES` in a place have come to nothing: a script may raise always.
+        """
+        seat = self._seats.get(rank, rank)
+        self._vain[seat] = self._vain.get(seat, 0) + 1
+        if by_chance and seat < self._size and self._vain[seat] < _TRIES:
+            self.died(rank)
         self._board.set(f"{_ENDED}/{rank}", b"1")
         report_outsider(self._board, rank, reason)
 

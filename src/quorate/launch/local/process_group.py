@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
+from quorate.launch.local.chaos import Chaos
+from quorate.launch.local.endings import Ending
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers
 from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
@@ -30,6 +31,8 @@ LOOK_EVERY = 0.02
 """Seconds between two looks at who is still alive."""
 GRACE = 10.0
 """Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
+WRONG_INPUT = 2
+"""The exit status of a worker that was given something wrong: another would be, too."""
 LAST_CALL = 3.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -43,33 +46,6 @@ class Child(Protocol):
 
     def poll(self) -> int | None:
         """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a worker ended. `stopped_with` is the signal by which the crew ended it, if it did."""
-
-    rank: int
-    status: int
-    stopped_with: signal.Signals | None = None
-
-    @property
-    def in_words(self) -> str:
-        """What goes on where "rank 2" ends: `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
-        if self.status < 0 and self.stopped_with == -self.status:
-            return f"was stopped with {self.stopped_with.name}"
-        return status_in_words(self.status)
-
-
-def status_in_words(status: int) -> str:
-    """An exit status as a sentence goes on after the name of the process."""
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        return f"was killed by signal {-status}"
-    return f"was killed by signal {-status} ({name})"
 
 
 class Crew:
@@ -97,6 +73,8 @@ class Crew:
         self.first_failure: Ending | None = None
         self.outlived: list[Ending] = []
         """The workers that died, and the others went on, by an error of their own or otherwise."""
+        self.chaos: Chaos | None = None
+        """What strikes them; to be set before `watch` is called."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
@@ -147,6 +125,7 @@ class Crew:
             self._pass_on_what_was_asked()
             self._look()
             self._let_more_come()
+            self._strike()
             self._show()
             self._press()
             if deadline is not None and time.monotonic() > deadline:
@@ -199,7 +178,8 @@ class Crew:
         if is_well and not self._is_missed(rank, status):
             self._board.set(ended(rank), b"%d" % status)
         elif self._newcomers is not None and not self._newcomers.has_come(rank):
-            self._newcomers.came_to_nothing(rank, ending.in_words)
+            by_chance = status not in (0, *LEFT_WHEN_ASKED, WRONG_INPUT) and not self._asked
+            self._newcomers.came_to_nothing(rank, ending.in_words, by_chance=by_chance)
             self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
         elif self._is_outlived(rank, ending):
             self.outlived.append(ending)
@@ -240,16 +220,22 @@ class Crew:
         known = next(one for one in read_deaths(self._board) if one.rank == rank)
         others = ranks_in_words(self.alive)
         self._say(f"{known.in_words}; {others} {'goes' if len(self._alive) == 1 else 'go'} on")
-        started = None if self._newcomers is None else self._newcomers.died(rank)
-        if started is not None:
-            self._say(f"rank {started} is started in place of rank {rank}")
+        if self._newcomers is not None:
+            self._newcomers.died(rank)
         return True
 
     def _let_more_come(self) -> None:
-        """Those that somebody asks for."""
+        """In place of the dead, and those that somebody asks for."""
         if self._newcomers is not None and self._alive and not self._plan:
-            for rank in self._newcomers.look():
-                self._say(f"rank {rank} is started, as was asked for")
+            for rank, dead in self._newcomers.look():
+                why = ", as was asked for" if dead is None else f" in place of rank {dead}"
+                self._say(f"rank {rank} is started{why}")
+
+    def _strike(self) -> None:
+        if self.chaos is not None and self._plan:
+            self.chaos.end()
+        elif self.chaos is not None:
+            self.chaos.look()
 
     def _say(self, sentence: str) -> None:
         self._shows(-1, f"quorate: {sentence}\n")
@@ -284,11 +270,16 @@ class Crew:
 
     def signal_alive(self, signum: signal.Signals) -> None:
         """Send it to the workers and to what they have started."""
-        for child in self._alive.values():
-            if child.pid is not None and not _signal_group(child.pid, signum):
-                # It has not made its process group yet, or has just ended and is not collected.
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, signum)
+        for rank in self._alive:
+            self.signal(rank, signum)
+
+    def signal(self, rank: int, signum: signal.Signals) -> None:
+        """Send it to one worker that is alive and to what it has started."""
+        child = self._alive[rank]
+        if child.pid is not None and not _signal_group(child.pid, signum):
+            # It has not made its process group yet, or has just ended and is not collected.
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signum)
 
 
 def _signal_group(group: int, signum: int) -> bool:

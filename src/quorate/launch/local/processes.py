@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
+from quorate.launch.local.chaos import Chaos, ChaosPlan
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
-from quorate.launch.local.process_group import GRACE, Child, Crew
+from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Child, Crew
 from quorate.launch.local.signals import signals_to
 from quorate.launch.local.verdict import cause_of, log_of, verdict
 from quorate.launch.run.address import open_to_all
@@ -30,7 +31,6 @@ from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_deaths, read_failure
 from quorate.wire.socket_folder import make_socket_folder
 
-WRONG_INPUT = 2
 LACKING = 3
 NO_ROOM = Room()
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
@@ -71,18 +71,36 @@ class Ranks(Protocol):
         """All that were started have ended."""
 
 
-def run_shown(command: Command, size: int, folder: Path, *, grace: float = GRACE, room: Room = NO_ROOM) -> Conclusion:
+class Births(Protocol):
+    """What starts those that join faster than as programs."""
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
+        """Let `rank` begin, its output appended to its log; None where it is to be started as a program."""
+
+
+def run_shown(
+    command: Command,
+    size: int,
+    folder: Path,
+    *,
+    grace: float = GRACE,
+    room: Room = NO_ROOM,
+    chaos: ChaosPlan | None = None,
+    births: Births | None = None,
+) -> Conclusion:
     """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
     stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
     passed on to the workers, which had `grace` seconds to leave. While it runs, others may join: as many as there is
-    `room` for. No worker, and nothing that a worker started in its
-    process group, outlives this call; workers do not outlive this process either.
+    `room` for; and `chaos` strikes them. No worker, and nothing that a worker started in its process group, outlives
+    this call; workers do not outlive this process either.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
-        ended = run_crew(command, size, folder, ranks, grace=grace, room=room, shows=_show, asked=shown.hide)
+        ranks.births = births
+        more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": _show, "asked": shown.hide}
+        ended = run_crew(command, size, folder, ranks, **more)
     if ended.why is not None:
         _show(-1, f"quorate: {ended.why}\n")
     return ended
@@ -102,6 +120,7 @@ def run_crew(
     *,
     grace: float = GRACE,
     room: Room = NO_ROOM,
+    chaos: ChaosPlan | None = None,
     shows: Callable[[int, str], None] = lambda rank, text: None,
     asked: Callable[[], None] = lambda: None,
 ) -> Conclusion:
@@ -115,16 +134,21 @@ def run_crew(
 
         def start(rank: int, seat: int) -> None:
             crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(seat)}))
+            if crew.chaos is not None and rank >= size:
+                crew.chaos.started(rank, seat)
 
         newcomers = None
         if room.all:
             shared["QUORATE_MOST"] = str(size + room.all)
-            newcomers = Newcomers(server.board, size, room, start)
+            repair = 0.0 if chaos is None else chaos.failures.repair
+            newcomers = Newcomers(server.board, size, room, start, repair=repair)
             stack.enter_context(open_to_all(folder, server.path))
         guard = stack.enter_context(Guard())
         hides = partial(_unless_joined, server.board, asked)
         crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard, asked=hides)
         stack.enter_context(crew)
+        if chaos is not None:
+            crew.chaos = Chaos(chaos, size, server.board, crew, folder, says=lambda s: shows(-1, f"quorate: {s}\n"))
         stack.enter_context(signals_to(crew, server.board, folder, shows))
         for rank in range(size):
             start(rank, rank)
@@ -191,11 +215,12 @@ class StartedRanks:
     """Workers that are started as programs, `folder` keeping what they print; rank 0's is `shown` as well."""
 
     def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
-        self._command, self._folder = command, folder
+        self._command, self._size, self._folder = command, size, folder
         self._leash = Leash()
+        self.births: Births | None = None
         first = QuietConsole(log_of(folder, 0)) if shown is None else shown
-        others = [QuietConsole(log_of(folder, rank)) for rank in range(1, size)]
-        self._consoles: list[QuietConsole | ShownConsole] = [first, *others]
+        others = {rank: QuietConsole(log_of(folder, rank)) for rank in range(1, size)}
+        self._consoles: dict[int, QuietConsole | ShownConsole] = {0: first, **others}
 
     def __enter__(self) -> StartedRanks:
         return self
@@ -204,8 +229,11 @@ class StartedRanks:
         self._leash.close()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        if rank == len(self._consoles):  # it joins
-            self._consoles.append(QuietConsole(log_of(self._folder, rank)))
+        if rank >= self._size:  # it joins
+            child = None if self.births is None else self.births.start(rank, environment)
+            if child is not None:
+                return child
+            self._consoles[rank] = QuietConsole(log_of(self._folder, rank))
         console = self._consoles[rank]
         out, err = console.streams()
         child = subprocess.Popen(
@@ -219,7 +247,7 @@ class StartedRanks:
         return child
 
     def finish(self) -> None:
-        for console in self._consoles:
+        for console in self._consoles.values():
             console.finish()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from quorate.core.errors import Failure, Mismatch, PeerFailed, ranks_in_words
-from quorate.launch.local.process_group import Ending
+from quorate.launch.local.endings import Ending
 
 LINES_SHOWN = 20
 _TAIL_BYTES = 2**14

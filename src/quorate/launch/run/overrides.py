@@ -35,6 +35,10 @@ class Overrides:
     """How the data is cut among workers, instead of the script's `share`."""
     seconds: float | None = None
     """Of training, after which loaders end."""
+    failures: str | None = None
+    """Of workers, by which `chaos` strikes them."""
+    chaos: int | None = None
+    """The seed of their schedule; there is none without it."""
     learning_rate_factor: float | None = None
     """What the script's learning rates are multiplied with."""
     replay: str | None = None
@@ -98,6 +102,7 @@ def _positive(name: str, text: str) -> float:
 _READERS: Mapping[str, Callable[[str, str], object]] = {
     "settings": _settings,
     "seed": _whole,
+    "chaos": _whole,
     "share": _share,
     "seconds": _positive,
     "learning_rate_factor": _positive,

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.orphans import death_with_parent
-from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.processes import PASSED_ON, Conclusion
 from quorate.launch.warm.launcher import launch
 from quorate.launch.warm.request import RunRequest, conclusion_line
@@ -29,6 +29,13 @@ READY = b'{"ready": true}\n'
 
 def main() -> None:
     """Serve until stdin ends. In a process that was forked meanwhile: that process's whole life."""
+    life = _serve(*ready())
+    if life is not None:
+        life()
+
+
+def ready() -> tuple[Lines, int]:
+    """Import what this program's arguments name, and say so; where requests come from, and where answers go."""
     requests, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -39,12 +46,10 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a collection in a forked process writes to no page that it shares with this one
     os.write(answers, READY)
-    life = _serve(_Lines(requests), answers)
-    if life is not None:
-        life()
+    return Lines(requests), answers
 
 
-def _serve(requests: _Lines, answers: int) -> Callable[[], None] | None:
+def _serve(requests: Lines, answers: int) -> Callable[[], None] | None:
     """Returns at the end of `requests`, and in every process that was forked: what that is to do."""
     while (line := requests.next()) is not None:
         if b'"signal"' in line and "signal" in json.loads(line):
@@ -66,7 +71,7 @@ def _serve(requests: _Lines, answers: int) -> Callable[[], None] | None:
     return None
 
 
-def _attend(pid: int, told: int, requests: _Lines) -> bytes:
+def _attend(pid: int, told: int, requests: Lines) -> bytes:
     """The launcher's answer, once it has ended; signals that come meanwhile are passed on to it."""
     answer = b""
     events = select.poll()
@@ -92,7 +97,7 @@ def _attend(pid: int, told: int, requests: _Lines) -> bytes:
     return answer
 
 
-class _Lines:
+class Lines:
     """The lines that come from a descriptor; nothing is read beyond what `next` returns, since all may be awaited."""
 
     def __init__(self, number: int) -> None:

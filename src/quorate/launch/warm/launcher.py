@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.launch.local.orphans import watch_launcher
-from quorate.launch.local.processes import PASSED_ON, WRONG_INPUT, Conclusion, StartedRanks, run_crew
+from quorate.launch.local.process_group import WRONG_INPUT
+from quorate.launch.local.processes import PASSED_ON, Conclusion, StartedRanks, run_crew
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.ranks import KEPT, ForkedRanks, stand_alone
@@ -36,7 +37,7 @@ def launch(request: RunRequest, answer: int) -> Callable[[], None]:
         carry_out = partial(_run_virtual, request, request.virtual)
     else:
         try:
-            ranks = ForkedRanks.fork(request.command, request.size, request.folder)
+            ranks = ForkedRanks.fork(request.command, range(request.size), request.folder)
         except OSError as error:
             return partial(_answer, Conclusion(1, f"cannot start {request.size} processes: {error.strerror}"))
         if not isinstance(ranks, ForkedRanks):

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,34 +30,36 @@ class ForkedRanks:
     """The launcher's end: what `quorate.launch.local.processes.Ranks` says. `fork` makes it."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, socket.socket]] = []
+        self._waiting: dict[int, tuple[int, socket.socket]] = {}
 
     @staticmethod
-    def fork(command: Command, size: int, folder: Path) -> ForkedRanks | Callable[[], None]:
-        """Returns once in this process, and once in each of `size` forked ones: what that is to do then, to its end.
+    def fork(
+        command: Command, those: Iterable[int], folder: Path, *, is_new: bool = True
+    ) -> ForkedRanks | Callable[[], None]:
+        """Returns once in this process, and once in each forked one, of `those` ranks: what that is to do, to its end.
 
         To be called while this process has one thread, and the signals of `PASSED_ON` are blocked; `start` unblocks
-        them. A rank whose launcher never comes to `start` ends by itself.
+        them. A rank whose launcher never comes to `start` ends by itself. Logs are `is_new`, or appended to.
         """
         ranks = ForkedRanks()
         die_with_launcher = death_with_parent()
-        for rank in range(size):
+        for rank in those:
             ours, theirs = socket.socketpair()
             pid = os.fork()
             if pid == 0:
                 if die_with_launcher is not None:
                     die_with_launcher()
-                for _, of_another in [*ranks._waiting, (0, ours)]:
+                for _, of_another in [*ranks._waiting.values(), (0, ours)]:
                     of_another.close()
-                return _Rank(command, theirs.detach(), log_of(folder, rank)).live
+                return _Rank(command, theirs.detach(), log_of(folder, rank), is_new=is_new).live
             theirs.close()
-            ranks._waiting.append((pid, ours))
+            ranks._waiting[rank] = pid, ours
         return ranks
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
         """Let the script of `rank` begin."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        pid, connection = self._waiting[rank]
+        pid, connection = self._waiting.pop(rank)
         with connection, suppress(OSError):  # where it has died already, its status will say so
             connection.recv(1)
             connection.sendall(json.dumps(dict(environment)).encode())
@@ -85,13 +87,14 @@ class _Forked:
 class _Rank:
     """The worker's end."""
 
-    def __init__(self, command: Command, launcher: int, log: Path) -> None:
+    def __init__(self, command: Command, launcher: int, log: Path, *, is_new: bool) -> None:
         self._command, self._launcher, self._log = command, launcher, log
+        self._begins = os.O_TRUNC if is_new else os.O_APPEND
 
     def live(self) -> None:
         """The whole life of this process."""
         os.setsid()
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | self._begins, 0o666)
         stand_alone(self._launcher, log, log)
         environment = self._told()
         os.environ.clear()

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.guard import end_of_input
-from quorate.launch.local.process_group import status_in_words
 from quorate.launch.local.processes import Conclusion, Leash
 from quorate.launch.warm.request import RunRequest, conclusion_from
 
@@ -55,7 +55,7 @@ class RunServer:
         self._is_forking = is_forking
         self._imported = imported
         self._leash = Leash()
-        self._server: _Program | None = None
+        self._server: Program | None = None
         self._run: Run | None = None
 
     def __enter__(self) -> RunServer:
@@ -72,14 +72,14 @@ class RunServer:
         """Begin a run; the one before has ended."""
         assert self._run is None or self._run.ended is not None, "one run at a time"
         server = self._ready_server() if self._is_forking else None
-        program = server or _Program(LAUNCHER, self._leash)
+        program = server or Program(LAUNCHER, self._leash)
         program.write(request.line())
         self._run = Run(program, is_shared=server is not None)
         return self._run
 
-    def _ready_server(self) -> _Program | None:
+    def _ready_server(self) -> Program | None:
         if self._server is None or self._server.has_ended:
-            self._server = _Program(SERVER, self._leash, self._imported)
+            self._server = Program(SERVER, self._leash, self._imported)
         if not self._server.is_ready:
             if self._server.line(None) is None:
                 self._is_forking = False
@@ -92,7 +92,7 @@ class RunServer:
 class Run:
     """A run under way."""
 
-    def __init__(self, program: _Program, *, is_shared: bool) -> None:
+    def __init__(self, program: Program, *, is_shared: bool) -> None:
         self.program = program
         self.ended: Conclusion | None = None
         """How it ended, once `wait` has seen it."""
@@ -125,7 +125,7 @@ class Run:
         return conclusion_from(line)
 
 
-class _Program:
+class Program:
     """A python module as a process that is talked to in lines; it has a session of its own and dies with this one."""
 
     def __init__(self, module: str, leash: Leash, arguments: Sequence[str] = ()) -> None:
@@ -143,6 +143,7 @@ class _Program:
 
     @property
     def has_ended(self) -> bool:
+        """Whether the process is gone."""
         return self._process.poll() is not None
 
     @property
@@ -176,6 +177,7 @@ class _Program:
         return line
 
     def send(self, signum: signal.Signals) -> None:
+        """Nothing happens if it is gone."""
         self._process.send_signal(signum)
 
     def end(self, seconds: float) -> None:

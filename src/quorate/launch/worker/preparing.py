@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from quorate.core.draws import mixed
+from quorate.core.errors import ConfigurationError
 from quorate.core.tape import Replaying, tape_of
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
+from quorate.inject.failures import failures_from
 from quorate.inject.imbalance import parse_imbalance
 from quorate.inject.pace import parse_pace
+from quorate.inject.slow_times import SlowTimes
+from quorate.launch.local.chaos import began
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.baselines import baselines
 from quorate.observe.pacing import Pacing, injected
@@ -39,10 +45,11 @@ def prepare(place: Place, chosen: Overrides) -> None:
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:
         told.baselines = {chosen.strategy: baselines.get(chosen.strategy)}
         data.needs_equal_shares = chosen.strategy
-    if chosen.imbalance or chosen.pace:
+    slow = _slow_times(place, chosen)
+    if chosen.imbalance or chosen.pace or slow:
         imbalance = parse_imbalance(chosen.imbalance, seed=seed, size=wire.size) if chosen.imbalance else None
         pace = parse_pace(chosen.pace, seed=seed, size=wire.size) if chosen.pace else None
-        injected(place).pacing = Pacing(place, imbalance, pace)
+        injected(place).pacing = Pacing(place, imbalance, pace, slow)
     if chosen.seconds is not None:
         data.limit = Limit(wire.channel("limit"), chosen.seconds)
     if chosen.seed is not None and is_real:
@@ -50,3 +57,17 @@ def prepare(place: Place, chosen: Overrides) -> None:
         torch.manual_seed(drawn % 2**63)
         np.random.seed(drawn % 2**32)
         random.seed(drawn)
+
+
+def _slow_times(place: Place, chosen: Overrides) -> SlowTimes | None:
+    """Those of this worker, or of the place that it was started in."""
+    if chosen.failures is None and chosen.chaos is None:
+        return None
+    if chosen.failures is None or chosen.chaos is None or not os.environ.get("QUORATE_BOARD"):
+        raise ConfigurationError(
+            "QUORATE_CHAOS and QUORATE_FAILURES are set by quorate run, which strikes its workers; other launchers "
+            "cannot: start the training with quorate run -n N --chaos SEED"
+        )
+    wire, seat = place.wire, data_context(place).seat
+    rank = wire.rank if seat is None else seat
+    return SlowTimes(failures_from(chosen.failures), wire.size, chosen.chaos, rank, partial(began, wire.board))

@@ -1,0 +1,37 @@
+"""`--failures` and `--chaos` of `quorate run`: what is to strike the workers, and how many may be started anew."""
+
+from __future__ import annotations
+
+from quorate.cli.listing import registry
+from quorate.cli.plan import RunOptions
+from quorate.core.errors import ConfigurationError
+from quorate.inject.failures import failures_from
+from quorate.launch.local.chaos import ChaosPlan
+from quorate.launch.local.newcomers import MOST, Room
+from quorate.launch.run.overrides import MOST_SEED
+
+USUAL = "mtbf=60s,repair=2s,stop=0.2:3s,slow=0.2:x4:5s"
+"""Where `--chaos` is given without `--failures`."""
+
+
+def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
+    """None where there is to be none. Raises `ConfigurationError` for what cannot be."""
+    if options.chaos is None and options.failures is None:
+        return None
+    if options.chaos is None:
+        raise ConfigurationError("--failures needs the seed of its schedule; give --chaos SEED as well")
+    if options.virtual is not None:
+        raise ConfigurationError("--chaos strikes processes (-n); it cannot be given with --virtual")
+    if not 0 <= options.chaos <= MOST_SEED:
+        raise ConfigurationError(f"--chaos {options.chaos}: a seed is a whole number from 0 on, at most {MOST_SEED}")
+    if strategy in registry("baselines"):
+        raise ConfigurationError(
+            f"the baseline {strategy} cannot go on without a worker; choose a strategy for --chaos"
+        )
+    return ChaosPlan(failures_from(options.failures or USUAL), options.chaos)
+
+
+def room_of(options: RunOptions) -> Room:
+    """Under chaos all that died may be replaced, unless told."""
+    usual = 0 if options.chaos is None else MOST
+    return Room(usual if options.restart is None else options.restart, options.room)
