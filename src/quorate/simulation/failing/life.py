@@ -35,6 +35,7 @@ class Terms:
     is_elastic: bool
     step: float
     detect: float
+    silence: float
     reshard: float
     join: float
     """For how long the living stand when others come back."""
@@ -169,7 +170,7 @@ class _Learner:
                 self._slow.append((now + seconds, factor))
         elif kind == "death":
             self._dies(ranks, now + terms.back)
-        elif terms.is_elastic and seconds > terms.detect and self._leaves(ranks) < self._live:
+        elif terms.is_elastic and seconds > terms.silence and self._leaves(ranks) < self._live:
             self._dies(ranks, now + seconds)
         elif not self._gone:
             self._silent.append((now + seconds, len(ranks)))

@@ -164,6 +164,7 @@ class Played:
             is_elastic=self.is_elastic,
             step=step,
             detect=recovery.detect,
+            silence=recovery.silence,
             reshard=recovery.reshard,
             join=recovery.joining,
             slice=recovery.slice,

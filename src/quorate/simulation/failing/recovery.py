@@ -1,9 +1,10 @@
 """What is done when a worker fails, said in one line of text: what of the machine is not drawn, but chosen.
 
-    detect=10s,reshard=20s,join=20s,slice=1,checkpoint=auto,save=10s,spare=1min,during=absorb
+    detect=10s,silent=10s,reshard=20s,join=20s,slice=1,checkpoint=auto,save=10s,spare=1min,during=absorb
 
 key                meaning
-detect=10s         from a death until the others know of it; a worker that is silent for longer is taken for dead
+detect=10s         from a death until the others know of it
+silent=10s         a worker of a learner that is silent for longer is taken for dead (as long as detect)
 reshard=20s        from then until the rest of its learner goes on without it
 join=20s           for so long the living of a learner stand when others come back (as long as reshard)
 slice=1            so many neighbours stand idle with a dead worker, until it is repaired: a host, or a slice
@@ -23,7 +24,7 @@ from typing import Any, Literal
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
 
-KEYS = ("detect", "reshard", "join", "slice", "checkpoint", "save", "spare", "inside", "during")
+KEYS = ("detect", "silent", "reshard", "join", "slice", "checkpoint", "save", "spare", "inside", "during")
 FORMS = (
     "detect=10s,reshard=20s,join=20s,slice=64,checkpoint=auto,save=10s,spare=1min,inside=elastic,during=absorb "
     "(each may be left out)"
@@ -35,6 +36,8 @@ class Recovery:
     """What is done when a worker fails. Times in seconds; `text` is what it was read from."""
 
     detect: float = 10.0
+    silent: float | None = None
+    """None: as long as `detect`."""
     reshard: float = 20.0
     join: float | None = None
     """None: as long as `reshard`."""
@@ -64,6 +67,11 @@ class Recovery:
     def joining(self) -> float:
         """For how long the living of a learner stand when others come back."""
         return self.reshard if self.join is None else self.join
+
+    @property
+    def silence(self) -> float:
+        """After so long a worker that says nothing is taken for dead."""
+        return self.detect if self.silent is None else self.silent
 
     def period(self, rate: float, step: float) -> float:
         """Work between two checkpoints of a learner whose state is lost `rate` times a second; no less than a step."""
