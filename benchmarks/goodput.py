@@ -1,9 +1,9 @@
 """How much of the work that learners could have done is in the model in the end, where they keep failing?
 
 Eight learners, one process each, in steps of 250 ms (slept, so that two cores do), are struck for three minutes by one
-schedule: one of them every 3 s in the mean. A quarter of the failures are deaths (SIGKILL; another learner may start
-0.5 s later), half are stops (SIGSTOP, 2.5 s in the mean), a quarter slow times (steps four times as long, for 2 s in
-the mean). So a learner is away or slow for about a tenth of its time, and one of eight nearly always is. Goodput is
+schedule: one of them every 2 s in the mean. A quarter of the failures are deaths (SIGKILL; another learner may start
+0.5 s later), half are stops (SIGSTOP, 1.5 s in the mean), a quarter slow times (steps four times as long, for 1.5 s in
+the mean). So a learner is away or slow for about a tenth of its time, and one of eight mostly is. Goodput is
 useful worker-steps, whose work is in the model in the end, over possible ones: workers times seconds, by the seconds of
 a step of the same arm that nothing disturbed. Losses are held out, and held against those of that undisturbed run, in
 which each learner makes as many steps as were useful.
@@ -41,7 +41,7 @@ TRAINING = str(Path(__file__).with_name("goodput_training.py"))
 SYNCHRONOUS = (DDP, "all-reduce")
 BEST = "decoupled-diloco"
 LEARNERS, SECONDS = 8, 180.0
-FAILING = "mtbf=24s,repair=0.5s,stop=0.5:2.5s,slow=0.25:x4:2s"
+FAILING = "mtbf=16s,repair=0.5s,stop=0.5:1.5s,slow=0.25:x4:1.5s"
 QUICK = (BEST, "all-reduce")
 KNOWN = "detect=0.1s,silent=1h,reshard=0s,join=0s"
 """Of processes on one host: the launcher sees a death at once, who is silent is waited for where all wait for all, and
