@@ -152,7 +152,7 @@ class Learner(LocalSteps):
         ways = merged_ways(sums, worker.size)
         if ways is None:
             return False
-        self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment])
+        self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment], fragment)
         return True
 
     def _merged(self, fragment: int, time: int) -> Flat | None:

@@ -15,6 +15,7 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period
+from quorate.strategies.parts.outer_gain import measured, of_optimizer
 from quorate.strategies.parts.synchronous_phase import SynchronousPhase
 
 
@@ -34,15 +35,19 @@ class OuterOptimizer:
         """`x` where points lie."""
         return x.map(torch.Tensor.cpu) if self.device == "cpu" else x
 
-    def step(self, worker: Worker, point: Flat, gradient: Flat, memory: dict[str, Any]) -> None:
-        """Move `point`, in place, by one step along `gradient`."""
+    def step(self, worker: Worker, point: Flat, gradient: Flat, memory: dict[str, Any], fragment: int) -> None:
+        """Move `point`, where all are in a fragment, in place, by one step along `gradient`, and record it."""
         options: dict[str, Any] = {"lr": self.rate, "eps": 1e-3}
         if self.kind == "sgd":
             is_nesterov = self.is_nesterov and self.momentum > 0
             options = {"lr": self.rate, "momentum": self.momentum, "nesterov": is_nesterov}
         elif self.kind == "adam":
             options["betas"] = (self.momentum, 0.99)
-        worker.updater(point, memory, kind=self.kind, **options)(gradient)
+        before, own = point.clone(), of_optimizer(memory)
+        worker.updater(point, own, kind=self.kind, **options)(gradient)
+        memory.update(own)
+        found = measured(before, point, gradient, memory, self.rate)
+        worker.note_outer_step(fragment, {"momentum": self.momentum, **found.as_row()})
 
 
 @dataclass(frozen=True, kw_only=True)
