@@ -58,7 +58,8 @@ class DecoupledDiLoCo(LocalRoundSettings, OuterStepSettings):
     overlap: int = 1
     """Local steps before a learner takes in what came of what it handed in; with 0 it waits for that."""
     averaging: Literal["mean", "radial"] = "radial"
-    """Of what learners did, for each tensor: its direction and its norm by themselves, or the plain mean."""
+    """Of what learners did: for each tensor its direction and its norm by themselves, of embeddings the plain mean; or
+    the plain mean of all."""
     late: Literal["carry", "drop"] = "carry"
     """What becomes of what a learner did if a round of its fragment goes by without it: the next takes it, or none."""
     late_weight: Literal["full", "falling"] = "full"
