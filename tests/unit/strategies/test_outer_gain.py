@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 import quorate
 from quorate.buckets.flat import layout_of
+from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
 from quorate.replica.outer_optimizer import updater
+from quorate.strategies import strategies
 from quorate.strategies.parts.outer_steps import OuterOptimizer
 from quorate.wire import current
 from tests.support.kept_trainings import in_world
@@ -101,6 +103,15 @@ class TestClosedForms:
         assert mean["transverse"] == pytest.approx(mu * across if is_nesterov else across, rel=0.1, abs=1e-6)
 
 
+def test_half_of_the_smoothed_correlation_is_the_newest() -> None:
+    _, second, *rest = noted(drawn(9, 0.4), sgd(0.9, is_nesterov=True))
+    smoothed = second["rho"]
+    assert second["smoothed_rho"] == smoothed
+    for row in rest:
+        smoothed = (smoothed + row["rho"]) / 2
+        assert row["smoothed_rho"] == pytest.approx(smoothed)
+
+
 @pytest.mark.parametrize("kind", ["adam", "adagrad"])
 def test_of_any_optimizer_it_is_what_was_applied(kind: str) -> None:
     gradients = drawn(3, 0.5)
@@ -127,10 +138,68 @@ def test_where_nothing_was_gone_nothing_is_said() -> None:
     assert [row["gain"] is None for row in worker.noted] == [False, True, False]
 
 
+@pytest.mark.parametrize("is_nesterov", [False, True])
+@pytest.mark.parametrize("rho", [0.3, 0.9])
+def test_a_measured_gain_is_held_where_a_momentum_can(rho: float, is_nesterov: bool) -> None:
+    outer = OuterOptimizer("sgd", 0.7, 0.9, is_nesterov=is_nesterov, device="own", reach=1.05)
+    first, *rest = noted([d * (1 + number % 3) for number, d in enumerate(drawn(40, rho))], outer)
+    assert first["gain"] == pytest.approx(1.5 if is_nesterov else 1.0, rel=1e-3)
+    momenta = {row["momentum"] for row in rest}
+    assert len(momenta) > 10
+    assert all(0 < momentum <= 0.9 for momentum in momenta)
+    free = [row for row in rest if row["momentum"] < 0.9]
+    assert len(free) > 10
+    assert all(row["gain"] == pytest.approx(1.5, rel=2e-3) for row in free)
+    assert all(row["gain"] < 1.5 for row in rest if row["momentum"] == 0.9)
+
+
+def test_where_the_way_turns_around_the_momentum_is_what_comes_closest() -> None:
+    there = torch.arange(1.0, 9.0)
+    outer = OuterOptimizer("sgd", 0.7, 0.9, is_nesterov=True, device="own", reach=1.4)
+    *_, last = noted([there] * 9 + [-there], outer)
+    others = [_gain_of_the_last([there] * 9, -there, outer, momentum) for momentum in (0.0, 0.1, 0.2, 0.3, 0.5, 0.9)]
+    assert all(last["gain"] > gain - 1e-3 for gain in others)
+    heavy = OuterOptimizer("sgd", 0.7, 0.9, is_nesterov=False, device="own", reach=1.4)
+    *_, last = noted([there] * 9 + [-there], heavy)
+    assert last["gain"] == pytest.approx(1.0, abs=1e-3)
+
+
+def _gain_of_the_last(before: list[Tensor], last: Tensor, outer: OuterOptimizer, momentum: float) -> float:
+    """Of one that takes `before` as `outer` does, and the last gradient with this momentum."""
+    worker: Any = Alone()
+    point, memory = vector(torch.zeros_like(last)), dict[str, Any]()
+    for gradient in before:
+        outer.step(worker, point, vector(gradient), memory, 0)
+    other = OuterOptimizer("sgd", outer.rate, momentum, is_nesterov=outer.is_nesterov, device="own")
+    other.step(worker, point, vector(last), memory, 0)
+    return float(worker.noted[-1]["gain"])
+
+
+def test_the_momentum_is_the_same_however_it_is_summed_up() -> None:
+    """Workers may add up in another order, on another device, or with other threads."""
+    gradients = drawn(30, 0.6, size=5000)
+    order = torch.randperm(5000, generator=torch.Generator().manual_seed(4))
+    outer = OuterOptimizer("sgd", 0.7, 0.9, is_nesterov=True, device="own", reach=1.4)
+    told = [[row["momentum"] for row in noted(some, outer)] for some in (gradients, [d[order] for d in gradients])]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("strategy", ["diloco", "decoupled-diloco"])
+def test_what_no_momentum_can_hold_is_refused(strategy: str) -> None:
+    for choice, words in (
+        ({"outer_reach": 0.5}, "outer_reach is 0.5; it is a number from outer_rate, 0.7, on"),
+        ({"outer_reach": math.inf}, "outer_reach is inf"),
+        ({"outer": "adam"}, "outer is 'adam'"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            strategies.get(strategy)(outer_gain="measured", **choice)
+
+
 ARMS: list[tuple[str, dict[str, Any]]] = [
     ("diloco", {"sync_every": 4, "fragments": 2}),
     ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1, "wait_for": 2}),
     ("diloco", {"sync_every": 3, "outer": "adam", "outer_rate": 0.01}),
+    ("diloco", {"sync_every": 2, "outer_gain": "measured", "outer_reach": 1.5}),
 ]
 
 
@@ -170,6 +239,17 @@ def test_every_worker_records_the_same_of_every_fragment(
     assert all(-1 <= row["rho"] <= 1 and {"gain", "transverse"} <= row.keys() for row in told[0] if "rho" in row)
 
 
+@pytest.mark.parametrize("strategy", ["diloco", "decoupled-diloco"])
+def test_a_strategy_holds_the_gain_that_it_is_set(strategy: str, tmp_path: Path) -> None:
+    choice = {"outer_gain": "measured", "outer_rate": 0.5, "outer_reach": 0.8}
+    in_world(2, tmp_path, lambda world: trained(world, strategy, folder=tmp_path, steps=16, sync_every=2, **choice))
+    told = outer_rows(tmp_path, 1)
+    assert len({row["momentum"] for row in told}) > 3
+    held = [row for row in told if row["momentum"] < 0.9]
+    assert sum(row["gain"] == pytest.approx(1.6, rel=2e-3) for row in held) >= 4
+    assert all(row["gain"] < 1.601 for row in told)
+
+
 @pytest.mark.parametrize(("strategy", "settings"), ARMS)
 def test_it_goes_on_across_a_checkpoint(strategy: str, settings: dict[str, Any], tmp_path: Path) -> None:
     """The rows of a training that was cut off and went on are those of one that was not."""
@@ -183,6 +263,6 @@ def test_it_goes_on_across_a_checkpoint(strategy: str, settings: dict[str, Any],
     if strategy == "decoupled-diloco":  # hands in anew what it had handed in, so that rounds are others
         return
     assert all(torch.equal(x, y) for x, y in zip(ends, resumed, strict=True))
-    names = ("fragment", "rho", "gain", "transverse")
+    names = ("fragment", "momentum", "rho", "gain", "transverse")
     went_on = [[row.get(name) for name in names] for row in outer_rows(cut, 0)[before:]]
     assert went_on == [[row.get(name) for name in names] for row in outer_rows(whole, 0)[-len(went_on) :]]
