@@ -15,6 +15,10 @@ class OwnReplica(Protocol):
     def learning_rates(self) -> tuple[float, ...]:
         """The learning rate of every parameter group, as it stands."""
 
+    @property
+    def tables(self) -> frozenset[int]:
+        """Which of the parameters, counted in their layout's order, are weights of embeddings (modules of torch)."""
+
     def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
         """A copy of the parameters; with `moments` of the optimizer's as well, and with `numbers` behind them.
 

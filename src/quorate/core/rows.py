@@ -267,6 +267,29 @@ class Distance(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Outer(Row):
+    """An outer step was made, of one fragment; every worker writes it, and all write the same numbers."""
+
+    kind = "outer"
+    step: int
+    time: float
+    optimizer: str
+    fragment: int
+    """Its number, from 0."""
+    norm: float
+    """Of the outer gradient: how far the workers went in the mean."""
+    momentum: float
+    """Of the outer optimizer in this step."""
+    rho: float | None = None
+    """The cosine of this outer gradient and the one before."""
+    smoothed_rho: float | None = None
+    gain: float | None = None
+    """How many times the plain step (outer rate times outer gradient) the step went along the outer gradient."""
+    transverse: float | None = None
+    """How far it went across, in lengths of the plain step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class End(Row):
     """The worker leaves."""
 

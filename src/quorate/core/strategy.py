@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -109,6 +109,12 @@ class Worker(Protocol):
 
         Called before `replica.write(mean)`. Does nothing where no records are kept. Cost otherwise: two passes over the
         parameters, in double precision.
+        """
+
+    def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
+        """Record an outer step of a fragment; `measured` are fields of `core.rows.Outer`.
+
+        Does nothing where no records are kept.
         """
 
     def updater(

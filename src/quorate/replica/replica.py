@@ -19,6 +19,7 @@ from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.plain_step import plain_step, put_options, standing_at, step_unseen, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
+from quorate.replica.tables import tables_in
 from quorate.replica.worker_momentum import MomentumChoice, WorkerMomentum, has_moments, kind_of
 
 _NUMBERS = "numbers"
@@ -72,6 +73,10 @@ class Replica:
     def names(self) -> list[str]:
         """Of the trained parameters."""
         return [segment.name for segment in self.layout.segments]
+
+    @property
+    def tables(self) -> frozenset[int]:
+        return tables_in(self.model, self.trained)
 
     @property
     def gradients(self) -> list[Tensor | None]:

@@ -9,9 +9,9 @@ in when it comes, at least `overlap` steps after it handed in: as in streaming D
 comes on time; else by going as far as the common point went, with what it has done since.
 
 Cost: With P learners and d parameters, per outer round 2 (P - 1) d / K numbers through the one that leads, while all
-step on; three copies of the parameters in memory (the common point, the outer momentum, what is handed in), and
-results that are not taken yet. Handing in: three passes over the parameters, five with radial averaging. At an
-evaluation and at the end there is one outer step more of each fragment.
+step on; three and a half copies of the parameters in memory (the common point, the outer momentum, in bfloat16 the
+newest outer gradient, what is handed in), and results that are not taken yet. Handing in: three passes over the
+parameters, five with radial averaging. At an evaluation and at the end there is one outer step more of each fragment.
 
 When it loses: Where learners are equally fast and nothing fails, `diloco` has fewer late merges. As there, with few
 local steps, or some ten outer ones.
@@ -58,7 +58,8 @@ class DecoupledDiLoCo(LocalRoundSettings, OuterStepSettings):
     overlap: int = 1
     """Local steps before a learner takes in what came of what it handed in; with 0 it waits for that."""
     averaging: Literal["mean", "radial"] = "radial"
-    """Of what learners did, for each tensor: its direction and its norm by themselves, or the plain mean."""
+    """Of what learners did: for each tensor its direction and its norm by themselves, of embeddings the plain mean; or
+    the plain mean of all."""
     late: Literal["carry", "drop"] = "carry"
     """What becomes of what a learner did if a round of its fragment goes by without it: the next takes it, or none."""
     late_weight: Literal["full", "falling"] = "full"

@@ -10,11 +10,11 @@ its own, which come to their means in turn, H / K steps apart: the same numbers 
 be under way while the next `overlap` steps are made: then each worker goes on from `merge` times where it is by then
 and 1 - `merge` times the outer step's point. The way is always that from the point all have in common.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two copies of
-the parameters in memory (where all began, and the outer momentum), in float32, off the device with
-`outer_device="cpu"`. All wait for the slowest, every H steps; with fragments K times as often; with `overlap` when they
-take a mean in, and under `on_death="stop"` only for who is more than `overlap` steps behind. At an evaluation and at
-the end there is one outer step more.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a
+half copies of the parameters in memory (where all began, the outer momentum, and in bfloat16 the newest outer
+gradient), off the device with `outer_device="cpu"`. All wait for the slowest, every H steps; with fragments K times as
+often; with `overlap` when they take a mean in, and under `on_death="stop"` only for who is more than `overlap` steps
+behind. At an evaluation and at the end there is one outer step more.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps, or some ten
 outer ones: the published outer step is made for more than a hundred of each. Its first goes 1.33 times the mean way,
@@ -95,7 +95,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
             own, x = worker.parameters, among(state.before, fragment)
             way = state.turned(mean, number)  # the outer gradient
             take_mean(worker, mean, self.momentum, only=fragment)
-            state.outer.step(worker, x, way, state.memory[number])
+            state.outer.step(worker, x, way, state.memory[number], number)
             worker.parameters = merged(own, x, fragment, self.merge if state.since[number] else 0.0)
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:

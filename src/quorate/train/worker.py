@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
+from quorate.core.rows import Outer
 from quorate.core.strategy import Strategy
 from quorate.core.tape import Replaying
 from quorate.core.telling import tell
@@ -169,6 +170,12 @@ class StrategyWorker:
         if self.timer.recorder is not None:
             chosen = self.replica.chosen(only)
             note_distance(self.timer, list(chosen), mean.segments()[: len(chosen)])
+
+    def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
+        timer = self.timer
+        if timer.recorder is not None:
+            now = self.wire.clock.now()
+            timer.recorder.write(Outer(step=timer.steps, time=now, optimizer=self.name, fragment=fragment, **measured))
 
     @property
     def rounds(self) -> WorkerRounds:

@@ -68,15 +68,16 @@ class Learner(LocalSteps):
     def way(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
         """What is handed in of a fragment: how far it is from where all were, times its weight, and the weight.
 
-        Radial: directions by their weights; behind it, for each tensor, the norm times the weight.
+        Radial: directions by their weights; behind it, for each tensor, the norm times the weight. Tables of embeddings
+        have 0 there, and their plain mean is taken: most rows of a learner have not moved.
         """
         own, share = self.fragments[fragment], weight / worker.size
         found = worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own)
         *ways, numbers = found.segments()
-        cells = [weight]
-        for x, before in zip(ways, among(self.common, own).parts, strict=True):
+        cells, plain = [weight], worker.replica.tables if averaging == "radial" else own
+        for place, x, before in zip(own, ways, among(self.common, own).parts, strict=True):
             x.copy_(before.view_as(x).to(x.device) - x)
-            norm = float(torch.linalg.vector_norm(x)) if averaging == "radial" else 0.0
+            norm = 0.0 if place in plain else float(torch.linalg.vector_norm(x))
             x.mul_(share / norm if norm else share)
             cells.append(norm * weight)
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))
@@ -152,7 +153,7 @@ class Learner(LocalSteps):
         ways = merged_ways(sums, worker.size)
         if ways is None:
             return False
-        self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment])
+        self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment], fragment)
         return True
 
     def _merged(self, fragment: int, time: int) -> Flat | None:

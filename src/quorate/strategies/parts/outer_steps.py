@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period
+from quorate.strategies.parts.outer_gain import holding, measured, of_optimizer
 from quorate.strategies.parts.synchronous_phase import SynchronousPhase
 
 
@@ -29,20 +31,31 @@ class OuterOptimizer:
     is_nesterov: bool
     device: str
     """Where points lie: "own" is beside the model, "cpu" in the host's memory."""
+    reach: float | None = None
+    """How far a step goes along its gradient, in gradients, by the momentum that makes it so; None: as it comes."""
 
     def place(self, x: Flat) -> Flat:
         """`x` where points lie."""
         return x.map(torch.Tensor.cpu) if self.device == "cpu" else x
 
-    def step(self, worker: Worker, point: Flat, gradient: Flat, memory: dict[str, Any]) -> None:
-        """Move `point`, in place, by one step along `gradient`."""
+    def step(self, worker: Worker, point: Flat, gradient: Flat, memory: dict[str, Any], fragment: int) -> None:
+        """Move `point`, where all are in a fragment, in place, by one step along `gradient`, and record it."""
         options: dict[str, Any] = {"lr": self.rate, "eps": 1e-3}
+        momentum = self._momentum_of(gradient, memory)
         if self.kind == "sgd":
-            is_nesterov = self.is_nesterov and self.momentum > 0
-            options = {"lr": self.rate, "momentum": self.momentum, "nesterov": is_nesterov}
+            options = {"lr": self.rate, "momentum": momentum, "nesterov": self.is_nesterov and momentum > 0}
         elif self.kind == "adam":
-            options["betas"] = (self.momentum, 0.99)
-        worker.updater(point, memory, kind=self.kind, **options)(gradient)
+            options["betas"] = (momentum, 0.99)
+        before, own = point.clone(), of_optimizer(memory)
+        worker.updater(point, own, kind=self.kind, **options)(gradient)
+        memory.update(own)
+        found = measured(before, point, gradient, memory, self.rate)
+        worker.note_outer_step(fragment, {"momentum": momentum, **found.as_row()})
+
+    def _momentum_of(self, gradient: Flat, memory: dict[str, Any]) -> float:
+        if self.reach is None:
+            return self.momentum
+        return holding(gradient, memory, self.reach / self.rate, most=self.momentum, is_nesterov=self.is_nesterov)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +76,25 @@ class OuterStepSettings(Strategy):
     """Its momentum; of Adam the first beta."""
     nesterov: bool = True
     """Whether its momentum is Nesterov's (SGD only)."""
+    outer_gain: Literal["set", "measured"] = "set"
+    """Whether its momentum is as set, or in each outer step what makes it go `outer_reach` along the mean way, and
+    `outer_momentum` at most (SGD only)."""
+    outer_reach: float = 1.5
+    """How many times the mean way an outer step goes along it where `outer_gain` is "measured"."""
     outer_device: Literal["own", "cpu"] = "own"
     """Where the outer optimizer and its copy of the parameters are: with the model, or in the host's memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_outer(self.outer_rate, self.outer_momentum)
+        if self.outer_gain == "measured":
+            check_reach(self.outer, self.outer_reach, self.outer_rate)
 
     @property
     def outer_optimizer(self) -> OuterOptimizer:
         """As they say."""
-        return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device)
+        reach = self.outer_reach if self.outer_gain == "measured" else None
+        return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device, reach)
 
 
 class OuterUnderWay(NamedTuple):
@@ -177,6 +198,14 @@ def check_outer(rate: float, momentum: float) -> None:
     if not rate > 0 or not 0 <= momentum < 1:
         found = f"outer_rate={rate}, outer_momentum={momentum}"
         raise ConfigurationError(f"{found}: the rate is above 0, and the momentum from 0 to below 1")
+
+
+def check_reach(kind: str, reach: float, rate: float) -> None:
+    """Raise `ConfigurationError` for what no measured gain can hold."""
+    if kind != "sgd":
+        raise ConfigurationError(f'outer_gain="measured" chooses the momentum of SGD, and outer is {kind!r}; use "sgd"')
+    if not rate <= reach < math.inf:
+        raise ConfigurationError(f"outer_reach is {reach}; it is a number from outer_rate, {rate}, on")
 
 
 def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:
