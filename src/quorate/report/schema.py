@@ -16,6 +16,8 @@ from quorate.report.schema_parts import Lane as Lane
 from quorate.report.schema_parts import Mark as Mark
 from quorate.report.schema_parts import Merge as Merge
 from quorate.report.schema_parts import MergesSummary as MergesSummary
+from quorate.report.schema_parts import OuterPoint as OuterPoint
+from quorate.report.schema_parts import OuterSummary as OuterSummary
 from quorate.report.schema_parts import Part
 from quorate.report.schema_parts import RoundsSummary as RoundsSummary
 
@@ -161,6 +163,8 @@ class ArmSummary(Part):
     worker."""
     merges: MergesSummary | None = None
     """Null where there are no learners that never wait."""
+    outer: OuterSummary | None = None
+    """Null where there are no outer steps, or none is recorded."""
     replicas: Replicas | None = None
     """Null where replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()

@@ -112,6 +112,31 @@ class MergesSummary(Part):
     """The last ones of the first run."""
 
 
+class OuterPoint(Part):
+    """What an outer step made of its outer gradient."""
+
+    seconds: float
+    """Of the run's training time."""
+    fragment: int
+    rho: float
+    """The cosine of the outer gradient and the one before it, of the same fragment."""
+    gain: float
+    """How many times the plain step it went along the outer gradient."""
+    transverse: float
+    """How far it went across, in lengths of the plain step."""
+
+
+class OuterSummary(Part):
+    """Outer steps of all runs that count together: medians."""
+
+    count: int
+    rho: float
+    gain: float
+    transverse: float
+    shown: tuple[OuterPoint, ...]
+    """Of the first run, at most 400."""
+
+
 class Fault(Part):
     """A worker that died, and the others went on."""
 

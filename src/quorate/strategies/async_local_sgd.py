@@ -32,7 +32,7 @@ that a late learner keeps what it did, and rounds in the place of a server, are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
@@ -40,7 +40,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
-from quorate.strategies.parts.learners import NOBODY_WAITS, learner_of
+from quorate.strategies.parts.learners import late_terms, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 
@@ -60,7 +60,7 @@ class AsyncLocalSGD(LocalRoundSettings):
     """Their momentum."""
     momentum_every: int = 0
     """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers."""
-    late_weight: Literal["full", "falling"] = "full"
+    late: Literal["carry", "decay"] = "carry"
     """What an outer gradient counts that T others have overtaken: as much as any, or 1 / (1 + T)."""
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class AsyncLocalSGD(LocalRoundSettings):
         outer = OuterOptimizer("sgd", self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every)
         layouts = learner.layouts(worker)
-        late: dict[str, Any] = {"late_weight": self.late_weight, "max_staleness": NOBODY_WAITS}
+        late = late_terms(self.late)
         worker.agree_on_rounds(wait_for=1, fragments=layouts, **late, **self.bounds)
         return learner
 

@@ -39,7 +39,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
-from quorate.strategies.parts.learners import NOBODY_WAITS, Learner, learner_of
+from quorate.strategies.parts.learners import Learner, late_terms, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 
@@ -60,10 +60,9 @@ class DecoupledDiLoCo(LocalRoundSettings, OuterStepSettings):
     averaging: Literal["mean", "radial"] = "radial"
     """Of what learners did: for each tensor its direction and its norm by themselves, of embeddings the plain mean; or
     the plain mean of all."""
-    late: Literal["carry", "drop"] = "carry"
-    """What becomes of what a learner did if a round of its fragment goes by without it: the next takes it, or none."""
-    late_weight: Literal["full", "falling"] = "full"
-    """What it counts that was handed in T rounds of its fragment before: as much as any, or 1 / (1 + T)."""
+    late: Literal["carry", "decay", "drop"] = "carry"
+    """What becomes of what a learner did if T rounds of its fragment go by without it: the next takes it, as it is or
+    counting 1 / (1 + T), or none does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,8 +73,8 @@ class DecoupledDiLoCo(LocalRoundSettings, OuterStepSettings):
         return period_from(self.sync_every)
 
     def start(self, worker: Worker) -> Learner:
-        learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner)
-        late: dict[str, Any] = {"late": self.late, "late_weight": self.late_weight, "max_staleness": NOBODY_WAITS}
+        learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner, by=self.fragments_by)
+        late = late_terms(self.late)
         window = self.window if self.overlap else 0.0
         layouts = learner.layouts(worker)
         worker.agree_on_rounds(wait_for=self.wait_for, window=window, fragments=layouts, **late, **self.bounds)

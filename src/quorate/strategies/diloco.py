@@ -40,7 +40,7 @@ optimization", ICLR 2021, with bias correction."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
@@ -73,7 +73,8 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
 
     def start(self, worker: Worker) -> OuterState:
         is_local = begins_local(worker, self.after)
-        return outer_state(worker.parameters, self.fragments, self.outer_optimizer, is_local=is_local)
+        cut: dict[str, Any] = {"by": self.fragments_by}
+        return outer_state(worker.parameters, self.fragments, self.outer_optimizer, **cut, is_local=is_local)
 
     def backward(self, worker: Worker) -> None:
         worker.state.agree_on_gradient(worker)

@@ -56,7 +56,7 @@ def test_with_cycles_of_one_it_is_plain_nesterov() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("settings", [{}, {"dynamic": False}, {"late_weight": "falling", "momentum_every": 2}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"dynamic": False}, {"late": "decay", "momentum_every": 2}], ids=str)
 def test_every_step_of_every_learner_counts_once(settings: dict[str, Any], seed: int) -> None:
     size = 3 + seed % 2
     run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, "sync_every": H, **settings}

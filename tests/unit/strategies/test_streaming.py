@@ -135,3 +135,23 @@ def test_what_are_no_fragments_is_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match=words):
             run(1, lambda world, choice=choice: train(world, "diloco", **choice))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_by_layer_layers_are_whole_and_in_order(count: int) -> None:
+    sizes = [3, 40, 5, 80, 1, 7, 200]
+    model = torch.nn.Sequential(*(torch.nn.Linear(size, size) for size in sizes))
+    layout = layout_of(list(model.named_parameters()))
+    parts = fragments_of(layout, count, "layer")
+    assert [index for part in parts for index in part] == list(range(2 * len(sizes)))
+    assert all(part and part[0] % 2 == 0 and len(part) % 2 == 0 for part in parts), "weight and bias stay together"
+    largest = max(size * size + size for size in sizes)
+    numbers = [sum(layout.segments[index].numel for index in part) for part in parts]
+    assert max(numbers) - sum(numbers) / count <= largest, "no further from equal than one layer"
+
+
+def test_more_fragments_than_layers_are_refused() -> None:
+    layout = layout_of(list(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).named_parameters()))
+    with pytest.raises(ConfigurationError, match="there are 2 layers"):
+        fragments_of(layout, 3, "layer")
+    assert len(fragments_of(layout, 3, "bytes")) == 3

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Literal, TypeVar
 
 from quorate.report.figures.merges import merges_summary
+from quorate.report.figures.outer import outer_summary
 from quorate.report.figures.rounds import RoundFigures
 from quorate.report.figures.run import RunFigures
 from quorate.report.figures.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
@@ -71,6 +72,7 @@ def arm_of(
         marks=() if first is None else first.marks,
         rounds=_rounds([run.rounds for run in used if run.rounds is not None], _changes(used)),
         merges=merges_summary([run.merges for run in used if run.merges is not None]),
+        outer=outer_summary([run.outer for run in used]),
         replicas=_replicas(used),
         faults=tuple(fault for run in used for fault in run.faults),
         joined=tuple(one for run in used for one in run.joined),

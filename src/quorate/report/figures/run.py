@@ -13,6 +13,7 @@ from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
 from quorate.report.figures.lateness import skew_of
 from quorate.report.figures.merges import MergeFigures, figures_of_merges
+from quorate.report.figures.outer import outer_points
 from quorate.report.figures.quality import (
     Amounts,
     curve_of,
@@ -31,7 +32,7 @@ from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.planned import Planned
 from quorate.report.reading.rounds import last_arrivals, wait_for_all
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome
+from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome, OuterPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ class RunFigures:
     rounds: RoundFigures | None
     merges: MergeFigures | None
     """Of learners that never wait."""
+    outer: Sequence[OuterPoint]
+    """What each outer step made of its outer gradient."""
     distance: Curve | None
     """Between replicas."""
     faults: tuple[Fault, ...]
@@ -122,11 +125,18 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         marks=marks,
         rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
         merges=figures_of_merges([one.round for one in merged], run.training_seconds) if merged else None,
+        outer=_outer(run),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
         joined=_joined(run, seed),
         replica_curve=None if metric is None else curve_of(run, f"replica_{metric.name}", seed, amounts),
     )
+
+
+def _outer(run: RunRecords) -> Sequence[OuterPoint]:
+    """As the lowest rank that made any has recorded them: all have the same."""
+    rows = next((one.outers for one in run.ranks if one.outers), [])
+    return outer_points(rows, run.training_seconds) if run.has_steps else ()
 
 
 def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:

@@ -13,6 +13,7 @@ from quorate.report.page.arrival import arrival
 from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
 from quorate.report.page.merges import merges
+from quorate.report.page.outer import outer
 from quorate.report.page.parts import View, chip
 from quorate.report.page.quality import quality
 from quorate.report.page.replicas import replicas
@@ -32,6 +33,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),
     ("merges", "Merges", merges),
+    ("outer", "Outer steps", outer),
     ("replicas", "Replicas", replicas),
     ("timeline", "Timeline", timeline),
     ("faults", "Faults", faults),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import ranks_in, records_of, rows
-from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Start, Step
+from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Outer, Start, Step
 from quorate.core.run_files import OutcomeFile, RunFile
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import each_once, moved
@@ -51,6 +51,7 @@ class RankRecords:
     """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
     logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
+    outers: list[Outer] = field(default_factory=list)
     deaths: list[Gone] = field(default_factory=list)
     """Of other ranks, as this one told them."""
     joinings: list[Joined] = field(default_factory=list)
@@ -217,6 +218,8 @@ def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.logs.append(log)
         elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
             found.distances.append(distance)
+        elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
+            found.outers.append(outer)
         elif kind == "gone" and (death := row_of(Gone, row)) is not None:
             found.deaths.append(death)
         elif kind == "joined" and (joining := row_of(Joined, row)) is not None:

@@ -11,7 +11,7 @@ import torch
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, Layout
-from quorate.strategies.parts.fragments import Fragment, among, fragments_of
+from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 
@@ -181,6 +181,12 @@ class Learner(LocalSteps):
             self.memory, self.since = [{} for _ in range(count)], [[0.0, 0.0] for _ in range(count)]
 
 
+def late_terms(late: Literal["carry", "decay", "drop"]) -> dict[str, Any]:
+    """What rounds agree on about what comes late."""
+    weight = "falling" if late == "decay" else "full"
+    return {"late": "drop" if late == "drop" else "carry", "late_weight": weight, "max_staleness": NOBODY_WAITS}
+
+
 L = TypeVar("L", bound=Learner)
 
 
@@ -218,10 +224,10 @@ def merged_ways(sums: Flat, size: int) -> list[torch.Tensor] | None:
     return found
 
 
-def learner_of(x: Flat, count: int, outer: OuterOptimizer, kind: type[L], **more: Any) -> L:
+def learner_of(x: Flat, count: int, outer: OuterOptimizer, kind: type[L], *, by: By = "bytes", **more: Any) -> L:
     """The state at the start, of parameters `x` in `count` fragments."""
     return kind(
-        fragments=fragments_of(x.layout, count),
+        fragments=fragments_of(x.layout, count, by),
         outer=outer,
         common=outer.place(x),
         memory=[{} for _ in range(count)],

@@ -14,7 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.fragments import Fragment, among, fragments_of
+from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.outer_gain import holding, measured, of_optimizer
 from quorate.strategies.parts.synchronous_phase import SynchronousPhase
@@ -64,6 +64,8 @@ class OuterStepSettings(Strategy):
 
     fragments: int = 1
     """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
+    fragments_by: Literal["bytes", "layer"] = "bytes"
+    """How they are cut: tensors by their bytes, or layers one after the other, each whole."""
     overlap: int = 0
     """Local steps that are made while a mean is under way."""
     merge: float = 0.5
@@ -181,11 +183,11 @@ class OuterState(SynchronousPhase):
         self.before = None if at is None else self.outer.place(at)
 
 
-def outer_state(x: Flat, count: int, outer: OuterOptimizer, *, is_local: bool) -> OuterState:
+def outer_state(x: Flat, count: int, outer: OuterOptimizer, *, by: By = "bytes", is_local: bool) -> OuterState:
     """The state at the start, of parameters `x` in `count` fragments; outer steps begin there if steps are local."""
     return OuterState(
         is_local=is_local,
-        fragments=fragments_of(x.layout, count),
+        fragments=fragments_of(x.layout, count, by),
         since=[0.0] * count,
         outer=outer,
         before=outer.place(x) if is_local else None,

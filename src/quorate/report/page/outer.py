@@ -1,0 +1,65 @@
+"""Outer steps: what they made of how far the workers went, and whether their momentum helps or overshoots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.markup import Markup, element
+from quorate.report.page.parts import HALF, View, figure, framed, paragraphs, section, table
+from quorate.report.schema import ArmSummary
+from quorate.report.schema_parts import OuterPoint, OuterSummary
+from quorate.report.wording import number_in_words
+
+LEAD = (
+    "Under outer steps the mean of how far the workers went is the gradient of an outer optimizer. The correlation is "
+    "the cosine of two of these that follow each other, of one fragment; the gain is how many times the plain step a "
+    "step went along its own; across is how far it went beside it, in plain steps."
+)
+MEANINGS = (
+    "Medians over all outer steps. A correlation near or below 0, and more across than along, say that the outer "
+    "momentum overshoots: set outer_momentum lower, or outer_gain to measured."
+)
+Known = list[tuple[ArmSummary, OuterSummary]]
+
+
+def outer(view: View) -> Markup:
+    """Only where some arm has outer steps."""
+    known = [(arm, arm.outer) for arm in view.summary.arms if arm.outer is not None]
+    if not known:
+        return Markup()
+    charts = (
+        _chart(view, known, "Correlation of outer gradients", lambda one: one.rho),
+        _chart(view, known, "Gain of outer steps", lambda one: one.gain),
+        _chart(view, known, "How far they went across", lambda one: one.transverse),
+    )
+    return section("outer", "Outer steps", LEAD, _table(view, known), element("div", *charts, class_="figures"))
+
+
+def _table(view: View, known: Known) -> Markup:
+    heads = ["strategy", "outer steps", "correlation", "gain", "across"]
+    rows = [
+        [arm.name, f"{one.count:,}", *(number_in_words(value) for value in (one.rho, one.gain, one.transverse))]
+        for arm, one in known
+    ]
+    return framed(view, "What outer steps were like", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _chart(view: View, known: Known, caption: str, of: Callable[[OuterPoint], float]) -> Markup:
+    """Of the first run of each arm."""
+    lines = [
+        Line(name=arm.name, look=view.looks[arm.name], curves=[[(point.seconds, of(point)) for point in one.shown]])
+        for arm, one in known
+    ]
+    told = " ".join(f"{arm.name}: from {_ends(one, of)}." for arm, one in known)
+    axes = Axes(x=view.time("training time"), x_kind="seconds", y=caption.lower())
+    return figure(
+        view,
+        caption,
+        lambda width: line_chart(lines, axes, width=width, height=260.0, label=f"Line chart: {caption}. {told}"),
+        wide=HALF,
+    )
+
+
+def _ends(one: OuterSummary, of: Callable[[OuterPoint], float]) -> str:
+    return f"{number_in_words(of(one.shown[0]))} to {number_in_words(of(one.shown[-1]))}"
