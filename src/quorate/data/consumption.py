@@ -19,6 +19,8 @@ class Consumed:
         self.examples: int | None = None
         self.all_examples = 0
         """Since the beginning."""
+        self.all_tokens = 0
+        """Likewise, of batches that say how many they hold."""
         self.full_batch = 1
         """Examples of a batch that is not a short one."""
         self.tokens: int | None = None
@@ -35,6 +37,7 @@ class Consumed:
         tokens = getattr(batch, "tokens", None)
         if isinstance(tokens, int):
             self.tokens = (self.tokens or 0) + tokens
+            self.all_tokens += tokens
 
     def follow_steps(self) -> None:
         """From now on an optimizer calls `stepped`, so that a batch is known to be computed."""

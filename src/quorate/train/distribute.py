@@ -155,7 +155,8 @@ def distribute(
     `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
 
     `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
-    loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size.
+    loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size; or
+    "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
 
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
     of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on

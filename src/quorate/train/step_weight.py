@@ -1,4 +1,4 @@
-"""What a worker's gradient counts in a mean: as much as any other's, or as many examples as it was computed on."""
+"""What a worker's gradient counts in a mean: as much as any other's, or the examples or tokens it was computed on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quorate.core.strategy import Strategy
 from quorate.data.consumption import consumed
 from quorate.wire.current import Place
 
-Weight = Literal["equal", "examples"]
+Weight = Literal["equal", "examples", "tokens"]
 
 
 def check_weight(weight: str) -> None:
@@ -19,10 +19,10 @@ def check_weight(weight: str) -> None:
 
 
 def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
-    """Raise `ConfigurationError` where examples are to count under a strategy that forms no mean of all workers."""
-    if weight == "examples" and strategy.is_gossip:
+    """Raise `ConfigurationError` where amounts are to count under a strategy that forms no mean of all workers."""
+    if weight != "equal" and strategy.is_gossip:
         raise ConfigurationError(
-            f'weight="examples" weighs the means of all workers, and {label} forms none: what neighbours count is said '
+            f'weight="{weight}" weighs the means of all workers, and {label} forms none: what neighbours count is said '
             "by the topology"
         )
 
@@ -31,19 +31,24 @@ class StepWeight:
     """The weight of one worker's steps, under the setting `weight` of `distribute`."""
 
     def __init__(self, place: Place, weight: Weight) -> None:
-        self._place, self._weighs = place, weight == "examples"
-        self._until = consumed(place).all_examples
+        self._place, self._weight = place, weight
+        self._until = self._loaded
         self._newest = self._largest = 1.0
 
     def of_step(self) -> float:
-        """The examples that were loaded since the step before, or 1 where all count the same.
+        """The examples, or tokens, that were loaded since the step before, or 1 where all count the same.
 
         A step without a new batch counts as much as the one before. Raises `ConfigurationError` where nobody counts
-        examples.
+        them.
         """
-        if not self._weighs:
+        if self._weight == "equal":
             return 1.0
-        loaded = consumed(self._place).all_examples
+        loaded = self._loaded
+        if loaded == 0 and self._weight == "tokens":
+            raise ConfigurationError(
+                'weight="tokens" needs the loader of quorate.shard, and batches that say how many tokens they hold, in '
+                "an attribute `tokens`"
+            )
         if loaded == 0:
             raise ConfigurationError('weight="examples" needs the loader of quorate.shard, which counts the examples')
         if loaded > self._until:
@@ -52,10 +57,23 @@ class StepWeight:
         return self._newest
 
     @property
+    def _loaded(self) -> int:
+        taken = consumed(self._place)
+        return taken.all_tokens if self._weight == "tokens" else taken.all_examples
+
+    @property
     def full(self) -> float:
-        """What a step without short batches counts; under rounds a gradient counts as a share of it."""
-        return max(self._largest, float(consumed(self._place).full_batch)) if self._weighs else 1.0
+        """What a step without short batches counts; under rounds a gradient counts as a share of it.
+
+        Raises `ConfigurationError` for tokens: there is no full batch of them.
+        """
+        if self._weight == "tokens":
+            raise ConfigurationError(
+                "under rounds of gradients each counts as a share of a full batch, and there is none in tokens; use "
+                'weight="examples" or "equal"'
+            )
+        return max(self._largest, float(consumed(self._place).full_batch)) if self._weight == "examples" else 1.0
 
     def step_ended(self) -> None:
         """What is loaded from now on is of the next step."""
-        self._until = consumed(self._place).all_examples
+        self._until = self._loaded

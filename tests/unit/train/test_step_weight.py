@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -146,5 +146,69 @@ def test_gossip_has_no_means_of_all(name: str) -> None:
 def test_somebody_has_to_count() -> None:
     with pytest.raises(ConfigurationError, match="needs the loader of quorate.shard"):
         ends(loads=False, strategy="all-reduce", weight="examples")
-    with pytest.raises(ConfigurationError, match='unknown weight "tokens"'):
+    with pytest.raises(ConfigurationError, match="batches that say how many tokens they hold"):
         ends(strategy="all-reduce", weight="tokens")
+    with pytest.raises(ConfigurationError, match='unknown weight "words"'):
+        ends(strategy="all-reduce", weight="words")
+
+
+class Text(NamedTuple):
+    """Numbers of several texts, and how many there are."""
+
+    numbers: torch.Tensor
+    tokens: int
+
+
+def by_tokens(strategy: str, **settings: Any) -> list[Any]:
+    """The parameter of each of two workers, whose batches have 1 to 6 numbers, and the batches it had."""
+    texts = [torch.arange(float(n), n + n % 3 + 1.0, dtype=torch.float64) for n in range(12)]
+
+    def live(wire: Wire) -> tuple[float, list[list[float]]]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join()
+            model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+            torch.nn.init.zeros_(model.weight)
+            plain = torch.optim.SGD(model.parameters(), lr=RATE)
+            optimizer: Any = quorate.distribute(plain, model, strategy, weight="tokens", **settings)
+            whole: Any = texts
+            loader: Any = quorate.shard(
+                whole, 2, shuffle=False, collate_fn=lambda some: Text(torch.cat(some), sum(map(len, some)))
+            )
+            batches = []
+            for batch in loader:
+                batches.append(batch.numbers.tolist())
+                optimizer.zero_grad()
+                ((model.weight - batch.numbers) ** 2).mean().backward()
+                optimizer.step()
+            optimizer.finish()
+            place.leave()
+            return model.weight.item(), batches
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(2).run(live)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("all-reduce", {}), ("local-sgd", {"sync_every": 1})])
+def test_a_long_batch_counts_by_its_tokens(name: str, settings: dict[str, Any]) -> None:
+    found = by_tokens(name, **settings)
+    batches = [one[1] for one in found]
+    assert len({len(x) for one in batches for x in one}) > 1
+    assert found[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
+
+
+def test_learners_count_by_their_tokens() -> None:
+    """With a merge after every step, each has done n tokens in one step: it counts n * n."""
+    plain = {"averaging": "mean", "outer_rate": 1.0, "outer_momentum": 0.0, "nesterov": False}
+    found = by_tokens("decoupled-diloco", sync_every=1, overlap=0, wait_for="all", **plain)
+    w = 0.0
+    for step in zip(*(one[1] for one in found), strict=True):
+        counts = [len(x) ** 2 for x in step]
+        w -= RATE * sum(n * 2 * (w - sum(x) / len(x)) for n, x in zip(counts, step, strict=True)) / sum(counts)
+    assert found[0][0] == pytest.approx(w, abs=1e-9)
+
+
+def test_rounds_of_gradients_have_no_full_batch_of_tokens() -> None:
+    with pytest.raises(ConfigurationError, match="there is none in tokens"):
+        by_tokens("eager-majority")
