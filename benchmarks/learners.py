@@ -2,7 +2,7 @@
 
 Four learners of a small `stdlib-bytes` in the virtual world, steps of 20 ms: `diloco` with 40 local steps, and with a
 period of as many seconds; `decoupled-diloco` (a quorum of two and of three, in two fragments); `async-local-sgd`. One
-learner is four times slower than the others, or its links to them carry 1 Mbit/s. Held against each other is the
+learner is four times slower than the others, its links to them carry 1 Mbit/s, or both. Held against each other is the
 virtual time until the point that all have in common has the held-out loss that `diloco` has at the end of its time;
 beside it, that loss of each at the end of the same time.
 """
@@ -51,7 +51,8 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "async-local-sgd": ("async-local-sgd", {"sync_every": H}),
 }
-PLACES = ("equal", "one slow", "thin link")
+PLACES = ("equal", "one slow", "thin link", "slow, and a thin link")
+SLOW, IS_THIN = ("one slow", "slow, and a thin link"), ("thin link", "slow, and a thin link")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def losses(one: Training) -> list[tuple[float, float]]:
             plain = AdamW(model.parameters(), lr=0.003)
             optimizer: Any = quorate.distribute(plain, model, strategy, on_nonfinite="ignore", **settings)
             draw = torch.Generator().manual_seed(100 + world.rank + 1000 * one.seed)
-            chance, slow = random.Random(world.rank + 1000 * one.seed), one.place == "one slow" and world.rank == 3
+            chance, slow = random.Random(world.rank + 1000 * one.seed), one.place in SLOW and world.rank == 3
             seen = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
             begin, step = wire.clock.now(), 0
             while wire.clock.now() - begin < one.seconds:
@@ -102,7 +103,7 @@ def losses(one: Training) -> list[tuple[float, float]]:
             current.forget(thread_only=True)
 
     thin = {(SIZE - 1, rank): Link(50e-6, THIN) for rank in range(SIZE - 1)}
-    network = Network(links=thin if one.place == "thin link" else {})
+    network = Network(links=thin if one.place in IS_THIN else {})
     with contextlib.redirect_stderr(io.StringIO()):
         VirtualWorld(SIZE, seed=one.seed, network=network, compute=Constant(0.0)).run(live)
     return found
@@ -123,16 +124,18 @@ def main() -> int:
     """Measure, print, and hold the bar."""
     parser = record.arguments(__doc__ or "")
     parser.add_argument("--jobs", type=int, default=2, help="processes that train in virtual workers (2)")
+    parser.add_argument("--place", choices=PLACES, action="append", help="only this; may be given several times")
     given = parser.parse_args()
+    places = given.place or PLACES
     seeds, seconds = ((0,), 20.0) if given.quick else ((0, 1, 2), 24.0)
-    wanted = [Training(arm, place, seed, seconds) for place in PLACES for seed in seeds for arm in ARMS]
+    wanted = [Training(arm, place, seed, seconds) for place in places for seed in seeds for arm in ARMS]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         seen = {}
         for number, found in enumerate(pool.imap(losses, wanted)):
             seen[wanted[number]] = found
             sys.stderr.write(f"{number + 1}/{len(wanted)}  {wanted[number].place}, {wanted[number].arm}\n")
     report = record.Report("learners", {"seeds": list(seeds), "seconds": seconds, "H": H, "workers": SIZE})
-    for place in PLACES:
+    for place in places:
         for arm in ARMS:
             runs = [seen[Training(arm, place, seed, seconds)] for seed in seeds]
             bases = [seen[Training("diloco", place, seed, seconds)] for seed in seeds]
