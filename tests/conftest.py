@@ -26,8 +26,10 @@ LAUNCHER_PREFIXES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "QUORATE_")
 for name in list(os.environ):
     if name in LAUNCHER_NAMES or name.startswith(LAUNCHER_PREFIXES):
         del os.environ[name]
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# As in the background of a shell, or after nohup; processes inherit it.
+for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, usual)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH", ""))))
 

@@ -82,7 +82,7 @@ def test_it_gives_the_text_back() -> None:
         ("fast", '"fast" is no pace'),
         ("one-of:200ms", '"one-of:200ms" is no pace'),
         ("-1ms", '"-1ms" is no pace'),
-        ("10week", '"10min" is not a duration'),
+        ("10week", '"10week" is not a duration'),
         ("50us/word", '"50us/word" is not a duration'),
         ("2ms+5x/token", '"5x" in "2ms\\+5x/token" is not a duration'),
         ("trace:slow", "no file slow, and no trace of this name"),

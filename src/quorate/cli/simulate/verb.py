@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from quorate.cli.config import config_text
 from quorate.cli.options import command, given
-from quorate.cli.simulate.failing_plan import FailingPlan, planned_failing
 from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.plan import SimulationPlan, planned
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell as say
 from quorate.launch.run.folder import run_folder, usual_name
 from quorate.report.wording import listed
+
+if TYPE_CHECKING:
+    from quorate.cli.simulate.failing_plan import FailingPlan
 
 
 @command
@@ -40,7 +43,7 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
         typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else told)
         return 0
     say(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
-    if isinstance(plan, FailingPlan):
+    if not isinstance(plan, SimulationPlan):
         from quorate.cli.simulate.failing import tell_failing
 
         return tell_failing(plan, folder, picture, as_json=options.as_json)
@@ -51,6 +54,8 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
 
 def _planned(options: SimulateOptions) -> SimulationPlan | FailingPlan:
     if options.failures is not None:
+        from quorate.cli.simulate.failing_plan import planned_failing  # imports numpy
+
         return planned_failing(options)
     only = given(options, "recovery", "learners", "seconds")
     if only:
