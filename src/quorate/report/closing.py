@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from quorate.core.records import CHAOS, ranks_in
-from quorate.report.figures.goodput import goodput_of
+from quorate.core.records import ranks_in
+from quorate.report.figures.goodput import goodput_of, has_failed
 from quorate.report.figures.lateness import Skew, skew_of
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.throughput import Window, training_seconds, window_of
@@ -73,7 +73,7 @@ def closing_line(folder: Path) -> str | None:
         parts += _gained(rounds)
     parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
     parts += [joined_in_words(*one) for one in run.replacements[:_NAMED]]
-    if is_all and (run.deaths or (folder / CHAOS).exists()):
+    if is_all and has_failed(run):
         parts += _goodput(run)
     return "; ".join([*parts, f"records in {folder}"])
 

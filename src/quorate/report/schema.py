@@ -11,6 +11,7 @@ from typing import Literal
 from quorate.report.schema_parts import Change as Change
 from quorate.report.schema_parts import Estimate as Estimate
 from quorate.report.schema_parts import Fault as Fault
+from quorate.report.schema_parts import GoodputSummary as GoodputSummary
 from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
 from quorate.report.schema_parts import Mark as Mark
@@ -171,6 +172,8 @@ class ArmSummary(Part):
     """Run by run, in order."""
     joined: tuple[Joined, ...] = ()
     """Likewise."""
+    goodput: GoodputSummary | None = None
+    """Null where no worker has failed."""
 
 
 class Trial(Part):

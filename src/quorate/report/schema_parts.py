@@ -137,6 +137,21 @@ class OuterSummary(Part):
     """Of the first run, at most 400."""
 
 
+class GoodputSummary(Part):
+    """What failures have left of the steps that could have been made; by seed, steps of single workers."""
+
+    share: Estimate
+    """Useful steps, of the possible ones."""
+    useful: Estimate
+    """Steps whose work is in the model in the end."""
+    lost: Estimate
+    """Steps that were made, and came to nothing."""
+    possible: Estimate
+    """Workers at the start, times seconds, by those of an undisturbed step."""
+    step_seconds: Estimate
+    """Of an undisturbed step."""
+
+
 class Fault(Part):
     """A worker that died, and the others went on."""
 

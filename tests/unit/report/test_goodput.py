@@ -10,7 +10,9 @@ import pytest
 
 from quorate.report.closing import closing_line
 from quorate.report.figures.goodput import goodput_of
+from quorate.report.page.page import page
 from quorate.report.reading.run import read_run
+from quorate.report.summary import summarize
 
 GONE = {
     "kind": "gone",
@@ -139,3 +141,14 @@ def test_the_last_line_says_it_where_workers_failed(tmp_path: Path) -> None:
     (tmp_path / "chaos.jsonl").write_text('{"kind": "begin"}\n')
     said = closing_line(tmp_path)
     assert said is not None and "goodput 80%" in said
+
+
+def test_the_page_says_it_where_workers_failed(tmp_path: Path) -> None:
+    folder = made(tmp_path, [*every_second(10), GONE], every_second(6))
+    summary = summarize(folder)
+    (arm,) = summary.arms
+    assert arm.goodput is not None
+    assert arm.goodput.share.values == (0.8,)
+    assert (arm.goodput.useful.mean, arm.goodput.lost.mean, arm.goodput.possible.mean) == (16.0, 0.0, 20.0)
+    shown = page(summary)
+    assert "What failures have left" in shown and ">80%<" in shown

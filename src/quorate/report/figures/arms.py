@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Literal, TypeVar
 
+from quorate.report.figures.goodput import Goodput
 from quorate.report.figures.merges import merges_summary
 from quorate.report.figures.outer import outer_summary
 from quorate.report.figures.rounds import RoundFigures
@@ -15,7 +16,7 @@ from quorate.report.figures.run import RunFigures
 from quorate.report.figures.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.figures.time_use import step_times
 from quorate.report.reading.planned import Planned, PlannedArm
-from quorate.report.schema import ArmSummary, Change, Difference, Estimate, Replicas, RoundsSummary
+from quorate.report.schema import ArmSummary, Change, Difference, Estimate, GoodputSummary, Replicas, RoundsSummary
 
 T = TypeVar("T")
 Figure = Callable[[RunFigures], float | None]
@@ -76,6 +77,19 @@ def arm_of(
         replicas=_replicas(used),
         faults=tuple(fault for run in used for fault in run.faults),
         joined=tuple(one for run in used for one in run.joined),
+        goodput=_goodput([run.goodput for run in used if run.goodput is not None]),
+    )
+
+
+def _goodput(runs: Sequence[Goodput]) -> GoodputSummary | None:
+    if not runs:
+        return None
+    return GoodputSummary(
+        share=_mean([run.share for run in runs]),
+        useful=_mean([run.useful for run in runs]),
+        lost=_mean([run.lost for run in runs]),
+        possible=_mean([run.possible for run in runs]),
+        step_seconds=_mean([run.step_seconds for run in runs]),
     )
 
 

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.records import CHAOS
 from quorate.inject.pace import parse_pace
 from quorate.report.figures.throughput import training_seconds
 from quorate.report.reading.rounds import RoundRecord
@@ -53,6 +54,11 @@ def goodput_of(run: RunRecords, step_seconds: float | None = None) -> Goodput | 
     made = float(sum(len(one.steps) for one in run.ranks))
     possible = run.size * seconds / step_seconds
     return Goodput(_useful(run), made, possible, step_seconds)
+
+
+def has_failed(run: RunRecords) -> bool:
+    """Whether a worker died and was outlived, or failures were made on purpose."""
+    return bool(run.deaths) or (run.folder / CHAOS).exists()
 
 
 def undisturbed_step(run: RunRecords) -> float:

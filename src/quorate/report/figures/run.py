@@ -11,6 +11,7 @@ from typing import Any
 from quorate.core.errors import ranks_in_words
 from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
+from quorate.report.figures.goodput import Goodput, goodput_of, has_failed
 from quorate.report.figures.lateness import skew_of
 from quorate.report.figures.merges import MergeFigures, figures_of_merges
 from quorate.report.figures.outer import outer_points
@@ -74,6 +75,8 @@ class RunFigures:
     """Between replicas."""
     faults: tuple[Fault, ...]
     """Workers that died, and the others went on."""
+    goodput: Goodput | None
+    """Where workers failed."""
     joined: tuple[Joined, ...]
     """Workers that joined."""
     replica_curve: Curve | None
@@ -128,6 +131,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         outer=_outer(run),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
+        goodput=goodput_of(run) if has_failed(run) else None,
         joined=_joined(run, seed),
         replica_curve=None if metric is None else curve_of(run, f"replica_{metric.name}", seed, amounts),
     )

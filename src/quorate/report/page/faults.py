@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorate.report.charts.markup import Markup
-from quorate.report.page.parts import View, framed, nothing, section, table
-from quorate.report.schema import Fault, Joined
-from quorate.report.wording import seconds_in_words
+from quorate.report.page.parts import View, framed, nothing, paragraphs, section, table
+from quorate.report.schema import Fault, GoodputSummary, Joined
+from quorate.report.wording import number_in_words, seconds_in_words, share_in_words
 
 LEAD = (
     "Workers that died, and were outlived: the others went on without them, with replicas as equal as ever. What one "
@@ -18,16 +18,29 @@ JOINED = (
     "they came. Their step 1 is not that of the others: where not everybody waits for everybody they are left out of "
     "what holds steps of equal number side by side."
 )
+GOODPUT = (
+    "Goodput is useful steps over possible ones, of single workers. Useful is a step whose work is in the model in the "
+    "end. Possible is what the workers of the start could have made in the time, had nothing failed."
+)
+_LEFT_HEADS = ["strategy", "goodput", "useful steps", "lost", "possible", "an undisturbed step"]
 _HEADS = ["strategy", "seed", "worker", "why", "noticed at", "after update", "the others stood still", "went on"]
 _JOINED_HEADS = ["strategy", "seed", "worker", "in place of", "stepped from", "from round", "it took", "trained then"]
 
 
 def faults(view: View) -> Markup:
-    """One row for each worker that died."""
+    """What failures have left, and one row for each worker that died."""
     rows = [[arm.name, *_cells(one)] for arm in view.summary.arms for one in arm.faults]
-    if not rows:
+    left = [[arm.name, *_left(arm.goodput)] for arm in view.summary.arms if arm.goodput is not None]
+    if not rows and not left:
         return Markup()
-    return section("faults", "Faults", LEAD, framed(view, "Workers that died", table(_HEADS, rows)))
+    parts = [framed(view, "What failures have left", table(_LEFT_HEADS, left), paragraphs(GOODPUT))] if left else []
+    parts += [framed(view, "Workers that died", table(_HEADS, rows))] if rows else []
+    return section("faults", "Faults", LEAD, *parts)
+
+
+def _left(found: GoodputSummary) -> list[str]:
+    steps = [number_in_words(one.mean) for one in (found.useful, found.lost, found.possible)]
+    return [share_in_words(found.share.mean), *steps, seconds_in_words(found.step_seconds.mean)]
 
 
 def _cells(one: Fault) -> list[str]:
