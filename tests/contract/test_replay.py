@@ -143,7 +143,7 @@ def test_a_script_that_does_something_else_is_said_to(tmp_path: Path, capfd: pyt
 
 def test_what_cannot_be_replayed_is_one_sentence(tmp_path: Path) -> None:
     assert trained(tmp_path / "all", "all-reduce", 2) == 0
-    with pytest.raises(ConfigurationError, match="has no rounds to replay"):
+    with pytest.raises(ConfigurationError, match="has records of no rounds"):
         tape_of(tmp_path / "all")
     assert trained(tmp_path / "run", "eager-solo", 2) == 0
     records = tmp_path / "run" / "rank-1.jsonl"

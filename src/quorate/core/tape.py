@@ -107,7 +107,10 @@ def tape_of(folder: Path) -> Tape:
         if sessions > 1:
             raise ConfigurationError(f"{folder} was resumed, and a run is replayed from its first step only")
     if not tape.rounds:
-        raise ConfigurationError(f"{folder} has no rounds to replay; it trains the same numbers when it is run again")
+        raise ConfigurationError(
+            f"{folder} has records of no rounds, and a replay goes by them: it is for quorum and its presets, adaptive, "
+            "eager-averaging, decoupled-diloco and async-local-sgd"
+        )
     unfinished = sorted(set(range(tape.size)) - ended - tape.gone)
     if unfinished:
         raise ConfigurationError(f"{folder} did not come to its end (rank {unfinished[0]}), so it is not replayed")
