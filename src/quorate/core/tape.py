@@ -108,7 +108,7 @@ def tape_of(folder: Path) -> Tape:
             raise ConfigurationError(f"{folder} was resumed, and a run is replayed from its first step only")
     if not tape.rounds:
         raise ConfigurationError(
-            f"{folder} has records of no rounds, and a replay goes by them: it is for quorum and its presets, adaptive, "
+            f"{folder} has records of no rounds, by which a replay goes: it is for quorum and its presets, adaptive, "
             "eager-averaging, decoupled-diloco and async-local-sgd"
         )
     unfinished = sorted(set(range(tape.size)) - ended - tape.gone)
