@@ -16,7 +16,14 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in, records_of, rows
 from quorate.core.rows import Claim, RoundRow
 
+Look = tuple[int, int]
+"""Of one worker: how often all had settled before, and how often it has looked which rounds are there since then; that
+it settles is a look as well."""
 _KNOWN = {one.name for one in fields(RoundRow)}
+
+
+def _by_rank() -> dict[int, dict[Look, int]]:
+    return defaultdict(dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +33,19 @@ class OptimizerTape:
     rank: int
     rounds: Mapping[int, RoundRow]
     """By number; the same for all workers."""
-    looks: Mapping[tuple[int, int], int]
-    """By look (see `rounds.entering.Look`), the newest round that was applied in it."""
+    all_looks: Mapping[int, Mapping[Look, int]]
+    """By rank and look, the newest round that was applied in it."""
+    copies: Mapping[int, Mapping[Look, int]]
+    """Likewise, the round after which the worker went on from a copy of another one."""
     gone: Mapping[int, int]
     """Workers that died: the newest round that each had applied."""
     ends: list[Callable[[], None]] = field(default_factory=list)
     """As of `Replaying`."""
+
+    @property
+    def looks(self) -> Mapping[Look, int]:
+        """This worker's."""
+        return self.all_looks.get(self.rank, {})
 
     @property
     def is_gone(self) -> bool:
@@ -39,7 +53,7 @@ class OptimizerTape:
         return self.rank in self.gone
 
     @property
-    def last_look(self) -> tuple[int, int]:
+    def last_look(self) -> Look:
         """In which it applied something."""
         return max(self.looks, default=(0, 0))
 
@@ -62,19 +76,24 @@ class Tape:
     size: int
     rounds: dict[str, dict[int, RoundRow]] = field(default_factory=dict)
     """By optimizer and number."""
-    looks: dict[tuple[int, str], dict[tuple[int, int], int]] = field(default_factory=lambda: defaultdict(dict))
-    """By rank and optimizer."""
+    looks: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_by_rank))
+    """By optimizer and rank."""
+    copies: dict[str, dict[int, dict[Look, int]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    """Likewise."""
     claims: dict[tuple[int, int, int], list[Claim]] = field(default_factory=lambda: defaultdict(list))
     """By rank, loader and iteration, in order."""
     gone: set[int] = field(default_factory=set)
 
     def of(self, rank: int, optimizer: str, ends: list[Callable[[], None]]) -> OptimizerTape:
         """For the worker `rank`."""
-        newest = {other: max(self.looks[other, optimizer].values(), default=0) for other in self.gone}
+        newest = {other: max(self.looks[optimizer][other].values(), default=0) for other in self.gone}
         return OptimizerTape(
             rank=rank,
             rounds=self.rounds.get(optimizer, {}),
-            looks=self.looks[rank, optimizer],
+            all_looks=self.looks[optimizer],
+            copies=self.copies[optimizer],
             gone=newest,
             ends=ends,
         )
@@ -139,13 +158,9 @@ def _take(tape: Tape, rank: int, row: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"{tape.folder} was recorded by an earlier version, which says too little")
         one = _round(row)
         tape.rounds.setdefault(str(one.optimizer), {})[one.number] = one
-    elif kind == "applied" and row.get("is_copy"):
-        raise ConfigurationError(
-            f"rank {rank} of {tape.folder} went on from a copy of another replica after round {row['round']}, as it "
-            "had been silent; such a run is not replayed"
-        )
     elif kind == "applied":
-        tape.looks[rank, row["optimizer"]][int(row["rests"]), int(row["look"])] = int(row["round"])
+        of = tape.copies if row.get("is_copy") else tape.looks
+        of[row["optimizer"]][rank][int(row["rests"]), int(row["look"])] = int(row["round"])
     elif kind == "claim":
         claim = Claim(
             loader=int(row["loader"]), iteration=int(row["iteration"]), batch=int(row["batch"]), of=row.get("of")

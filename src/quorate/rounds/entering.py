@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Stopped, WireTimeout
+from quorate.core.tape import Look
 from quorate.core.telling import tell
 from quorate.rounds.member import Member
 from quorate.rounds.progress import RoundTask
@@ -17,8 +18,6 @@ KNOCK_SECONDS = 0.5
 """After which one that joins asks again, as the leader may be another one by then."""
 
 
-Look = tuple[int, int]
-"""Of one worker: how often all had settled before, and how often it has looked which rounds are there since then."""
 Looked = Callable[[Look, int, bool], None]
 """(look, number, is_copy): a worker has applied rounds up to `number`, or has jumped there."""
 

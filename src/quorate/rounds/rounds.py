@@ -195,6 +195,7 @@ class Rounds:
             return
         self._replica.boundary()
         self._progress.say({"note": "end" if ended else "settle"})
+        self._looks += 1
         while not self.is_over:
             self._has_settled, self._settles = False, True
             for one in self._completed():
