@@ -2,7 +2,7 @@
 #
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
-#   make test         every law of the test suite, of those with many cases every second one: five to six minutes on two quiet
+#   make test         every law of the test suite, of those with many cases every third one: five minutes on two quiet
 #                     cores; `make test CASES=all`, which continuous integration runs, has all cases: seven minutes
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
@@ -15,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 300
 CHECK_SECONDS ?= 40
-CASES ?= half
+CASES ?= third
 STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder

@@ -15,8 +15,8 @@ from hypothesis import settings
 
 from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import RunServer
-from tests.support.budgets import OF_HALF, Budgets, Short, in_order
-from tests.support.sampled import half
+from tests.support.budgets import OF_THIRD, Budgets, Short, in_order
+from tests.support.sampled import third
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
     )
     parser.addoption(
-        "--cases", choices=("all", "half"), default="all", help="of laws with many cases all, or every second one"
+        "--cases", choices=("all", "third"), default="all", help="of laws with many cases all, or every third one"
     )
     parser.addoption(
         "--times", type=int, default=1, help="make random searches so many times as long, as `make soak` does"
@@ -67,12 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
         capture.suspend_global_capture()
     gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
-        config.pluginmanager.register(Budgets(OF_HALF if config.getoption("--cases") == "half" else 1.0))
+        config.pluginmanager.register(Budgets(OF_THIRD if config.getoption("--cases") == "third" else 1.0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--cases") == "half":
-        items[:], others = half(items)
+    if config.getoption("--cases") == "third":
+        items[:], others = third(items)
         config.hook.pytest_deselected(items=others)
     in_order(items)
 

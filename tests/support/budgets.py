@@ -44,7 +44,7 @@ BUDGETS = {
     "world": 212,
 }
 """Seconds on one quiet core, set-up included, for all cases."""
-OF_HALF = 0.8
+OF_THIRD = 0.8
 """What of it the cases take that `make test` runs: see `sampled`."""
 
 
