@@ -4,6 +4,9 @@
 #   make demo         torch DDP, all-reduce and eager-SGD side by side on four unequal workers, and a page about it
 #   make test         every law of the test suite, of those with many cases every third one: five minutes on two quiet
 #                     cores; `make test CASES=all`, which continuous integration runs, has all cases: seven minutes
+#   make test-hosts   the tests on several hosts, which are network namespaces here: for root on Linux; four minutes
+#   make test-launchers  the tests under torchrun, mpirun, Slurm, Ray and ssh; as root on Debian and Ubuntu it installs what
+#                     they need, and what is missing is skipped: six minutes
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
@@ -20,7 +23,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test check docs soak searches clean
+.PHONY: venv demo test test-hosts test-launchers check docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -43,13 +46,31 @@ demo: venv
 	  --workload-set limit=900 --workload-set longest=200 --workload-set hidden=16
 
 test: venv
-	@$(BIN)/python -m pytest $(TWO) --cases $(CASES)
+	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers'
+
+test-hosts: venv
+	@$(BIN)/python -m pytest $(TWO) -m on_hosts
+
+LAUNCHERS := openssh-server openssh-client openmpi-bin slurmctld slurmd slurm-client munge iproute2
+
+# Ray goes into an environment of its own beside this one, whose packages it finds too.
+test-launchers: venv
+	@if command -v apt-get >/dev/null 2>&1 && [ "$$(id -u)" -eq 0 ] && ! dpkg-query -W $(LAUNCHERS) >/dev/null 2>&1; then \
+	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(LAUNCHERS); } \
+	    >/dev/null 2>&1 || echo "make test-launchers: not all of $(LAUNCHERS) could be installed" >&2; fi
+	@[ -x $(VENV)/ray/bin/python ] || { \
+	  $(BIN)/python -m venv $(VENV)/ray && \
+	  $(VENV)/ray/bin/python -m pip install --disable-pip-version-check -q 'ray[train]>=2.40' 2>/dev/null && \
+	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
+	    > "$$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; } || { \
+	  rm -rf $(VENV)/ray; echo "make test-launchers: Ray could not be installed" >&2; }
+	@$(BIN)/python -m pytest $(TWO) -m launchers tests/launchers
 
 check: venv
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -q $(TWO) -m 'not slow' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
+	$(BIN)/python -m pytest -q $(TWO) -m 'not slow and not on_hosts and not launchers' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs

@@ -20,7 +20,7 @@ from tests.support.sampled import third
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-LAUNCHER_PREFIXES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "QUORATE_")
+LAUNCHER_PREFIXES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI", "QUORATE_")
 
 # Before torch is imported: here, and in every process that a test starts.
 for name in list(os.environ):

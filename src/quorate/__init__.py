@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from quorate.launch.worker.world import World as World
     from quorate.train.distribute import distribute as distribute
 
-__all__ = ["World", "distribute", "join", "load", "log", "save", "shard"]
+__all__ = ["World", "distribute", "files", "join", "load", "log", "save", "shard"]
 
 _PLACES = {
     "join": "quorate.launch.worker.join",
@@ -28,6 +29,7 @@ _PLACES = {
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "shard": "quorate.data.sharding",
+    "files": "quorate.data.files.files",
 }
 
 

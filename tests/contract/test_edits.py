@@ -15,13 +15,13 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES
+from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 
 IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "quorum"]
 """Under these workers come to their steps at different rounds."""
 SIZE, STEPS, BOUND = 3, 24, 0.1
 GROWS = {
-    **dict.fromkeys(("async-local-sgd", "decoupled-diloco", "diloco"), 0.3),
+    **dict.fromkeys(("async-local-sgd", "decoupled-diloco", "diloco", "streaming-diloco"), 0.3),
     "ad-psgd": 0.5,
     "eager-averaging": 0.8,
     "easgd": 0.8,
@@ -46,7 +46,7 @@ def trained(name: str, edit: Edit, *, rate: float = 0.05, hooks: bool = False, *
             torch.manual_seed(0)
             model = nn.Linear(8, 1, bias=False)
             plain = torch.optim.SGD(model.parameters(), lr=rate)
-            optimizer: Any = quorate.distribute(plain, model, name, **settings)
+            optimizer: Any = quorate.distribute(plain, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
             if hooks:
                 optimizer.register_step_post_hook(lambda *_: edit(world, model, -1))
             draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
@@ -112,7 +112,12 @@ class TestEveryStrategy:
         for end in trained(name, load, rate=0.0):
             if name in OLD_UNDER_WAY:
                 assert 60.0 < float(end.min()) <= float(end.max()) < 140.0
-            elif name in ("diloco", "decoupled-diloco", "async-local-sgd"):  # the outer step goes further
+            elif name in (
+                "diloco",
+                "streaming-diloco",
+                "decoupled-diloco",
+                "async-local-sgd",
+            ):  # the outer step goes further
                 assert float(end.min()) > 90.0
             else:
                 assert torch.allclose(end, torch.full_like(end, 100.0), rtol=1e-5)

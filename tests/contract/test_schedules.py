@@ -14,7 +14,7 @@ import quorate
 from quorate.core.contracts import Wire
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES
+from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 
 STEPS = 60
 PEAK = 1.0
@@ -44,7 +44,7 @@ def trained(
             torch.manual_seed(0)
             model = nn.Linear(4, 1, bias=False)
             optimizer: Any = torch.optim.SGD(model.parameters(), lr=PEAK)
-            optimizer = quorate.distribute(optimizer, model, name, **settings)
+            optimizer = quorate.distribute(optimizer, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
             scheduler, worker = schedule(optimizer), optimizer.__dict__["_quorate_worker"]
             data = torch.utils.data.TensorDataset(torch.randn(STEPS * len(speeds), 4))
             found: Applied = []

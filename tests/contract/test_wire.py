@@ -9,7 +9,15 @@ import pytest
 
 from quorate.core.contracts import Wire
 from tests.contract import collective_checks, message_checks
-from tests.contract.worlds import REAL_SIZES, VIRTUAL_SIZES, RealWorkers, VirtualWorkers
+from tests.contract.worlds import (
+    LAYOUTS,
+    REAL_SIZES,
+    VIRTUAL_SIZES,
+    RealWorkers,
+    VirtualWorkers,
+    WorkersOnHosts,
+    in_words,
+)
 
 Check = Callable[[Wire], bytes]
 
@@ -45,9 +53,12 @@ def every_check(names: list[str], wire: Wire) -> list[bytes]:
     return results
 
 
-@pytest.mark.parametrize("size", REAL_SIZES)
-def test_real(size: int) -> None:
-    by_rank = RealWorkers(size).run(partial(every_check, list(CHECKS)))
+REAL: list[RealWorkers | WorkersOnHosts] = [*map(RealWorkers, REAL_SIZES), *map(WorkersOnHosts, LAYOUTS)]
+
+
+@pytest.mark.parametrize("workers", REAL, ids=in_words)
+def test_real(workers: RealWorkers | WorkersOnHosts) -> None:
+    by_rank = workers.run(partial(every_check, list(CHECKS)))
     for name, results in zip(CHECKS, zip(*by_rank, strict=True), strict=True):
         assert len(set(results)) == 1, f"{name}: not the same on all ranks"
 

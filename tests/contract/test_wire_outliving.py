@@ -13,7 +13,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.wire.failure import allow_going_on, note_training, wait_for_all_to_say
 from tests.contract.failure_tasks import Seen, seen
-from tests.contract.worlds import RealWorkers, VirtualWorkers, Workers, in_both_worlds, in_words
+from tests.contract.worlds import RealWorkers, VirtualWorkers, Workers, WorkersOnHosts, in_both_worlds, in_words
 
 COLLECTIVES: dict[str, Callable[[Wire], Work[Any]]] = {
     "all_reduce": lambda wire: wire.all_reduce(torch.ones(3)),
@@ -31,6 +31,7 @@ def one_dies_after_it_has_called(collective: str, times: int, wire: Wire) -> See
     """Rank 1 dies once it has called, and rank 2, which has not, calls nothing any more; the others have called."""
     allow_going_on(wire.board, wire.size, name="t")
     wire.tolerate_deaths("gone")
+    wire.connect(torch.device("cpu"))
     wire.barrier().wait()
     call = COLLECTIVES[collective]
     for _ in range(times):
@@ -74,10 +75,14 @@ def work_is_done_by_a_death(collective: str, wire: Wire) -> list[bool]:
     return [before, work.done()]
 
 
-CASES: list[tuple[Workers, str, int]] = [
+CASES: list[Any] = [
     *((VirtualWorkers(3), collective, times) for collective in COLLECTIVES for times in (0, 2)),
     *((RealWorkers(3), collective, 0) for collective in ("all_reduce", "all_gather", "group")),
     *((RealWorkers(3), collective, 2) for collective in ("all_reduce",)),
+    *(
+        pytest.param(WorkersOnHosts((2, 1)), collective, 2, marks=pytest.mark.on_hosts)
+        for collective in ("all_reduce", "all_gather")
+    ),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import fcntl
 import importlib
 import multiprocessing
@@ -24,12 +23,13 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from quorate.launch.local import processes as local
+from quorate.launch.local.children import Child
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.orphans import death_with_parent
-from quorate.launch.local.process_group import Child
 from quorate.launch.warm import nursery, run_server
 from quorate.launch.warm.ranks import _draw_seeds, _Forked
 from quorate.launch.warm.script import live_as_main
+from tests.support.hosts import enter
 
 SPARE = 2
 """Workers that are forked beyond those of the start, for who joins later; further ones are started."""
@@ -55,7 +55,7 @@ def live(
         if os.isatty(0):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     if inside is not None:
-        _enter(inside)
+        enter(inside, "net", "uts")
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -98,14 +98,6 @@ def become(streams: Sequence[int], kept: Sequence[int] = ()) -> None:
         stream = open(number, "w", encoding="utf-8", errors=errors, buffering=1, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _enter(pid: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    for name in ("net", "uts"):
-        with open(f"/proc/{pid}/ns/{name}") as place:
-            if libc.setns(place.fileno(), 0):
-                raise OSError(ctypes.get_errno(), f"cannot enter the {name} namespace of {pid}")
 
 
 class RanksAhead(local.StartedRanks):

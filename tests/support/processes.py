@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,9 +31,13 @@ from quorate.core.contracts import Board, Wire
 from quorate.core.errors import PeerFailed
 from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.process_group import Crew
+from quorate.wire import current
 from quorate.wire.board import SocketBoard
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import report_failure
+from quorate.wire.real.kept_board import KeptBoard
+from tests.support.hosts import Host, enter
+from tests.support.seats import here, on_hosts
 
 T = TypeVar("T")
 
@@ -145,17 +149,25 @@ def _outcomes(
     *,
     environment: Mapping[str, str] | None = None,
     grace: float | None = None,
+    on: Sequence[Host] | None = None,
 ) -> list[Outcome[T]]:
-    """`environment` is added to each process's; `grace` is the crew's (None: nobody is stopped before the limit)."""
+    """`environment` is added to each process's; `grace` is the crew's (None: nobody is stopped before the limit).
+
+    `on` has the host of each rank (None: this one), where they meet as torchrun's workers do, and no launcher says who
+    has died.
+    """
     with tempfile.TemporaryDirectory(prefix="quorate-test-") as folder:
         server = BoardServer(f"{folder}/board")
         said: dict[int, dict[str, Any]] = {}
         processes, readers = [], []
         try:
+            seats = here(size, server.path) if on is None else on_hosts(on)
             for rank in range(size):
                 ours, theirs = forking.Pipe(duplex=False)
-                own = {**_environment(rank, size, server.path), **(environment or {})}
-                process = forking.Process(target=_child, args=(task, rank, size, own, theirs, folder))
+                own = {**seats[rank], **(environment or {})}
+                inside = None if on is None else on[rank].pid
+                words = (task, rank, size, own, theirs, folder, server.path, inside)
+                process = forking.Process(target=_child, args=words)
                 process.start()
                 theirs.close()
                 processes.append(process)
@@ -178,16 +190,6 @@ def _outcomes(
     ]
 
 
-def _environment(rank: int, size: int, board: str) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(size),
-        "QUORATE_BOARD": f"unix:{board}",
-    }
-
-
 def _child(
     task: Callable[[Board, int, int], T],
     rank: int,
@@ -195,19 +197,29 @@ def _child(
     environment: Mapping[str, str],
     answer: Connection,
     folder: str,
+    path: str,
+    inside: int | None,
 ) -> None:
     os.setsid()
+    if inside is not None:
+        enter(inside, "net", "uts")
+        os.chdir(folder)  # for records, as of workers that quorate run has not started
     os.environ.update(environment)
     stacks = open(_stack_file(folder, rank), "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
     faulthandler.register(signal.SIGXCPU, file=stacks)
-    board = SocketBoard(environment["QUORATE_BOARD"].removeprefix("unix:"))
+    board = SocketBoard(path)
     began = time.monotonic()
     try:
         result = task(board, rank, size)
     except BaseException as error:
         seconds = time.monotonic() - began
+        place = current.place()
+        known: Board = board
         with suppress(PeerFailed):  # the board is gone: nobody is left to be told
-            report_failure(board, rank, f"raised {type(error).__name__}: {error}")
+            known = known if place is None else place.wire.board
+            report_failure(known, rank, f"raised {type(error).__name__}: {error}")
+        if isinstance(known, KeptBoard):
+            known.close()
         trace = traceback.format_exc()
         _answer(answer, {"error": error, "seconds": seconds, "trace": trace})
         sys.stdout.flush()

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import reduction
+from multiprocessing import connection, reduction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -26,6 +26,10 @@ from tests.support.processes import forking
 
 PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 QUORATE = ("-m", "quorate.cli.main")
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Of any thread that starts a process multiprocessing looks which of all have ended, and only the first who looks at
+one is told its status."""
 
 
 class Program:
@@ -68,7 +72,8 @@ class Program:
         self._process = forking.Process(
             target=live, args=(list(words), folder, environment, streams, inside, is_leader)
         )
-        self._process.start()
+        with _ONE_AT_A_TIME:
+            self._process.start()
         for each in theirs:
             os.close(each)
 
@@ -81,12 +86,13 @@ class Program:
 
     def poll(self) -> int | None:
         """Its exit status, if it has ended."""
-        self.returncode = self._process.exitcode
+        with _ONE_AT_A_TIME:
+            self.returncode = self._process.exitcode
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises `subprocess.TimeoutExpired`."""
-        self._process.join(timeout)
+        connection.wait([self._process.sentinel], timeout)
         if self.poll() is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         assert self.returncode is not None

@@ -18,7 +18,10 @@ from tests.architecture.tree import ROOT
 
 EXCERPTS = {"docs/howto/my-own-script.md"}
 """Documents that show parts of the examples, which run as a whole."""
-FRAGMENTS: dict[str, str] = {}
+FRAGMENTS: dict[str, str] = {
+    "docs/howto/data-from-files.md": "they read files that the reader has",
+    "docs/howto/launch-ray.md": "it needs Ray; a test under launchers runs it",
+}
 """Documents whose blocks are no Python that could run, and why."""
 SUPPLIED = {
     "torch": "import torch",

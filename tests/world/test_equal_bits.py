@@ -1,4 +1,5 @@
-"""A quorum that waits for all is all-reduce, bit for bit, among any number of workers: both add in order of rank."""
+"""A quorum that waits for all is all-reduce, bit for bit, among any number of workers: both add in order of rank, and
+between hosts in order of hosts."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import torch
 import quorate
 from quorate.launch.worker.world import World
 from quorate.wire.real.shared import is_possible
+from tests.support.hosts import are_possible, hosts
 from tests.support.processes import run_real_world
 
 OPTIMIZERS: dict[str, functools.partial[torch.optim.Optimizer]] = {
@@ -54,7 +56,20 @@ def all_ways(world: World) -> dict[str, list[bytes]]:
 @pytest.mark.skipif(not is_possible(), reason="the backends add in an order of their own")
 @pytest.mark.parametrize("size", [3, 4])
 def test_a_quorum_of_all_is_all_reduce(size: int) -> None:
-    found = run_real_world(size, all_ways)
+    are_equal(run_real_world(size, all_ways))
+
+
+@pytest.mark.on_hosts
+@pytest.mark.skipif(not (are_possible() and is_possible()), reason="needs root on Linux, to make network namespaces")
+@pytest.mark.parametrize("layout", [(2, 2), (1, 2)])
+def test_between_hosts_too(layout: tuple[int, ...]) -> None:
+    with hosts(len(layout)) as found:
+        on = [host for host, count in zip(found, layout, strict=True) for _ in range(count)]
+        are_equal(run_real_world(len(on), all_ways, on=on))
+
+
+def are_equal(found: list[dict[str, list[bytes]]]) -> None:
+    """All replicas of an optimizer."""
     for name in OPTIMIZERS:
         bits = {one for of_rank in found for one in of_rank[name]}
-        assert len(bits) == 1, f"{name}: {len(bits)} different replicas among {size} workers and two strategies"
+        assert len(bits) == 1, f"{name}: {len(bits)} different replicas among {len(found)} workers and two strategies"

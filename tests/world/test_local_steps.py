@@ -27,6 +27,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("slowmo", {"sync_every": 2, "slow_every": 2}),
     ("diloco", {"sync_every": 6, "fragments": 2, "overlap": 2}),
     ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 0, "wait_for": "all", "grace": 5.0}),
+    ("decoupled-diloco", {"sync_every": 4, "overlap": 0, "wait_for": "all", "grace": 5.0, "learners": 2}),
     ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ("adaptive-local-sgd", {"sync_every": 2}),
     ("eager-averaging", {"sync_every": 2, "wait_for": "all", "grace": 5.0}),  # a loaded machine is no pause
@@ -81,6 +82,7 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
         ("diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
         ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1, "wait_for": 1}),
         ("async-local-sgd", {"sync_every": 3}),
+        ("async-local-sgd", {"sync_every": 3, "learners": 2}),
         ("hierarchical-local-sgd", {"sync_every": "20ms", "across_every": 3}),
     ],
 )
@@ -142,6 +144,7 @@ Path(sys.argv[1], f"end-{world.rank}").write_text(f"{ranks} {hashlib.sha256(bits
     [
         ("eager-averaging", {"sync_every": 3, "wait_for": "all"}),
         ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
+        ("decoupled-diloco", {"sync_every": 4, "learners": 2}),
         ("group-averaging", {"sync_every": 3, "group_size": 2}),
         ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3}),
     ],

@@ -42,5 +42,33 @@ def test_every_round_has_the_bits_it_had(strategy: str, tmp_path: Path) -> None:
     replayed = quorate(tmp_path, "replay", "odd")
     assert replayed.returncode == 0, replayed.stderr
     assert "all have the bits they had in runs/odd" in replayed.stderr
+    virtual = quorate(tmp_path, "replay", "odd", "--virtual", "--name", "virtual")
+    assert virtual.returncode == 0, virtual.stderr
+    assert "all have the bits they had in runs/odd" in virtual.stderr
     again = quorate(tmp_path, "replay", "odd")
     assert again.returncode == 2 and "give this one another --name" in again.stderr
+
+
+JOINED = SCRIPT.replace("torch.randn(192, 5)", "torch.randn(960, 5)").replace(
+    "for a, b in loader:\n",
+    """for a, b in loader:
+    if not os.environ.get("QUORATE_REPLAY") and not world.wire.joined:
+        time.sleep(0.2)
+""",
+)
+"""It goes slowly until one has joined: after some forty of its 120 steps on each of two."""
+
+
+def test_one_that_was_started_in_the_place_of_another_joins_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(JOINED)
+    chosen = "decoupled-diloco:sync_every=4,fragments=2,on_death=continue,grace=5.0"
+    ran = quorate(
+        tmp_path, "run", "-n", "3", "--restart", "1", "--seed", "5", "--name", "odd", "--strategy", chosen, "train.py"
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "rank 3 joined with round" in ran.stderr
+    refused = quorate(tmp_path, "replay", "odd")
+    assert refused.returncode == 2 and "workers joined" in refused.stderr and "--virtual" in refused.stderr
+    replayed = quorate(tmp_path, "replay", "odd", "--virtual")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "all have the bits they had in runs/odd" in replayed.stderr

@@ -19,6 +19,8 @@ def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) 
         mean=one.sum,
         mine=sum(count for _, count in one.contributors.get(rank, ())),
         number=one.number,
+        alive=one.alive,
+        missing=one.missing,
         told=one.measures,
         fragments=dict(enumerate(parts, 0 if one.settles else fragments.number(one.number))),
     )

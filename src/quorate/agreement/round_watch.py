@@ -10,7 +10,8 @@ from torch import Tensor
 
 from quorate.agreement.headers import bad_in, put_bad
 from quorate.core.contracts import Wire
-from quorate.core.rows import Applied, RoundRow
+from quorate.core.round_rows import Applied, Gave, RoundRow
+from quorate.core.tape import Look, Position
 from quorate.core.vectors import Flat
 from quorate.observe.digests import Digests, digest_of
 from quorate.observe.finite import Finite
@@ -62,6 +63,7 @@ class RoundRows:
             "alive": one.alive,
             "progress": one.progress,
             "window": one.window if self._has_window else None,
+            "hosts": one.hosts or None,
             "settles": one.settles or None,
             "is_last": one.is_last or None,
             "digest": None if one.sum is None else f"{digest_of(one.sum.parts):016x}",
@@ -186,12 +188,17 @@ class RoundWatch:
             self._learning.comes(one)
         self.rows.applied(one, None if self._learning is None else self._learning.take())
 
-    def looked(self, look: tuple[int, int], number: int, is_copy: bool) -> None:
+    def looked(self, look: Look, number: int, source: int | None = None) -> None:
         """This worker has applied rounds up to `number` in a look for them, or has jumped there: see `Applied`."""
         if self._timer.recorder is not None:
-            name, (rests, looks) = self._timer.name, look
-            row = Applied(optimizer=name, rests=rests, look=looks, round=number, is_copy=is_copy or None)
+            name, (rests, looks), is_copy = self._timer.name, look, None if source is None else True
+            row = Applied(optimizer=name, rests=rests, look=looks, round=number, is_copy=is_copy, source=source)
             self._timer.recorder.hold(row)
+
+    def gave(self, at: Position, to: int) -> None:
+        """This worker has given a copy to one that joins: see `Gave`."""
+        if self._timer.recorder is not None:
+            self._timer.recorder.write(Gave(optimizer=self._timer.name, to=to, **at._asdict()))
 
     def applied(self, number: int) -> None:
         """The replica is as after round `number`. Raises as `Digests.look`."""

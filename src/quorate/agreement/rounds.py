@@ -18,7 +18,7 @@ from quorate.agreement.round_watch import RoundWatch
 from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.means import Mean
+from quorate.core.means import Mean, Standing
 from quorate.core.measured import WorkerMeasures
 from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Flat, Layout, pack
@@ -62,15 +62,15 @@ class WorkerRounds:
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
-        self._agreed, self._clip_norm, self._measures = agreed, clip_norm, measures
-        self._counts_ended = counts_ended
+        self._agreed, self._clip_norm, self._measures, self._counts_ended = agreed, clip_norm, measures, counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
-        self._has_called = False
+        self._has_called, self._mean_held = False, 0
         self._mean: Flat | None = None
-        self._mean_held = 0
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        self.rounds = rounds_of(wire.channel("rounds"), agreed, replica.layout, self, self._fragments, watch, tape)
+        of = (wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
+        self.rounds = rounds_of(*of, watch, tape)
+        self.standing: Standing = self.rounds.standing
 
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
@@ -171,8 +171,8 @@ class WorkerRounds:
         vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
-    def completed(self) -> Iterator[Mean]:
-        for one in self.rounds.completed(in_step=True):
+    def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
+        for one in self.rounds.completed(in_step=not keeps_at_once, up_to=math.inf if up_to is None else up_to):
             ready = self._ready(one)
             if ready is not None:
                 yield ready
@@ -251,7 +251,7 @@ class WorkerRounds:
     @property
     def waits_for_all(self) -> bool:
         """Whether every round waits for all workers, so that all come to each step at the same round."""
-        return self._agreed.quorum == self._agreed.size
+        return self._agreed.quorum == self._agreed.callers
 
     # -- checkpoint.participants.KeptRounds
 

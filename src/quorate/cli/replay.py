@@ -15,7 +15,7 @@ from quorate.cli.resume import folder_of, options_of, run_file
 from quorate.cli.run import carry_out
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import RoundRow
+from quorate.core.round_rows import RoundRow
 from quorate.core.tape import Tape, rounds_in, tape_of
 from quorate.core.telling import tell
 from quorate.launch.local.newcomers import Room
@@ -46,18 +46,24 @@ def replay(
         status = carry_out(plan)
     held_against = compared(tape, request.folder)
     tell(f"quorate: {held_against.in_words(tape)}\n")
-    died = bool(tape.gone)
-    return status if status and not died else 0 if held_against.is_equal else 1
+    if not held_against.is_equal:
+        return status or 1
+    return 0 if tape.gone else status  # who died has died again
 
 
 def _planned(folder: Path, about: Mapping[str, Any], tape: Tape, name: str, *, is_virtual: bool) -> RunPlan:
     if about.get("seconds_limit") is not None:
         raise ConfigurationError(f"{folder} was to end after a time, which a replay does not keep; it is not replayed")
+    learners = (about.get("settings") or {}).get("learners", "each")
+    if learners != "each":
+        raise ConfigurationError(f"{folder} had learners={learners}; learners of several workers are not replayed")
     said = options_of(folder, about)
     was_virtual = about.get("world") == "virtual"
     check_module(said["script"]) if said.get("is_module") else check_script(said["script"])
     if is_virtual and said.get("is_module"):
         raise ConfigurationError("virtual workers run a script, not a module; replay it without --virtual")
+    if tape.joined and not (was_virtual or is_virtual):
+        raise ConfigurationError(f"workers joined {folder} later; replay it in virtual workers, with --virtual")
     overrides = Overrides(
         strategy=about.get("strategy"),
         settings=about.get("settings") or {},
@@ -73,7 +79,7 @@ def _planned(folder: Path, about: Mapping[str, Any], tape: Tape, name: str, *, i
         overrides=overrides,
         size=tape.size,
         folder=run_folder(name),
-        virtual=VirtualRun(seed=about.get("seed") or 0) if was_virtual or is_virtual else None,
+        virtual=VirtualRun(seed=about.get("seed") or 0, joiners=tape.joiners) if was_virtual or is_virtual else None,
     )
     return RunPlan(request=request, room=Room(0, 0))
 

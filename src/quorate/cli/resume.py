@@ -16,7 +16,7 @@ from quorate.cli.scripts import is_file
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
-_TEXTS = ("strategy", "imbalance", "pace", "share", "compute")
+_TEXTS = ("strategy", "hosts", "ssh", "imbalance", "pace", "share", "compute")
 _ROWS = "resumed.jsonl"
 
 
@@ -60,7 +60,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     said |= {name: about[name] for name in _TEXTS if isinstance(about.get(name), str)}
     is_virtual = about["world"] == "virtual"
     numbers = {
-        "virtual" if is_virtual else "workers": about.get("workers"),
+        "virtual" if is_virtual else "workers": None if "hosts" in said else about.get("workers"),
         "seed": about.get("seed"),
     }
     said |= {name: value for name, value in numbers.items() if type(value) is int}
@@ -68,6 +68,8 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
         said["seconds"] = float(about["seconds_limit"])
     if is_virtual:
         said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
+    if isinstance(about.get("env"), list):
+        said["env"] = [str(one) for one in about["env"]]
     if about.get("is_module") is True:
         said["is_module"] = True
     settings = about.get("settings")

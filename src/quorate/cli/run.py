@@ -1,8 +1,9 @@
-"""`quorate run`: start the workers of a training script on this machine, as processes or virtual ones."""
+"""`quorate run`: start the workers of a training script here or on several hosts, as processes or virtual ones."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import typer
 from quorate.cli.chaos import chaos_of, room_of
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text
+from quorate.cli.hosts import hosts_of
 from quorate.cli.options import command, given
 from quorate.cli.plan import RunOptions, RunPlan
 from quorate.cli.resume import note_resumption
@@ -32,7 +34,7 @@ from quorate.launch.warm.virtual import run_request
 
 @command
 def run(context: typer.Context, options: RunOptions) -> int:
-    """Run a training script with several workers on this machine.
+    """Run a training script with several workers on this machine, or on several hosts.
 
     Options go before SCRIPT; everything after it is the script's.
     """
@@ -41,7 +43,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
         typer.echo(config_text(context))
         return 0
     if options.dry_run:
-        typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else f"would start {plan.in_words}")
+        typer.echo(_shown(plan, as_json=options.as_json))
         return 0
     return _start(plan, is_resumed=options.resume is not None)
 
@@ -72,7 +74,8 @@ def _planned(options: RunOptions) -> RunPlan:
         failures=None if chaos is None else chaos.failures.text,
         **{name: getattr(options, name) for name in ("seed", "imbalance", "pace", "share", "seconds", "chaos")},
     )
-    size = options.virtual or options.workers or 1
+    hosts = hosts_of(options)
+    size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)
     check_overrides(overrides, size, is_virtual=is_virtual)
     if is_virtual and (options.restart or options.room):
         raise ConfigurationError("--restart and --room start processes; virtual workers are as many as at the start")
@@ -90,7 +93,15 @@ def _planned(options: RunOptions) -> RunPlan:
         folder=resumed or run_folder(options.name or usual_name(options.script)),
         virtual=virtual if is_virtual else None,
     )
-    return RunPlan(request=request, room=room_of(options), chaos=chaos)
+    return RunPlan(request=request, room=room_of(options), chaos=chaos, hosts=hosts)
+
+
+def _shown(plan: RunPlan, *, as_json: bool) -> str:
+    """What `--dry-run` says: of hosts the commands that reach them as well."""
+    commands = {} if plan.hosts is None else plan.hosts.commands
+    if as_json:
+        return json.dumps(plan.as_json | ({"commands": commands} if commands else {}), indent=2)
+    return "\n".join([f"would start {plan.in_words}", *map(shlex.join, commands.values())])
 
 
 def _start(plan: RunPlan, *, is_resumed: bool) -> int:
@@ -106,6 +117,7 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 
 def carry_out(plan: RunPlan) -> int:
     """Run it, and say how it went; the exit status."""
+    from quorate.launch.hosts.ranks import run_on_hosts
     from quorate.launch.local.processes import run_shown
     from quorate.launch.warm.nursery import Nursery
     from quorate.report.closing import closing_line
@@ -115,6 +127,9 @@ def carry_out(plan: RunPlan) -> int:
     begin = time.monotonic()
     if request.virtual is not None:
         ended = _run_virtual(request, request.virtual)
+    elif plan.hosts is not None:
+        where = plan.hosts
+        ended = run_on_hosts(request.command, where.layout, request.folder, ssh=where.ssh, env=where.env)
     else:
         with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
             more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}

@@ -72,6 +72,10 @@ class Board(ABC):
     def get(self, key: str) -> bytes | None:
         """Read; None where nothing is written. Never waits."""
 
+    def peek(self, key: str) -> bytes | None:
+        """As `get`, of what is known here: what was written a moment ago may be missing. For what asks often."""
+        return self.get(key)
+
     @abstractmethod
     def add(self, key: str, amount: int = 1) -> int:
         """Add to a counter (a missing one is 0) and return the new value. Counters share no key with `set`."""
@@ -142,6 +146,10 @@ class Wire(ABC):
         """The ranks that there are now, as far as this worker knows, in order."""
         return sorted({*range(self.size), *self.joined} - self.dead)
 
+    def host_of(self, rank: int) -> int:
+        """The lowest rank on the host of `rank`, which is there or has joined; 0 for all where there is one host."""
+        return 0
+
     def enter(self) -> None:
         """This worker, which has joined, is one of those that train: `came` has it, everywhere, from now on."""
         raise ConfigurationError("nobody joins the workers of this wire")
@@ -176,12 +184,13 @@ class Wire(ABC):
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere.
 
-        Added in order of rank, smaller floats in float32, but for a backend of torch's, which has an order of its own.
+        Added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in float32. A
+        backend of torch's, as for GPUs, has an order of its own.
         """
 
     @abstractmethod
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
-        """The sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added in order of rank."""
+        """The sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added as there."""
 
     @abstractmethod
     def all_gather(self, x: Tensor) -> Work[list[Tensor]]:

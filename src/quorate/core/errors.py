@@ -57,6 +57,10 @@ class NotFinite(_OfRanks, ArithmeticError):
     """
 
 
+class BadFile(_OfRanks, OSError):
+    """A file of the data that cannot be read; `ranks` is the worker that tried."""
+
+
 class Diverged(_OfRanks, RuntimeError):
     """Replicas that have to be equal are not; `ranks` are those of the minority, or all that differ."""
 

@@ -54,12 +54,45 @@ class Mean:
     """Of a round: what workers told with it, where they measure."""
     number: int = 0
     """Of a round."""
+    alive: int = 0
+    """Of a round of fragments: workers that have not died."""
+    missing: Sequence[int] = ()
+    """Where learners are of several workers: the ranks of those that have died, or were silent for long."""
     norm: float = math.nan
     """Of a round's mean, before it was clipped."""
     told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     """Of a round: by rank, what was told with what it gave."""
     fragments: Mapping[int, Flat] = field(default_factory=dict)
     """Of a round of fragments: by number, the sum of what workers handed in; all of them where all have settled."""
+
+
+class Standing(Protocol):
+    """Where one worker stands in its rounds, for learners of several workers."""
+
+    @property
+    def version(self) -> int:
+        """The newest round that it has applied."""
+
+    @property
+    def newest(self) -> int:
+        """The newest round that is here."""
+
+    @property
+    def holds(self) -> int:
+        """The newest round that has something of this worker, as far as it knows; it may still be under way."""
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """See `Mean.missing`: of round `version`."""
+
+    def until(self, number: int) -> None:
+        """Return when that round is here, or a copy of a replica, or another worker has come to lead."""
+
+    def call(self) -> None:
+        """Call for a round with nothing new for it, and wait for it, as `Work.wait` does."""
+
+    def withdraw(self) -> None:
+        """No further round takes what this worker has handed in, until it hands in again."""
 
 
 class WorkerRounds(Protocol):
@@ -92,8 +125,16 @@ class WorkerRounds(Protocol):
         """As `hand_in`, in `drain`. Does nothing where a round has taken something that this worker has not applied
         yet, and returns what to wait for: then it applies it, and hands in anew."""
 
-    def completed(self) -> Iterator[Mean]:
-        """The rounds that are there, in order; each is to be applied before the next one is asked for."""
+    def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
+        """The rounds that are there (`up_to` that number), in order; each is to be applied before the next one is asked
+        for. A copy of a replica that is there is taken before any.
+
+        Rounds behind one that a checkpoint is of come after it was taken, at a boundary between steps, or at once.
+        """
+
+    @property
+    def standing(self) -> Standing:
+        """Where this worker stands in its rounds."""
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.

@@ -8,7 +8,7 @@ a line, which readers skip, and not its last half second.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import SEEK_END, FileIO
 from pathlib import Path
@@ -38,9 +38,10 @@ class Recorder:
     Steps are held back and written several at a time: `held` of them, or what `HELD_SECONDS` of the run's clock bring.
     Any other row is written at once, with what is held, unless `closes`: then the file is closed in between, and
     nothing is written before `held` rows are there (a virtual world has more workers than a process has files). `copy`
-    is told of every row as it is written. Where a row cannot be written (a full disk), what is there stays readable,
-    `say` is given a sentence, and nothing more is written: no method raises for that. Not safe from several threads at
-    once. Cost: some microseconds a step, and some 20 µs when it is written.
+    is told of every row as it is written; `further` is asked for more rows whenever some are written. Where a row
+    cannot be written (a full disk), what is there stays readable, `say` is given a sentence, and nothing more is
+    written: no method raises for that. Not safe from several threads at once. Cost: some microseconds a step, and some
+    20 µs when it is written.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Recorder:
         closes: bool = False,
         copy: Copy | None = None,
         say: Callable[[str], None] = lambda sentence: None,
+        further: Callable[[], Sequence[Row]] = tuple,
     ) -> None:
         self.path, self._held, self._closes, self._copy, self._say = path, held, closes, copy, say
+        self._further = further
         self._is_lost = False
         self._rows: list[Step | Row] = []
         self._since: float | None = None
@@ -80,7 +83,7 @@ class Recorder:
         """Write what is held."""
         if not self._rows:
             return
-        held, self._rows, self._since = self._rows, [], None
+        held, self._rows, self._since = [*self._rows, *self._further()], [], None
         values = [row.as_json() for row in held]
         text = "".join(json.dumps(one, separators=(",", ":"), allow_nan=True) + "\n" for one in values).encode()
         try:
@@ -141,14 +144,21 @@ def ranks_in(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)
 
 
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of one file in order; a line that is cut off or damaged is skipped. Nothing where there is no file."""
+def rows(path: Path, kinds: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The rows of one file in order; a line that is cut off or damaged is skipped. Nothing where there is no file.
+
+    With `kinds`, those of other kinds are passed over, most of them unread.
+    """
     try:
         file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
     except (FileNotFoundError, IsADirectoryError):
         return
     with file:
-        yield from rows_in(file)
+        if kinds:
+            lines = (line for line in file if any(kind in line for kind in kinds))
+            yield from (row for row in rows_in(lines) if row["kind"] in kinds)
+        else:
+            yield from rows_in(file)
 
 
 def rows_in(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:

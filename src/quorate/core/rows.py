@@ -49,6 +49,23 @@ class Start(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ClockOffset(Row):
+    """How far this worker's clock is from that of another host, in runs over several hosts."""
+
+    kind = "clock"
+    time: float
+    """On this worker's clock."""
+    machine: str
+    """A short digest of the machine, or the container; workers with the same one share a clock."""
+    reference: int
+    """The lowest rank that was alive."""
+    offset: float
+    """The reference's clock showed this worker's `time` plus so many seconds."""
+    uncertainty: float
+    """Seconds by which the offset is wrong at most; 0 on the reference's own machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Distribute(Row):
     """An optimizer was distributed."""
 
@@ -127,62 +144,6 @@ class Step:
 
 
 _OF_STEPS = tuple(field.name for field in fields(Step))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoundRow(Row):
-    """A round was applied; written by the first rank that is left, under strategies with rounds."""
-
-    kind = "round"
-    number: int
-    time: float
-    weight: float
-    live: int
-    """Workers counted."""
-    contributors: Mapping[str, Sequence[Sequence[int]]]
-    """By rank, pairs of staleness and number of gradients."""
-    settings: Mapping[str, Any] | None = None
-    """What is in force from the next round on, where it has changed."""
-    why: str | None = None
-    """It has changed, in words."""
-    caution: str | None = None
-    """What was said of the training since the round before: late gradients make it worse."""
-    optimizer: str | None = None
-    """The name of its channel."""
-    quorum: int | None = None
-    """How many workers had to call for it."""
-    times: Mapping[str, int] | None = None
-    """By rank that was asked, how often it had handed in by then."""
-    told: Mapping[str, Sequence[Any]] | None = None
-    """By rank, what went with what it gave, where anything did: of learners their weights, by fragment."""
-    alive: int | None = None
-    """Workers counted, and those that have ended."""
-    progress: float | None = None
-    """Synchronous steps that the training has made by then."""
-    window: float | None = None
-    """Seconds that were waited for more workers than had to call, where rounds have a window."""
-    settles: bool | None = None
-    """Nobody stepped: all that was pending is in it."""
-    is_last: bool | None = None
-    """And every worker had ended."""
-    digest: str | None = None
-    """Of the bits of what the round has formed (of large vectors, of a sample); None where nothing was."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Applied(Row):
-    """This worker has looked which rounds are there, and applied some, under strategies with rounds."""
-
-    kind = "applied"
-    optimizer: str
-    rests: int
-    """How often all had settled before."""
-    look: int
-    """How often it has looked since then."""
-    round: int
-    """The newest that it has applied."""
-    is_copy: bool | None = None
-    """It has not applied the last ones: its replica is a copy of another one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

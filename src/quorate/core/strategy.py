@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
+from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
@@ -79,6 +80,10 @@ class Worker(Protocol):
     @property
     def rounds(self) -> WorkerRounds:
         """Rounds, once the strategy has agreed on them."""
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        """These workers, this one among them, which step together; the same from call to call. Other workers may be in
+        groups of their own."""
 
     def agree_on_rounds(
         self,
@@ -162,6 +167,11 @@ class Strategy(ABC):
     def waits(self) -> bool:
         """Whether every step waits for others; where not, `shard` deals data out to whoever asks, unless told."""
         return self.meets in ("all", "neighbours")
+
+    @property
+    def agrees_in_backward(self) -> bool:
+        """Whether `backward` agrees on the gradient."""
+        return type(self).backward is not Strategy.backward
 
     @property
     def lets_join(self) -> bool:

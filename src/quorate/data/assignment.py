@@ -26,7 +26,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-STATIC, DYNAMIC = "static", "dynamic"
+STATIC, DYNAMIC, OWN = "static", "dynamic", "own"
 """The names of the ways to cut an epoch among workers."""
 
 
@@ -132,3 +132,27 @@ class DynamicShare(Share):
 
     def _all(self, examples: int, batch_size: int) -> int:
         return examples // batch_size if self.drop_last else math.ceil(examples / batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnShare(StaticShare):
+    """Every worker computes the examples that it has for itself, in the epoch's order.
+
+    `ends` says which these are: those of worker r end before `ends[r]`. All have as many batches as the one with the
+    most, the others some examples again; with `drop_last` as many as the one with the fewest. Batches have numbers per
+    worker.
+    """
+
+    kind: ClassVar[str] = OWN
+    ends: tuple[int, ...]
+
+    def length(self, examples: int) -> int:
+        counts = [end - begin for begin, end in zip((0, *self.ends), self.ends, strict=False)]
+        return min(counts) if self.drop_last else max(counts)
+
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
+        begin, end = self.ends[self.rank - 1] if self.rank else 0, self.ends[self.rank]
+        mine = order[(order >= begin) & (order < end)]
+        mine = mine[torch.arange(self.length(len(order))) % len(mine)]
+        for number in range(self.number_of_batches(len(order), batch_size)):
+            yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()

@@ -69,21 +69,21 @@ class ReplayedClaims:
     def __init__(self, replaying: Replaying, rank: int, loader: int) -> None:
         assert replaying.tape is not None
         self._tape, self._ends, self._rank, self._loader = replaying.tape, replaying.ends, rank, loader
-        self._had: dict[int, int] = {}
+        self._left: dict[int, Iterator[int]] = {}
 
     def claim(self, iteration: int) -> int:
         """As of `Claims`."""
-        own = [one.batch for one in self._of(iteration) if one.of is None]
-        had = self._had[iteration] = self._had.get(iteration, 0) + 1
-        if had > len(own) and self._rank in self._tape.gone:
+        own = (one.batch for one in self._of(iteration) if one.of is None)
+        batch = next(self._left.setdefault(iteration, own), None)
+        if batch is None and self._rank in self._tape.gone:
             for end in self._ends:
                 end()
-        if had > len(own):
+        if batch is None:
             raise ConfigurationError(
-                f"the records have no batch {had} for rank {self._rank} in iteration {iteration} of loader "
+                f"the records have no further batch for rank {self._rank} in iteration {iteration} of loader "
                 f"{self._loader}: the script does something else than it did"
             )
-        return own[had - 1]
+        return batch
 
     def _of(self, iteration: int) -> Sequence[Claim]:
         return self._tape.claims_of(self._rank, self._loader, iteration)

@@ -26,6 +26,8 @@ class DataContext:
     """The name of the baseline that cannot do with unequal numbers of batches."""
     made: int = 0
     """Loaders, so far."""
+    files: int = 0
+    """Datasets of files that one worker reads for all, so far."""
     claimed: Callable[[Claim], None] = lambda row: None
     """Told of every batch that the worker has asked for."""
     is_evaluating: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,6 +15,7 @@ from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
 from quorate.data.given import Loading, check_count, number_of_examples
 from quorate.data.iteration import Iteration
+from quorate.data.on_device import on_device
 from quorate.data.position import Begun, Position, begun_from, deal_again, told
 from quorate.data.unordered import Labelled
 from quorate.wire.current import Place
@@ -23,8 +24,11 @@ from quorate.wire.current import Place
 class PassBatches:
     """A batch sampler: the index lists of the pass that was begun last."""
 
-    def __init__(self, share: Share, examples: int, batch_size: int) -> None:
-        self._length = share.number_of_batches(examples, batch_size)
+    def __init__(
+        self, share: Share, examples: int, batch_size: int, ask: Callable[[list[int]], None] | None = None
+    ) -> None:
+        """`ask` is told of each list one list ahead, where examples are on their way for a while."""
+        self._length, self._ask = share.number_of_batches(examples, batch_size), ask
         self.latest: Iteration | None = None
 
     def __len__(self) -> int:
@@ -32,7 +36,18 @@ class PassBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         assert self.latest is not None, "a loader begins a pass before it iterates"
-        return self.latest.fetch()
+        return self.latest.fetch() if self._ask is None else _asked_ahead(self.latest.fetch(), self._ask)
+
+
+def _asked_ahead(lists: Iterator[list[int]], ask: Callable[[list[int]], None]) -> Iterator[list[int]]:
+    coming = next(lists, None)
+    if coming is not None:
+        ask(coming)
+    while coming is not None:
+        now, coming = coming, next(lists, None)
+        if coming is not None:
+            ask(coming)
+        yield now
 
 
 class Loader:
@@ -53,7 +68,15 @@ class Loader:
     """
 
     def __init__(
-        self, dataset: Dataset[Any], batch_size: int, share: Share, loading: Loading, place: Place, *, rests: bool
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        share: Share,
+        loading: Loading,
+        place: Place,
+        *,
+        rests: bool,
+        device: torch.device | None = None,
     ) -> None:
         self._examples = number_of_examples(dataset)
         _check_batch_size(batch_size, share, self._examples)
@@ -61,9 +84,9 @@ class Loader:
         self.batch_size = batch_size
         self.share = share
         self._place = place
-        self._rests = rests
+        self._rests, self._device = rests, device
         self._passes = 0
-        self._batches = PassBatches(share, self._examples, batch_size)
+        self._batches = PassBatches(share, self._examples, batch_size, getattr(dataset, "ask", None))
         self._labelled = None
         loading.check()
         if loading.num_workers > 0 and not loading.in_order:
@@ -179,7 +202,7 @@ class Loader:
         self._batches.latest = this
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
         with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
-            batches = iter(self.torch_loader)
+            batches = on_device(iter(self.torch_loader), self._device)
         return self._given(batches, this)
 
     def _given(self, batches: Iterator[Any], this: Iteration) -> Iterator[Any]:

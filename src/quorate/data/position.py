@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.assignment import DYNAMIC, STATIC, Share, StaticShare
+from quorate.data.assignment import DYNAMIC, OWN, STATIC, Share, StaticShare
 
 Spans = tuple[tuple[int, int], ...]
 """A set of whole numbers: sorted pairs (first, one behind the last)."""
@@ -187,6 +187,11 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
     worker that is missing (it was dead) has consumed nothing that is known. Raises `ConfigurationError` where the old
     ones were too far apart.
     """
+    if any(worker.share == OWN for worker in workers):
+        raise ConfigurationError(
+            'where every worker has files of its own (read="own"), nobody else can go on with what one has left; go on '
+            f"with {workers[0].size} workers, and the same batch_size and drop_last"
+        )
     first, last = min(worker.epoch for worker in workers), max(worker.epoch for worker in workers)
     if not any(worker.trained for worker in workers):
         return last, {}
@@ -246,7 +251,7 @@ _MOST = {"size": 1_000_000}
 def _checked(name: str, value: Any) -> Any:
     """`value`, if it is what `name` is: a word, a truth, or else a whole number that is not negative."""
     if name == "share":
-        is_right = value in (STATIC, DYNAMIC)
+        is_right = value in (STATIC, DYNAMIC, OWN)
     elif name in ("drop_last", "shuffle", "trained"):
         is_right = isinstance(value, bool)
     else:

@@ -12,11 +12,13 @@ from torch.utils.data import Dataset
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.tape import Replaying
-from quorate.data.assignment import DYNAMIC, STATIC, DynamicShare, Share, StaticShare
+from quorate.data.assignment import DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, Share, StaticShare
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.context import data_context
+from quorate.data.files.own import OwnFiles
 from quorate.data.given import Loading, check_choices, check_dataset
 from quorate.data.loader import Loader
+from quorate.data.on_device import device_from
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
 from quorate.wire.survivors import survivors
@@ -39,7 +41,8 @@ def shard(
     drop_last: bool = False,
     num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
-    pin_memory: bool = False,
+    pin_memory: bool | None = None,
+    device: str | int | torch.device | None = None,
     timeout: float = 0,
     worker_init_fn: Callable[[int], None] | None = None,
     multiprocessing_context: str | BaseContext | None = None,
@@ -56,28 +59,34 @@ def shard(
     each batch of the epoch to the worker that asks first, so that every example comes once and fast workers compute
     more; under strategies that wait for all, an epoch ends for all together. None is "static", or "dynamic" where the
     optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled. `seed` None is the
-    run's (0 unless told). The other arguments are those of torch's DataLoader. `dataset` and all arguments must be
-    equal on every worker.
+    run's (0 unless told). With `device` batches come there; on a GPU the next one is copied, from pinned memory
+    (`pin_memory`, which is then True unless told), while this one is computed on. The other arguments are those of
+    torch's DataLoader. `dataset` and all arguments must be equal on every worker.
 
     Raises `ConfigurationError` before `quorate.join()`, for an unknown `share`, a batch size below 1, a dataset that
-    is empty or has no length, a batch larger than the dataset where it is shuffled, and, with `drop_last`, one larger
+    is empty or has no length, a device that is not there, a batch larger than the dataset where it is shuffled, and,
+    with `drop_last`, one larger
     than the share.
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
     check_dataset(dataset)
     check_choices(seed=seed, shuffle=shuffle, drop_last=drop_last)
+    there = device_from(device)
     place = here()
     context = data_context(place)
     usual = DYNAMIC if shuffle and context.nobody_waits else STATIC
-    chosen = (context.share if shuffle else None) or share or usual
+    ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
+    if ends is not None and share is not None:
+        raise ConfigurationError(f'share is "{share}", and every worker has files of its own here: leave it out')
+    chosen = OWN if ends is not None else (context.share if shuffle else None) or share or usual
     number = context.made = context.made + 1
     order_seed = context.seed if seed is None else seed
-    mine = _share(place, chosen, number, seed=order_seed, shuffle=shuffle, drop_last=drop_last)
+    mine = _share(place, chosen, number, ends or (), seed=order_seed, shuffle=shuffle, drop_last=drop_last)
     loading = Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,
-        pin_memory=pin_memory,
+        pin_memory=(there is not None and there.type == "cuda") if pin_memory is None else pin_memory,
         timeout=timeout,
         worker_init_fn=worker_init_fn,
         multiprocessing_context=multiprocessing_context,
@@ -86,22 +95,27 @@ def shard(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC)
+    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC, device=there)
     add(place, number, loader)
     return loader
 
 
-def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, drop_last: bool) -> Share:
+def _share(
+    place: Place, kind: str, number: int, ends: tuple[int, ...], *, seed: int, shuffle: bool, drop_last: bool
+) -> Share:
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
     wire, context = place.wire, data_context(place)
+    choices: dict[str, Any] = {"size": wire.size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
+    seat = (wire.rank if context.seat is None else context.seat) % wire.size
+    if kind == OWN:
+        if len(ends) != wire.size:
+            raise ConfigurationError(
+                f'files of {len(ends)} workers are not those of {wire.size}; call quorate.files(..., read="own") after '
+                "quorate.join(), on all that begin together"
+            )
+        return OwnShare(rank=seat, ends=ends, **choices)
     if kind == STATIC:
-        return StaticShare(
-            rank=(wire.rank if context.seat is None else context.seat) % wire.size,
-            size=wire.size,
-            seed=seed,
-            shuffle=shuffle,
-            drop_last=drop_last,
-        )
+        return StaticShare(rank=seat, **choices)
     baseline = context.needs_equal_shares
     if baseline is not None:
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
@@ -114,10 +128,7 @@ def _share(place: Place, kind: str, number: int, *, seed: int, shuffle: bool, dr
     )
     return DynamicShare(
         rank=wire.rank,
-        size=wire.size,
         claim=claims.claim,
         claims=claims,
-        seed=seed,
-        shuffle=shuffle,
-        drop_last=drop_last,
+        **choices,
     )

@@ -15,7 +15,14 @@ from quorate.core.resize import laws_of
 from quorate.core.vectors import Flat, pack
 from quorate.data.resuming import enter_at, whereabouts
 from quorate.membership.same_call import Call, compare_with_those_joined
-from quorate.replica.optimizer_state import beside, optimizer_from_plain, optimizer_to_plain, write_back
+from quorate.replica.optimizer_state import (
+    beside,
+    optimizer_from_other,
+    optimizer_from_plain,
+    optimizer_to_plain,
+    options_of,
+    write_back,
+)
 from quorate.wire.current import Place
 
 _GIVEN = ("same", "average")
@@ -87,16 +94,13 @@ class ReplicaCopy:
         with torch.no_grad():
             for p, numbers in zip(replica.every, tensors[:count], strict=True):
                 p.copy_(numbers)
-        groups = replica.optimizer.param_groups
-        own = [_options(group) for group in groups]
-        optimizer_from_plain(replica.optimizer, header, list(tensors[count:]))
         if whole is None:
-            for group, options in zip(groups, own, strict=True):
-                group.update(options)  # the learning rate and the rest are this worker's own scheduler's
+            optimizer_from_other(replica.optimizer, header, tensors[count:])
         else:
+            optimizer_from_plain(replica.optimizer, header, tensors[count:])
             entered = trained(self._place).entered
             assert entered is not None
-            entered.options = [_options(group) for group in groups]
+            entered.options = [options_of(group) for group in replica.optimizer.param_groups]
         if self._has_common:
             given = dict(zip(map(id, replica.every), tensors, strict=False))
             theirs = Flat.zeros(replica.layout)
@@ -135,7 +139,3 @@ def _put(some: Any, tensors: list[Tensor]) -> str:
 def _got(told: str, tensors: Sequence[Tensor]) -> Any:
     """What `_put` was given."""
     return decoded(told, {str(number): x for number, x in enumerate(tensors)})
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -134,6 +135,13 @@ class FaultTolerantSum:
         return self._dense.wire_bytes(size)
 
 
+@dataclass
+class SumsOfWorker:
+    """Those of all optimizers of one worker."""
+
+    all: list[FaultTolerantSum] = field(default_factory=list)
+
+
 class _Sum:
     """One sum under way; it moves on while it is waited for, or asked about, or another one is."""
 
@@ -247,8 +255,12 @@ class _Sum:
         return [rank for rank in self._living() if board.get(f"{self._key}/says/{rank}") is None]
 
     def _add_up(self, found: dict[int, Message]) -> None:
+        wire = self._wire
+        # Not every worker may have learnt by now on which host a newcomer is.
+        hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in found]
         columns = zip(self._x.parts, *(one.tensors for one in found.values()), strict=True)
-        self._x = Flat([sum_in_order([x.to(into.device) for x in all_]) for into, *all_ in columns], self._x.layout)
+        sums = [sum_in_order([x.to(into.device) for x in all_], hosts) for into, *all_ in columns]
+        self._x = Flat(sums, self._x.layout)
         self._counted = len(found)
         self._over()
 

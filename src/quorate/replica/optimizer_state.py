@@ -31,7 +31,7 @@ def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tenso
     tensors: list[Tensor] = []
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     states = [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters]
-    options = [_plain({k: v for k, v in g.items() if k != "params"}, tensors) for g in optimizer.param_groups]
+    options = [_plain(options_of(g), tensors) for g in optimizer.param_groups]
     return {"states": states, "options": options}, tensors
 
 
@@ -45,6 +45,20 @@ def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: S
             optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
     for group, options in zip(optimizer.param_groups, about["options"], strict=True):
         group.update(_rebuilt(options, tensors, group))
+
+
+def options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """Of a parameter group: all but its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def optimizer_from_other(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+    """As `optimizer_from_plain`, of another worker's; the options (the learning rate and the rest) stay what this
+    worker's own scheduler has made of them."""
+    own = [options_of(group) for group in optimizer.param_groups]
+    optimizer_from_plain(optimizer, about, tensors)
+    for group, options in zip(optimizer.param_groups, own, strict=True):
+        group.update(options)
 
 
 def _plain(value: Any, tensors: list[Tensor]) -> Any:

@@ -24,6 +24,9 @@ from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled, 
 
 _SQUARES = ("exp_avg_sq", "square_avg")
 """What torch calls the mean square."""
+LEAST = 1e-3
+"""What workers' squares count at least, over that of what they give: the step adds the latter, which was taken off
+before, and of a difference of nearly equal numbers a mean square below 0 could be left."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def _take_in_squares(
                 fades = decay_of[p] ** given.share
                 square = state[p][key]
                 x = x.to(square.dtype)
-                square.addcmul_(x, x.conj(), value=(1 - fades) / fades * (given.energies[place] / length**2 - 1))
+                told = max(LEAST, given.energies[place] / length**2)
+                square.addcmul_(x, x.conj(), value=(1 - fades) / fades * (told - 1))
 
 
 def _put_step(state: dict[str, Any], count: float) -> None:

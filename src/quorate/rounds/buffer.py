@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from quorate.core.vectors import Flat
 from quorate.rounds.ledger import Ledger
+from quorate.rounds.terms import Agreed
 
 
 @dataclass
@@ -88,6 +89,7 @@ class Kept:
 class Buffer(Protocol):
     """What a worker has produced, and no round has taken in for good. Whoever shares it between threads locks."""
 
+    agreed: Agreed
     ledger: Ledger
     step: float
     options: Any
@@ -102,6 +104,9 @@ class Buffer(Protocol):
 
     def lose(self, weight: float) -> None:
         """So much was taken by a round that came to nothing, and is not kept any more."""
+
+    def taken_from_mate(self, number: int, *, settles: bool) -> None:
+        """Round `number` has what another worker of the same learner has handed in."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
         """What rounds up to `number` have not taken in."""

@@ -9,10 +9,12 @@ second's caller, and the fastest worker may leave, evaluate or end at any time w
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quorate.core.draws import chosen
+from quorate.rounds.learners import Learners
 from quorate.rounds.terms import Agreed
 from quorate.rounds.window import Window
 
@@ -42,28 +44,66 @@ class Calls:
         self.started = started
         self.workers = [Stepper() if rank < agreed.size else Stepper("gone", None, False) for rank in agreed.ranks]
         self.callers: set[int] = set()
+        self.learners = Learners(agreed.learners)
         self.live = agreed.size
         """Workers that have not died."""
         self.now = 0.0
         self.window = Window(agreed.window)
+        self._known: tuple[list[int], set[int]] | None = None
+        """Who is counted, and their learners, until somebody does something else."""
+
+    @property
+    def inside(self) -> list[int]:
+        """Who has joined and not died."""
+        return [rank for rank, worker in enumerate(self.workers) if worker.activity != "gone"]
 
     @property
     def quorum(self) -> int:
-        """How many workers have to call, of those that have not died."""
-        return self.agreed.quorum_of(self.live)
+        """How many workers (or learners) have to call, of those that have not died."""
+        if not self.agreed.learners:
+            return self.agreed.quorum_of(self.live)
+        return self.agreed.quorum_of(len(self.learners.among(self.inside)))
 
     def is_gone(self, rank: int) -> None:
         """`rank` has died: it is as if it had never been, but for what it has given."""
-        worker = self.workers[rank]
+        worker, self._known = self.workers[rank], None
         self.live -= worker.activity != "gone"
         worker.activity, worker.computing, worker.is_present = "gone", None, False
         self.callers.discard(rank)
 
     def comes(self, rank: int, computing: int | None) -> None:
         """`rank` has joined; it computes on the parameters of round `computing`."""
-        worker = self.workers[rank]
+        worker, self._known = self.workers[rank], None
         self.live += worker.activity == "gone"
         worker.activity, worker.computing, worker.is_present = "stepping", computing, True
+
+    def is_there(self, rank: int, *, is_so: bool = True) -> None:
+        """Whether `rank` has answered."""
+        self.workers[rank].is_present, self._known = is_so, None
+
+    def come(self, ranks: Iterable[int], computing: int) -> None:
+        """As `comes`, of several."""
+        for rank in ranks:
+            self.comes(rank, computing)
+
+    def noted(self, rank: int, note: Mapping[str, Any], newest: int, stretch: int, *, is_forming: bool) -> None:
+        """What `rank` says that it does: see `Member.note`. `newest` is the newest round that is there, `stretch` the
+        newest of these in which all had settled."""
+        kind = note["note"]
+        if kind == "call":
+            self.called(rank, note["since"], note["computing"], note.get("slack"))
+            if note["since"] < self.started and not is_forming and note["computing"] is None:
+                self.rode(rank, newest)  # the round it waits for is over already
+        elif kind in ("ride", "back"):
+            self.rode(rank, note["computing"])
+        elif kind == "wait":
+            self.waits(rank)
+        elif kind == "away":
+            self.went_away(rank)
+        elif kind in ("copy", "enter") or (kind == "settle" and note["logged"] < stretch):
+            self.rode(rank, newest)  # it is inside by now, or has rested, as it will see
+        else:
+            self.settled(rank, ended=kind == "end")
 
     def called(self, rank: int, since: int, computing: int | None = None, slack: float | None = None) -> None:
         """`rank` calls; it knows of no round that started after `since`. A call that a start has overtaken is none.
@@ -71,48 +111,61 @@ class Calls:
         It waits for the round, or goes on computing on the parameters of round `computing`, for `slack` seconds
         without missing the result.
         """
-        worker = self.workers[rank]
-        worker.activity, worker.computing = "stepping", computing
+        self._steps(rank, computing)
         if since >= self.started:
             self.callers.add(rank)
             self.window.called(slack, self.now)
 
     def rode(self, rank: int, computing: int) -> None:
         """`rank` has handed in a gradient and computes the next one on the parameters of round `computing`."""
+        self._steps(rank, computing)
+
+    def _steps(self, rank: int, computing: int | None) -> None:
         worker = self.workers[rank]
+        self._known = self._known if worker.activity == "stepping" else None
         worker.activity, worker.computing = "stepping", computing
 
     def waits(self, rank: int) -> None:
         """`rank` waits for the others somewhere else, and does not step meanwhile; it keeps up with the rounds."""
-        worker = self.workers[rank]
+        worker, self._known = self.workers[rank], None
         worker.activity, worker.computing = "waiting", None
         self.callers.discard(rank)
 
     def went_away(self, rank: int) -> None:
         """`rank` does not step for a while, and is waited for by nobody until it says that it is back."""
-        worker = self.workers[rank]
+        worker, self._known = self.workers[rank], None
         worker.activity, worker.computing, worker.is_present = "away", None, False
         self.callers.discard(rank)
 
     def settled(self, rank: int, *, ended: bool) -> None:
         """`rank` does not step until all have come: it drains, evaluates or (with `ended`) has ended."""
-        worker = self.workers[rank]
+        worker, self._known = self.workers[rank], None
         worker.activity, worker.computing = "ended" if ended else "settling", None
         self.callers.discard(rank)
 
     def counted_at(self, now: float) -> int:
         """How many train on: they have not ended or died, and have not been silent for too long."""
-        return sum(
-            worker.activity not in ("ended", "gone")
-            and (worker.is_present or now - worker.heard_at < self.agreed.patience)
-            for worker in self.workers
-        )
+        return sum(self._trains(worker, now) for worker in self.workers)
+
+    def _trains(self, worker: Stepper, now: float) -> bool:
+        if worker.activity in ("ended", "gone"):
+            return False
+        return worker.is_present or now - worker.heard_at < self.agreed.patience
+
+    def missing_at(self, now: float, *, settles: bool) -> list[int]:
+        """Where learners are of several workers: who has died, or has been silent for too long."""
+        workers = enumerate(self.workers[: len(self.agreed.learners)])
+        return [
+            rank
+            for rank, one in workers
+            if one.activity == "gone" or not (settles or one.activity == "ended" or self._trains(one, now))
+        ]
 
     def may_start(self) -> bool:
         """Whether a round starts now."""
         if not self._is_called_for() or self._far_behind():
             return False
-        return self.callers.issuperset(self._counted()) or self.window.is_over(self.now)
+        return self.learners.among(self.callers) >= self._counted()[1] or self.window.is_over(self.now)
 
     @property
     def opens_at(self) -> float:
@@ -123,22 +176,32 @@ class Calls:
         """For whom those that have called wait: for others to call, or for some that compute and are at the bound."""
         if not self.callers or self.may_start():
             return []
-        return self._far_behind() if self._is_called_for() else [r for r in self._counted() if r not in self.callers]
+        if self._is_called_for():
+            return self._far_behind()
+        called, of = self.learners.among(self.callers), self.learners.of
+        return [rank for rank in self._counted()[0] if (of[rank] if of else rank) not in called]
 
-    def _counted(self) -> list[int]:
-        return [rank for rank, w in enumerate(self.workers) if w.activity == "stepping" and w.is_present]
+    def _counted(self) -> tuple[list[int], set[int]]:
+        if self._known is None:
+            workers = [(rank, one) for rank, one in enumerate(self.workers) if one.activity in ("stepping", "away")]
+            absent = (rank for rank, one in workers if not one.is_present)
+            found = self.learners.whole([rank for rank, one in workers if one.is_present], absent)
+            self._known = found, self.learners.among(found)
+        return self._known
 
     def _is_called_for(self) -> bool:
-        counted = self._counted()
-        callers = self.callers.intersection(counted)
+        if not self.callers:
+            return False
+        ranks, counted = self._counted()
+        callers = counted & self.callers if not self.learners.of else self.learners.among(self.callers & set(ranks))
         if not callers or len(callers) < min(self.quorum, len(counted)):
             return False
         is_drawn = self.agreed.wait_for == "designated" and len(callers) < len(counted)
-        return not is_drawn or self._initiator(counted) in callers
+        return not is_drawn or self._initiator(sorted(counted)) in callers
 
     def _far_behind(self) -> list[int]:
         oldest = self.started + 1 - self.agreed.max_staleness
-        computing = [(rank, self.workers[rank].computing) for rank in self._counted()]
+        computing = [(rank, self.workers[rank].computing) for rank in self._counted()[0]]
         return [rank for rank, number in computing if number is not None and number < oldest]
 
     def may_settle(self) -> bool:
@@ -162,6 +225,13 @@ class Calls:
         self.window.closed(self.now)
         return self.started
 
+    def takes_effect(self, number: int, joining: Iterable[int], *, settles: bool) -> None:
+        """Round `number` is there, from which on these step as well."""
+        if settles:
+            self.resumed(number)
+        self.completed(number)
+        self.come(joining, number)
+
     def completed(self, number: int) -> None:
         """Those that waited for round `number` compute on its parameters now."""
         for worker in self.workers:
@@ -178,6 +248,7 @@ class Calls:
         for worker in self.workers:
             if worker.activity == "settling":
                 worker.activity, worker.computing = "stepping", number
+        self._known = None
 
     def _initiator(self, counted: list[int]) -> int:
         """The one drawn for the next round, among those that step."""

@@ -9,7 +9,7 @@ the same stretch; otherwise it copies anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quorate.rounds.log import Log
@@ -21,8 +21,8 @@ AGAIN_SECONDS = 2.0
 class Copies:
     """Those under way, as their leader (`rank`) knows them."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, host_of: Callable[[int], int] = lambda rank: 0) -> None:
+        self._rank, self._host_of = rank, host_of
         self._until: dict[int, float] = {}
         self._sources: dict[int, int] = {}
         self._asked: dict[int, int] = {}
@@ -34,12 +34,16 @@ class Copies:
     def source_for(self, to: int, fit: Sequence[int], now: float) -> int | None:
         """Whose replica `to` copies, of those that miss nothing: the leader's, and when asked again another one's.
 
-        None while a copy is on its way.
+        Where there are several hosts, first those on the host of `to`, then the others from the next rank on, so that
+        not every copy comes from the leader's host. None while a copy is on its way.
         """
         if self._until.get(to, now) > now:
             return None
         self._until[to] = now + AGAIN_SECONDS
         others = [self._rank, *(rank for rank in fit if rank not in (self._rank, to))]
+        if len({self._host_of(rank) for rank in (*others, to)}) > 1:
+            host, most = self._host_of(to), max(others) + 1
+            others.sort(key=lambda rank: (self._host_of(rank) != host, (rank - to) % most))
         asked = self._asked[to] = self._asked.get(to, -1) + 1
         self._sources[to] = others[asked % len(others)]
         return self._sources[to]

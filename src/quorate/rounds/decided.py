@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from quorate.core.errors import Diverged
-from quorate.core.rows import RoundRow
+from quorate.core.round_rows import RoundRow
 from quorate.rounds.log import Round
 
 

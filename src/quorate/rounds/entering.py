@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Stopped, WireTimeout
-from quorate.core.tape import Look
+from quorate.core.tape import Look, Position
 from quorate.core.telling import tell
 from quorate.rounds.member import Member
 from quorate.rounds.progress import RoundTask
@@ -18,15 +18,24 @@ KNOCK_SECONDS = 0.5
 """After which one that joins asks again, as the leader may be another one by then."""
 
 
-Looked = Callable[[Look, int, bool], None]
-"""(look, number, is_copy): a worker has applied rounds up to `number`, or has jumped there."""
+class Watching(Protocol):
+    """Who is told what `core.tape` goes by."""
+
+    def looked(self, look: Look, number: int, source: int | None = None) -> None:
+        """A worker has applied rounds up to `number`, or has become a copy of `source` as of that one."""
+
+    def gave(self, at: Position, to: int) -> None:
+        """It has given `to`, which joins, a copy of its replica as that was then."""
 
 
-class Looks(Protocol):
-    """Who is told of them."""
+class NobodyWatches:
+    """Tells nobody."""
 
-    def looked(self, look: Look, number: int, is_copy: bool) -> None:
-        """As `Looked`."""
+    def looked(self, look: Look, number: int, source: int | None = None) -> None:
+        """See `Watching`."""
+
+    def gave(self, at: Position, to: int) -> None:
+        """See `Watching`."""
 
 
 class Replica(Protocol):
@@ -68,20 +77,24 @@ def leave_if_over(wire: Wire) -> None:
         raise Stopped(0)
 
 
-def give_copies(member: Member, progress: RoundTask, replica: Replica, *, settles: bool) -> None:
-    """Answer those that were told to copy this replica.
+def give_copies(
+    member: Member, progress: RoundTask, replica: Replica, watching: Watching, at: Position, *, settles: bool
+) -> None:
+    """Answer those that were told to copy this replica, which is `at` that place of its tape.
 
     Those that join are not answered while this worker `settles`: where they begin would be neither before nor after.
     """
     while member.copies_wanted:
         _give(member.copies_wanted.pop(), member, progress, replica, is_whole=False)
     while member.entries_wanted and not settles:
-        _give(member.entries_wanted.pop(), member, progress, replica, is_whole=True)
+        to = member.entries_wanted.pop()
+        _give(to, member, progress, replica, is_whole=True)
+        watching.gave(at, to)
 
 
 def _give(rank: int, member: Member, progress: RoundTask, replica: Replica, *, is_whole: bool) -> None:
     copied, tensors = replica.capture(is_whole=is_whole)
-    header = {**member.about_copy(), "term": member.term, "leads": member.leads, "logged": member.log.newest}
+    header = {**member.about_copy(), "leads": member.leads, "logged": member.log.newest}
     progress.carry(rank, {**header, "replica": copied, "is_whole": is_whole}, tensors)
 
 

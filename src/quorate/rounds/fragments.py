@@ -68,6 +68,9 @@ class PendingFragments:
     """By fragment: the newest round that took it, unless it came back."""
     _before: dict[int, int] = field(default_factory=dict)
     """By fragment: the one before that."""
+    _from_mates: dict[int, int] = field(default_factory=dict)
+    """By fragment: the newest round that has it from another worker of the same learner."""
+    _is_withdrawn: bool = False
     _counted: float = 0.0
 
     def hand_in(
@@ -78,8 +81,9 @@ class PendingFragments:
         `version` is the newest round that is in them. With `is_last` nothing is taken in, and False is returned, where
         a round that they do not know of has taken something.
         """
-        if is_last and max(self._taken.values(), default=0) > version:
+        if is_last and max((*self._taken.values(), *self._from_mates.values()), default=0) > version:
             return False
+        self._is_withdrawn = False
         self.times += 1
         self.ledger.produced += fresh * len(vectors)
         self.step = step
@@ -88,6 +92,20 @@ class PendingFragments:
             weight = fresh + (0.0 if old is None else old.weight)
             self._handed[number] = Entry(version, weight, vector, measures=[measures])
         return True
+
+    def withdraw(self) -> None:
+        """No further round takes what was handed in; until something is handed in again."""
+        self._is_withdrawn = True
+
+    @property
+    def holds(self) -> int:
+        """The newest round that has, or may have, something of this worker."""
+        return max(self._taken.values(), default=0)
+
+    def taken_from_mate(self, number: int, *, settles: bool) -> None:
+        """Round `number` has what another worker of the same learner has handed in: what is here, too, in part."""
+        places = range(len(self.fragments.layouts)) if settles else [self.fragments.number(number)]
+        self._from_mates.update(dict.fromkeys(places, number))
 
     @property
     def weight(self) -> float:
@@ -100,7 +118,8 @@ class PendingFragments:
         fit: dict[int, Entry] = {}
         for place in wanted:
             entry = self._handed.get(place)
-            if entry is None or entry.version < self._taken.get(place, 0):
+            taken = max(self._taken.get(place, 0), self._from_mates.get(place, 0))
+            if entry is None or entry.version < taken or self._is_withdrawn:
                 continue
             del self._handed[place]
             staleness = number - 1 - entry.version
@@ -162,4 +181,4 @@ class PendingFragments:
     def restore(self, kept: Kept) -> None:
         """Go on from there."""
         self.ledger, self.step, self._counted = kept.ledger, kept.step, kept.ledger.lost
-        self._handed, self._taken, self._before = {}, {}, {}
+        self._handed, self._taken, self._before, self._from_mates = {}, {}, {}, {}

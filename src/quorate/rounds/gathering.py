@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.forming import Forming
 from quorate.rounds.terms import Agreed
 
 
@@ -27,6 +28,11 @@ class Contribution:
     """With each contribution, in order."""
     times: int = 0
     """How often the worker had handed in by then."""
+
+    @property
+    def gives(self) -> bool:
+        """Whether there is a vector, here or with the worker."""
+        return bool(self.stalenesses)
 
 
 def given_from(header: dict[str, Any], vector: Flat | None) -> Contribution:
@@ -53,13 +59,43 @@ class OpenRound:
     settles: bool
     until: dict[int, float]
     """By rank that is waited for, how long."""
+    spans: bool = False
+    """Whether the hosts form it among themselves."""
     given: dict[int, Contribution] = field(default_factory=dict)
     is_extended: bool = False
+    forming: Forming | None = None
+    """By whom it is formed, once that is decided."""
+
+    def __post_init__(self) -> None:
+        self.earliest = min(self.until.values(), default=math.inf)
+        """Nobody turns out to be silent before; they are only ever waited for longer."""
+
+    def is_here(self, rank: int, number: int, until: float) -> None:
+        """`rank` gives to round `number`, and has so much longer to do so."""
+        if self.number == number and rank in self.until:
+            self.until[rank] = until
+
+    def extend(self, until: float) -> None:
+        """Wait for everyone until then at least; once."""
+        self.is_extended = True
+        self.until = {rank: max(at, until) for rank, at in self.until.items()}
+
+    @property
+    def looks_at(self) -> float:
+        """When the next one may turn out to be silent."""
+        return min((at for rank, at in self.until.items() if rank not in self.given), default=math.inf)
+
+    def silent(self, now: float, *, but: int) -> list[int]:
+        """Who has not answered in time, and is not waited for from here on."""
+        answered = {*self.given, but}
+        silent = [rank for rank, at in self.until.items() if rank not in answered and now >= at]
+        self.until = {rank: at for rank, at in self.until.items() if rank not in silent}
+        return silent
 
 
 def furthest(given: Iterable[Contribution], step: float, options: Any) -> tuple[float, Any]:
     """The options of whoever is furthest in the training, and where; `step` and `options` are those so far."""
-    best = max((one for one in given if one.vector is not None), key=lambda one: one.step, default=None)
+    best = max((one for one in given if one.gives), key=lambda one: one.step, default=None)
     return (step, options) if best is None or best.step < step else (best.step, best.options)
 
 
@@ -72,6 +108,14 @@ def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None) -> F
     for one in rest:
         total.add_(one)
     return total
+
+
+def sum_by_hosts(
+    hosts: Iterable[Iterable[int]], given: Mapping[int, Contribution], blank: Callable[[Layout], Flat] | None = None
+) -> Flat | None:
+    """As several hosts form it: the contributions of each in order, then the sums of the hosts in order."""
+    sums = (sum_of([vector for rank in host if (vector := given[rank].vector) is not None], blank) for host in hosts)
+    return sum_of([one for one in sums if one is not None], blank)
 
 
 class Asking:
@@ -117,6 +161,9 @@ class Asking:
         return min(self._until.values(), default=math.inf)
 
 
+_THIN, _MOST_THIN = 1e7, 2.0
+"""Bytes a second that links between hosts may fall to, and seconds for which that is no silence, whatever they have
+carried so far: others may begin to use them."""
 _SLOWEST = 1e5
 """Bytes per second that a link carries at least, until it is known what it does."""
 _REMEMBERED = 8
@@ -134,6 +181,16 @@ class Carrying:
         self._took.append(seconds)
 
     @property
+    def between_hosts(self) -> float:
+        """As `seconds`, over links that may have become slower."""
+        return max(self.seconds, min(self._agreed.vector_bytes / _THIN, _MOST_THIN) if self._agreed.is_large else 0.0)
+
+    @property
+    def latest(self) -> float:
+        """What the newest took; 0 where nothing is known."""
+        return self._took[-1] if self._took else 0.0
+
+    @property
     def seconds(self) -> float:
         """What one more may take: four times the longest of late; a slow link's time while nothing is known."""
         agreed = self._agreed
@@ -148,13 +205,13 @@ class Patience:
     def __init__(self, agreed: Agreed) -> None:
         self._agreed = agreed
         self._carrying = Carrying(agreed)
-        self._asked, self._asked_at = 0, 0.0
+        self._asked, self._asked_at, self._spans = 0, 0.0, False
         self._barren, self._was_led = 0, False
         """Leaders since the newest round, the first left out; and whether there was one."""
 
-    def asked(self, number: int, now: float) -> None:
-        """The leader has asked for round `number`."""
-        self._asked, self._asked_at = number, now
+    def asked(self, number: int, now: float, *, spans: bool = False) -> None:
+        """The leader has asked for round `number`, which `spans` hosts."""
+        self._asked, self._asked_at, self._spans = number, now, spans
 
     def got(self, number: int, now: float) -> None:
         """The result of round `number` is here."""
@@ -176,5 +233,6 @@ class Patience:
 
         Twice as long with each leader that brought no round: those who would lead must not chase each other.
         """
-        seconds = (self._agreed.grace + self._carrying.seconds) * 2.0 ** min(self._barren, 8)
+        carrying = self._carrying.between_hosts if self._spans else self._carrying.seconds
+        seconds = (self._agreed.grace + carrying) * 2.0 ** min(self._barren, 8)
         return min(seconds, max(self._agreed.patience, self._agreed.grace))

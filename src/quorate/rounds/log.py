@@ -60,6 +60,12 @@ class Round:
     """By rank, how often it had handed in when the round asked it."""
     window: float = 0.0
     """Seconds that were waited for more workers than had to call."""
+    hosts: list[list[int]] = field(default_factory=list)
+    """Where hosts have formed it: the contributors of each, in the order in which they were added up."""
+    voters: list[int] = field(default_factory=list)
+    """Between hosts, who votes on the round after this one: see `votes`."""
+    missing: list[int] = field(default_factory=list)
+    """Where learners are of several workers: who had died by then, or had been silent for too long."""
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +105,7 @@ def round_from(header: dict[str, Any], vector: Flat | None) -> Round:
 
 COPIED = (
     "number", "log_term", "best_step", "best_options", "history", "marks", "settings", "request", "joined", "stretch",
-    "progress",
+    "progress", "voters",
 )  # fmt: skip
 """What `Log.header` says, in the order in which `Log.jump` takes it."""
 
@@ -150,6 +156,8 @@ class Log:
         self.joined: tuple[int, ...] = ()
         self.stretch = 0
         """Of the newest round: see there."""
+        self.voters: Sequence[int] = ()
+        """On the round after the newest; empty: all that are inside."""
         self._jumped_to: tuple[int, tuple[int, ...], int] = (0, (), 0)
 
     @property
@@ -168,7 +176,7 @@ class Log:
         self.newest, self.term = one.number, one.term
         self.step, self.options = one.step, one.options
         self.settings, self.request = one.settings, one.request
-        self.joined, self.stretch, self.progress = one.joined, one.stretch, one.progress
+        self.joined, self.stretch, self.progress, self.voters = one.joined, one.stretch, one.progress, one.voters
         self._history[one.number] = one.term, frozenset(one.contributors)
         self._history.pop(one.number - _REMEMBERED, None)
         if one.saves:
@@ -188,6 +196,7 @@ class Log:
         joined: Sequence[int] = (),
         stretch: int = 0,
         progress: float = 0.0,
+        voters: Sequence[int] = (),
     ) -> None:
         """Everything up to round `number` has come another way: as a copy of a replica, with what it knows."""
         self._rounds.clear()
@@ -195,7 +204,7 @@ class Log:
         self._history = {past: (of, frozenset(ranks)) for past, of, ranks in history}
         self.marks = dict(marks)
         self.settings, self.request = settings, request
-        self.joined, self.stretch, self.progress = tuple(joined), stretch, progress
+        self.joined, self.stretch, self.progress, self.voters = tuple(joined), stretch, progress, voters
         self._jumped_to = number, self.joined, stretch
 
     def history(self, number: int) -> History:
@@ -225,6 +234,7 @@ class Log:
             "joined": list(joined),
             "stretch": stretch,
             "progress": self.progress if one is None else one.progress,
+            "voters": list(self.voters if one is None else one.voters),
             "settles": one is not None and one.settles,
             "is_last": one is not None and one.is_last,
         }

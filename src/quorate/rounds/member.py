@@ -6,24 +6,33 @@ message carries the term, and one of an older term than this member knows is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds import incoming
+from quorate.rounds.between_hosts import KINDS, PASSED_ON, BetweenHosts, LayoutOf, layout_unknown
 from quorate.rounds.buffer import Buffer
-from quorate.rounds.gathering import Patience, given_from
-from quorate.rounds.leader import Leader, Send
-from quorate.rounds.log import COPIED, Log, Round, round_from
+from quorate.rounds.forming import are_apart
+from quorate.rounds.gathering import Patience
+from quorate.rounds.holdings import Send
+from quorate.rounds.incoming import Incoming
+from quorate.rounds.inquiry import Inquiry, goes_on
+from quorate.rounds.leader import Leader
+from quorate.rounds.log import COPIED, Log, Round
+from quorate.rounds.office import take_office
 from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed
+from quorate.rounds.votes import knows
+
+_ANSWERS = {"again": "behind", "look": "there"}
 
 
 class Member:
     """One worker's part. `lock` guards `pending`, which its training thread adds to; `news` tells that thread. `blank`
-    gives vectors to form sums in (None: ordinary memory).
-
-    `started` is the newest round known to have started, `log.newest` the newest whose result is here.
+    gives vectors to form sums in (None: ordinary memory). `started` is the newest round known to have started,
+    `log.newest` the newest whose result is here, `applied` the newest that the training thread has applied.
     """
 
     def __init__(
@@ -35,40 +44,34 @@ class Member:
         news: Callable[[], None],
         blank: Callable[[Layout], Flat] | None = None,
         pending: Buffer | None = None,
+        host_of: Callable[[int], int] = lambda rank: 0,
+        layout_of: LayoutOf = layout_unknown,
     ) -> None:
-        self.agreed, self.rank = agreed, rank
-        self._blank = blank
+        self.agreed, self.rank, self._blank, self._host_of = agreed, rank, blank, host_of
         self.pending = PendingGradients(agreed, blank=blank) if pending is None else pending
         self.log = Log(agreed.log_rounds, agreed.log_bytes)
-        self.term, self.leads, self.started = 0, 0, 0
-        self.applied = 0
-        """By the training thread."""
+        self.term, self.leads, self.started, self.applied = 0, 0, 0, 0
         self.leader: Leader | None = None
         self.copies_wanted: list[int] = []
         """Ranks that the training thread is to give a copy of its replica."""
         self.entries_wanted: list[int] = []
         """Joining ranks that need a full copy (optimizer, strategy state, data too); not served while it settles."""
         self.copy: tuple[int, dict[str, Any], Flat | None] | None = None
-        self.is_wanted = False
-        """To lead: it knows more than the one that was about to."""
+        self.is_wanted = False  # to lead: it knows more than the one that was about to
         self.wish: dict[str, Any] | None = None
         """The newest request of this worker for other settings: see `Changes`."""
-        self.dead: set[int] = set()
-        """The workers that have died."""
-        self.jumps = 0
+        self.dead: set[int] = set()  # the workers that have died
+        self.jumps, self._copied_in = 0, -1  # the term in which this replica became a copy: an older one is late then
         self.heard_at = 0.0
         self._send, self._news = send, news
         self._giving = Giving(self.pending, self.log, rank, lock)
         self.keeping = Keeping(self.pending, self.log, self._giving.snapshots, news)
         self._note: dict[str, Any] = {"note": "ride", "computing": 0}
-        self._states: dict[int, dict[str, Any]] | None = None
-        self._states_until = 0.0
-        self._was_started = 0
-        self._asked = 0
-        """The newest round that this term's leader has asked for."""
+        self._inquiry: Inquiry | None = None
+        self._was_started = self._asked = 0  # the newest round that this term's leader has asked for
         self.patience = Patience(agreed)
-        self._early: list[tuple[int, dict[str, Any]]] = []
-        """Notes that came while this member asked where everyone is."""
+        self.between = BetweenHosts(rank, self._tell, blank, layout_of, self._giving.snapshots)
+        self.incoming = Incoming(agreed, self.log, self.between, self.patience, self._tell, self._accept)
         if rank == 0:
             self.leader = self._new_leader(0)
 
@@ -76,9 +79,8 @@ class Member:
 
     def note(self, note: dict[str, Any], now: float) -> None:
         """What it does: a note "call" (since, computing), "ride", "wait", "away", "back", "settle" or "end"."""
-        self._note = note
+        self._note, self.heard_at = note, now
         self._tell(self.leads, {"kind": "note", **note}, None)
-        self.heard_at = now
 
     def restore(self) -> None:
         number = self.applied = self.started = self.keeping.restore()
@@ -104,81 +106,65 @@ class Member:
             return
         if source == self.leads:
             self.heard_at = now
-        if kind in ("note", "here", "give", "got", "behind", "ping", "state", "there"):
+        if kind in ("note", "here", "give", "got", "behind", "ping", "state", "there", "whole"):
             self._lead(source, header, vector, now)
         elif kind == "start":
-            self._start(header["number"], now, settles=header["settles"])
-        elif kind == "round":
-            self._round(round_from(header, vector), header["acknowledged"])
-            if self.agreed.is_large and vector is not None:
-                self._tell(source, {"kind": "got", "number": header["number"]}, None)
-                self.patience.got(header["number"], now)
+            self._start(header["number"], now, settles=header["settles"], spans=header["spans"])
+        elif kind in incoming.KINDS:
+            self.incoming.received(header, vector, now)
+            self.between.ask(now, self.dead)
+        elif kind in KINDS:
+            self._exchange(source, header, vector, now)
         elif kind == "term":
             self._tell(self.leads, {"kind": "state", **self._state()}, None)
         elif kind == "copy for":
             (self.entries_wanted if header["is_new"] else self.copies_wanted).append(header["rank"])
             self._news()
-        elif kind == "again":
-            self._tell(source, {"kind": "behind"}, None)
-        elif kind == "look":
-            self._tell(source, {"kind": "there"}, None)
+        elif kind == "pass on" and (one := self.log.get(header["number"])) is not None:
+            about = {"kind": "result", "number": one.number, "settles": one.settles, "attempt": PASSED_ON}
+            self._tell(header["for"], about, one.sum)
+        elif kind in _ANSWERS:
+            self._tell(source, {"kind": _ANSWERS[kind]}, None)
         elif kind == "stand":
             self.is_wanted = True
-        elif kind == "copy":
+        elif kind == "copy" and (header["is_whole"] or self._copied_in != term or header["number"] > self.log.newest):
             self.copy = source, header, vector
             self._news()
 
     def _lead(self, source: int, header: dict[str, Any], vector: Flat | None, now: float) -> None:
-        kind, leader = header["kind"], self.leader
-        if kind == "state" and self._states is not None and source in self._everyone:
-            self._states[source] = header
-            self._take_office_if_all_have_answered(now)
-            return
-        if leader is None:
-            if self._states is not None and kind == "note" and source in self._everyone:
-                self._early.append((source, header))
-            if self._states is not None and kind == "ping":
-                self._tell(source, {"kind": "pong"}, None)
-            return  # this member leads no more: whoever said it says it again to the next leader
-        if leader.is_outside(source):
-            leader.heard_outside(source, header, now)
-            return
-        leader.heard(source, header, now)
-        if kind == "note":
-            leader.noted(source, header, now)
-        elif kind == "state":
-            leader.noted(source, {**header, **header["did"]}, now)
-            leader.bring_up(source, header, now)
-        elif kind == "give":
-            leader.gave(source, header["number"], given_from(header, vector), now)
-        elif kind == "here":
-            leader.is_here(source, header["number"], now)
-        elif kind == "got":
-            leader.got(source, header["number"], now)
-        elif kind == "behind":
-            leader.behind(source, header, now)
-        elif kind == "ping":
+        inquiry = self._inquiry
+        if inquiry is None:
+            if self.leader is not None:
+                self.leader.received(source, header, vector, now)
+        elif header["kind"] == "ping":
             self._tell(source, {"kind": "pong"}, None)
-        leader.advance(now)
+        elif source in self._everyone:  # what else is said is said again to the one that leads
+            inquiry.heard(source, header)
+            self._take_office_if_all_have_answered(now)
 
-    def _start(self, number: int, now: float, *, settles: bool) -> None:
+    def _start(self, number: int, now: float, *, settles: bool, spans: bool = False) -> None:
         self.started = max(self.started, number)
         self._asked = max(self._asked, number)
-        self.patience.asked(number, now)
+        self.patience.asked(number, now, spans=spans)
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, {"kind": "here", "number": number}, None)
         snapshot = self._giving.give(number, settles=settles)
-        self._tell(self.leads, {"kind": "give", "settles": settles, **snapshot.header}, snapshot.vector)
+        about = {"kind": "give", "settles": settles, **snapshot.header}
+        self._tell(self.leads, about, None if spans else snapshot.vector)
 
-    def _round(self, one: Round, acknowledged: int) -> None:
-        if one.number <= self.log.newest:
+    def _exchange(self, source: int, header: dict[str, Any], vector: Flat | None, now: float) -> None:
+        if header["number"] <= self.log.newest:
             return
-        if one.number > self.log.newest + 1:
-            self._tell(self.leads, {"kind": "behind"}, None)
-            return
+        if header["kind"] == "sum" and self.leader is not None:
+            self.leader.attempts.came(self.leader.gathering, source, header["number"], header["attempt"], now)
+        if (found := self.between.received(source, header, vector)) is not None and self.leader is not None:
+            self.leader.summed(header["number"], *found, now)
+        self.incoming.take_what_is_there(now)
+
+    def _accept(self, one: Round, acknowledged: int) -> None:
         self.log.add(one)
-        if self._note["note"] in ("copy", "enter") and self.rank in one.joined:
-            self._note = {"note": "ride", "computing": one.number}
+        self.incoming.logged(one)
+        self._note = goes_on(self._note, one.number, one.stretch, is_in=self.rank in one.joined)
         self.patience.new_round()
         self.started = max(self.started, one.number)
         self.keeping.marked(one.number, one.saves)
@@ -191,33 +177,44 @@ class Member:
         if self.leader is not None:  # it led from what it has just given up: somebody has to ask where all are
             self.leader, self.is_wanted = None, True
         number, newest = header["number"], self.log.newest
+        self._note = goes_on(self._note, number, header["stretch"], is_in=False)
         self.log.jump(*(header[what] for what in COPIED))
         self.keeping.jumped(number, header["marks"])
         self._giving.jumped(number, newest)
+        self.between.forget(number)
         self.started = max(self._asked, number)  # what this replica had seen beyond may never have been
-        self.jumps += 1
+        self.jumps, self._copied_in = self.jumps + 1, header["term"]
         self._tell(self.leads, {"kind": "behind"}, None)
         self._news()
 
     def about_copy(self) -> dict[str, Any]:
-        """What goes with a copy of this replica, as it is after round `applied`."""
-        return {"kind": "copy", **self.log.header(self.applied)}
+        """With a copy of this replica."""
+        return {"kind": "copy", "term": self.term, **self.log.header(self.applied)}
 
     # -- who leads
 
     def _follow(self, term: int, leads: int) -> None:
         self.term, self.leads = term, leads
         self.patience.new_leader()
-        self.leader, self._states = None, None
-        self._was_started, self.started = self.started, self.log.newest  # the new leader starts anew what was under way
+        self.leader, self._inquiry = None, None
+        self.between.clear()
+        self.incoming.new_leader()
+        self._was_started = max(self._was_started, self.started)  # the new leader starts anew what was under way
+        self.started = self.log.newest
         self._asked = 0
         self._news()
+
+    def term_to_take(self, held: dict[str, Any], now: float) -> int | None:
+        """In which to stand, where the lease is `held`; None: another one has it, or this member is outside."""
+        if held["term"] > self.term and held["leads"] not in self.dead:
+            self.received(held["leads"], {"kind": "term", "logged": 0, "log_term": 0, **held}, None, now)
+            return None
+        return None if self.is_outside else max(int(held["term"]), self.term) + 1
 
     def stand(self, term: int, now: float) -> None:
         """This member leads from now on, in a new term; it first asks everyone where they are."""
         self._follow(term, self.rank)
-        self._states, self._early = {}, []
-        self._states_until = now + self.patience.seconds
+        self._inquiry = Inquiry(now + self.patience.seconds)
         for rank in self._everyone - self.dead:
             self._tell(rank, {"kind": "term"}, None)
 
@@ -231,7 +228,7 @@ class Member:
         """Whether this worker has not joined yet."""
         return self.rank not in self._everyone
 
-    def have_died(self, ranks: Iterable[int], now: float) -> None:
+    def have_died(self, ranks: Collection[int], now: float) -> None:
         """They have died."""
         self.dead.update(ranks)
         self.copies_wanted = [rank for rank in self.copies_wanted if rank not in self.dead]
@@ -239,50 +236,58 @@ class Member:
         if self.leader is not None:
             self.leader.have_died(ranks, now)
             self.leader.advance(now)
-        if self._states is not None:
-            for rank in ranks:
-                self._states.pop(rank, None)
+        if self._inquiry is not None:
+            self._inquiry.have_died(ranks)
             self._take_office_if_all_have_answered(now)
+        self.between.ask(now, self.dead)
         self._news()
 
     def _take_office_if_all_have_answered(self, now: float) -> None:
-        if self._states is not None and self._states.keys() >= self._everyone - self.dead:
+        if self._inquiry is not None and self._inquiry.states.keys() >= self._everyone - self.dead:
             self._take_office(now)
 
     def _take_office(self, now: float) -> None:
-        states, self._states = self._states or {}, None
-        newest = max(states.items(), key=lambda item: (item[1]["log_term"], item[1]["logged"]))
-        if newest[1]["logged"] > self.log.newest:
+        inquiry, self._inquiry = self._inquiry, None
+        assert inquiry is not None
+        newest, started = inquiry.newest()
+        if knows(inquiry.states[newest]) > knows({**self._own(), **self._state()}):
             # Somebody knows more: it leads better. Its term is newer than this one.
-            self._tell(newest[0], {"kind": "stand"}, None)
+            self._tell(newest, {"kind": "stand"}, None)
             return
-        started = max(state["started"] for state in states.values())
-        leader = self.leader = self._new_leader(started)
-        leader.are_absent(set(self.agreed.ranks) - states.keys())
-        leader.have_died(self.dead, now)
-        for rank, state in states.items():
-            leader.noted(rank, {**state, **state["did"]}, now)
-            leader.bring_up(rank, state, now)
-        for source, header in [(source, header) for source, header in self._early if source not in self.dead]:
-            leader.heard(source, header, now)
-            leader.noted(source, header, now)
-        leader.advance(now)
+        if self._is_apart and not inquiry.is_enough(self._everyone, self.dead, self.log.voters):
+            self._inquiry, inquiry.until = inquiry, now + self.patience.seconds
+            return
+        self.leader = self._new_leader(started)
+        take_office(self.leader, inquiry, self.incoming.held.after(self.log.newest), self.dead, now)
 
     def _new_leader(self, started: int) -> Leader:
-        return Leader(self.agreed, self.rank, self.term, self.log, self._tell, self._round, started, self._blank)
+        own = (self.agreed, self.rank, self.term, self.log, self._tell, self._accept, self.incoming.hold)
+        return Leader(*own, started, self._blank, self._host_of)
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether there are several hosts."""
+        return are_apart(self._host_of, self._everyone)
 
     def _state(self) -> dict[str, Any]:
-        return {"started": max(self.started, self._was_started), "did": self._note}
+        return {"started": max(self.started, self._was_started), "did": self._note, "held": self.incoming.held.about}
+
+    def _own(self) -> dict[str, Any]:
+        """What goes with every message."""
+        known = {"term": self.term, "leads": self.leads, "logged": self.log.newest, "log_term": self.log.term}
+        return {**known, "wants": self.keeping.wanted, "wishes": self.wish}
 
     @property
     def asks_until(self) -> float | None:
         """Until when this member, about to lead, waits for the others' answers."""
-        return self._states_until if self._states is not None else None
+        return None if self._inquiry is None else self._inquiry.until
 
     def passed(self, now: float) -> None:
         """Time has passed."""
-        if self._states is not None and now >= self._states_until and self.rank in self._states:
+        if self._inquiry is not None and now >= self._inquiry.until and self.rank in self._inquiry.states:
             self._take_office(now)
+        if now >= self.between.asks_at(self.patience.seconds):
+            self.between.ask(now)
         if self.leader is not None:
             self.leader.advance(now)
 
@@ -290,7 +295,6 @@ class Member:
         """Ask the leader whether it is there."""
         self._tell(self.leads, {"kind": "ping"}, None)
 
-    def _tell(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
-        asks = {"wants": self.keeping.wanted, "wishes": self.wish}
-        own = {"term": self.term, "leads": self.leads, "logged": self.log.newest, **asks}
-        self._send(to, {"log_term": self.log.term, **header, **own}, vector)
+    def _tell(self, to: int | None, header: dict[str, Any], vector: Flat | None) -> None:
+        own = self._own()
+        self._send(self.leads if to is None else to, {"log_term": own.pop("log_term"), **header, **own}, vector)

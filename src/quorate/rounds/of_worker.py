@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
 from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Layout
-from quorate.rounds.entering import Looks, Replica
+from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.replayed import ReplayedRounds
 from quorate.rounds.rounds import Rounds
@@ -20,10 +21,12 @@ def rounds_of(
     layout: Layout,
     replica: Replica,
     fragments: Fragments | None,
-    watch: Looks,
+    watching: Watching,
     tape: OptimizerTape | None,
 ) -> AnyRounds:
-    """Those of one worker: with a `tape`, as it says."""
+    """Those of one worker: with a `tape`, as it says. Raises `ConfigurationError` for what is not replayed."""
     if tape is None:
-        return Rounds(wire, agreed, layout, replica, fragments, watch.looked)
-    return ReplayedRounds(wire, agreed, layout, replica, fragments, watch.looked, tape)
+        return Rounds(wire, agreed, layout, replica, fragments, watching)
+    if agreed.learners:
+        raise ConfigurationError("learners of several workers are not replayed; this run has learners=")
+    return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape)

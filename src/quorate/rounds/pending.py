@@ -12,6 +12,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
+from quorate.rounds.learners import Learners
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, Marks
 from quorate.rounds.terms import Agreed
@@ -84,6 +85,9 @@ class PendingGradients:
         part = vector if counts == 1.0 else vector.times(counts, into)
         return part if so_far is None else so_far.plus(part, into)
 
+    def taken_from_mate(self, number: int, *, settles: bool) -> None:
+        """Never: gradients are every worker's own."""
+
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
         """What rounds up to `number` have not taken in: what waits, and the `snapshots` given to those behind it."""
         behind = [entry for given, one in sorted(snapshots.items()) if given > number for entry in one.entries]
@@ -122,6 +126,7 @@ class Giving:
 
     def __init__(self, pending: Buffer, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
         self._pending, self._log, self._rank, self._lock = pending, log, rank, lock
+        self._mates = Learners(pending.agreed.learners).mates(rank)
         self.snapshots: dict[int, Snapshot] = {}
         """By round."""
         self._weights: dict[int, float] = {}
@@ -144,6 +149,10 @@ class Giving:
     def put_back(self, newest: int, oldest_needed: int) -> None:
         """Take back what was given to rounds that went by without it; forget what they took, but for what checkpoints
         need: all beyond `oldest_needed`."""
+        one = self._log.get(newest)
+        if one is not None and not self._mates.isdisjoint(one.contributors):
+            with self._lock:
+                self._pending.taken_from_mate(newest, settles=one.settles)
         for number in [n for n in self.snapshots if n <= newest]:
             if self._log.took(number, self._rank) is False:
                 self._take_back(number)

@@ -17,6 +17,7 @@ from quorate.core.vectors import Flat, Layout
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
+from quorate.rounds.pieces import layout_of_piece
 from quorate.rounds.terms import Agreed
 
 _TAG = "rounds"
@@ -40,7 +41,9 @@ class RoundTask:
         at_hand = at_once(agreed, wire.rank) if pending is None else 0
         self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_hand)]
         """Their memory is there before the first step needs it."""
-        self.member = Member(agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending)
+        self.member = Member(
+            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, wire.host_of, self._layout_of
+        )
         self.error: BaseException | None = None
         self.is_waiting = False
         """Whether the training thread waits for a round: then the leader is watched."""
@@ -135,17 +138,16 @@ class RoundTask:
             return
         vector = None
         if message.tensors and header["kind"] != "copy":
-            at = self._layout_of(header)
+            layout = self._layout_of(header["number"], header["settles"])
+            at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
             vector = Flat(message.tensors, at)
         if header["kind"] == "copy":
             header["tensors"] = message.tensors
         self.member.received(source, header, vector, now)
 
-    def _layout_of(self, header: dict[str, Any]) -> Layout:
-        """Of the vector in a message of a round."""
-        if self._handed is None:
-            return self.layout
-        return self._handed.fragments.layout(header["number"], settles=header["settles"])
+    def _layout_of(self, number: int, settles: bool) -> Layout:
+        """Of the vectors of a round."""
+        return self.layout if self._handed is None else self._handed.fragments.layout(number, settles=settles)
 
     def _seconds(self) -> float:
         """Until something has to be looked at."""
@@ -155,6 +157,7 @@ class RoundTask:
             until.append(member.leader.looks_at)
         if member.asks_until is not None:
             until.append(member.asks_until)
+        until.append(member.between.asks_at(member.patience.seconds))
         if self.is_waiting and member.leads != member.rank:
             until.append((member.heard_at if self._pinged is None else self._pinged) + member.patience.seconds)
         return max(0.0, min(until) - now) + 1e-6
@@ -181,12 +184,8 @@ class RoundTask:
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
         held = {"term": 0, "leads": 0} if written is None else json.loads(written)
-        if held["term"] > self.member.term:
-            self.member.received(held["leads"], {"kind": "term", "logged": 0, "log_term": 0, **held}, None, now)
+        if (term := self.member.term_to_take(held, now)) is None:
             return
-        if self.member.is_outside:
-            return  # one that has only come leads nobody
-        term = held["term"] + 1
         new = json.dumps({"term": term, "leads": self._wire.rank}).encode()
         if board.swap(key, written, new):
             self.member.stand(term, now)

@@ -6,28 +6,30 @@ gets. Whoever is to apply the round adds up what it is sent, in order of rank, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quorate.core.contracts import Message, Wire
-from quorate.core.errors import ConfigurationError
-from quorate.core.tape import Look, OptimizerTape
+from quorate.core.errors import ConfigurationError, Stopped
+from quorate.core.tape import Look, OptimizerTape, Position
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.buffer import Kept, Snapshot
+from quorate.rounds.buffer import Snapshot
 from quorate.rounds.decided import Decided, compare
-from quorate.rounds.entering import Looked, Replica
+from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.fragments import Fragments, PendingFragments
-from quorate.rounds.gathering import Contribution, furthest, given_from, sum_of
+from quorate.rounds.gathering import Contribution, furthest, given_from, sum_by_hosts
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.replayed_copies import ReplayedCopies
+from quorate.rounds.replayed_entries import ReplayedEntries
+from quorate.rounds.replayed_idle import IdleInReplays
 from quorate.rounds.terms import Agreed, check
 
 _LAST = "last"
 
 
-class ReplayedRounds:
+class ReplayedRounds(IdleInReplays):
     """As `rounds.Rounds`, from a tape. Cost per round: each that is in it sends its vector to all others."""
 
     def __init__(
@@ -37,11 +39,11 @@ class ReplayedRounds:
         layout: Layout,
         replica: Replica,
         fragments: Fragments | None,
-        looked: Looked,
+        watching: Watching,
         tape: OptimizerTape,
     ) -> None:
         check(agreed)
-        self._looked = looked
+        self._watching = watching
         tape.ends.append(self.end)
         self.agreed, self._wire, self._layout, self._tape = agreed, wire, layout, tape
         self._gradients = PendingGradients(agreed)
@@ -55,6 +57,7 @@ class ReplayedRounds:
         self._settled = 0
         """The newest round in which all had settled."""
         self._copies = ReplayedCopies(wire, tape, replica)
+        self._entries = ReplayedEntries(wire, tape, replica)
         if agreed.tolerates_death:
             wire.tolerate_deaths("gone")
         self._waiting = [number for number, one in sorted(tape.rounds.items()) if str(wire.rank) in one.contributors]
@@ -137,37 +140,51 @@ class ReplayedRounds:
 
     def _send(self, number: int, given: Snapshot) -> None:
         parts = () if given.vector is None else given.vector.parts
-        for other in range(self._wire.size):
-            if other != self._wire.rank and other not in self._wire.dead:
+        for other in self._tape.ranks:
+            if other not in (self._wire.rank, *self._wire.dead) and number > self._tape.begins.get(other, 0):
                 self._wire.send(Message(parts, given.header, shared=True), other, f"round {number}")
 
     # -- what it applies
 
-    def completed(self, *, in_step: bool = False) -> Iterator[Round]:
+    def completed(self, *, in_step: bool = False, up_to: float = 0.0) -> Iterator[Round]:
         self._end_if_gone()
         self._looks += 1
         newest = self._tape.looks.get(self._look, self.version)
         self._jump()
+        yield from self._apply_up_to(newest)
+
+    def _apply_up_to(self, newest: int) -> Iterator[Round]:
         while self.version < newest:
             one = self._formed(self.version + 1)
             yield one
             self._applied(one)
             if self.version == newest:
-                self._looked(self._look, newest, False)
+                self._watching.looked(self._look, newest)
+        self._give_entries()
+
+    def _give_entries(self) -> None:
+        """The copies that others joined with, and that this worker had given by now."""
+        self._entries.give(Position(*self._look, self.version, self._pending.times), self._about)
+
+    def _about(self) -> dict[str, Any]:
+        return {"number": self.version, "progress": self.progress, "step": self._step, "options": self._options}
 
     def _jump(self) -> None:
         """Be a copy of another replica, if this worker became one in this look."""
         number = self._copies.due(self._look)
         if number is None:
             return
-        header = self._copies.take(number)
-        self.version, self.progress = number, header["progress"]
+        self._become(self._copies.take(number))
+
+    def _become(self, header: Mapping[str, Any]) -> None:
+        self.version, self.progress = header["number"], header["progress"]
         self._step, self._options = header["step"], header["options"]
-        self._looked(self._look, number, True)
+        self._watching.looked(self._look, self.version, header["source"])
 
     def _applied(self, one: Round) -> None:
         self.version, self.progress = one.number, one.progress
-        self._copies.give(one.number, lambda: {"progress": self.progress, "step": self._step, "options": self._options})
+        self._copies.give(one.number, self._about)
+        self._give_entries()
 
     def _formed(self, number: int) -> Round:
         row, rank = self._tape.rounds.get(number), self._wire.rank
@@ -176,13 +193,13 @@ class ReplayedRounds:
         asked = sorted(int(other) for other in row.contributors)
         given = {other: self._own.pop(number) if other == rank else self._of(other, number) for other in asked}
         for gone in self._tape.gone:
-            if self._tape.last_round_of(gone) == number and gone != rank:
+            if self._tape.last_rounds.get(gone) == number and gone != rank:
                 self._wire.send(Message(), gone, _LAST)
         self._step, self._options = furthest(given.values(), self._step, self._options)
         one = Round(
             number=number,
             term=0,
-            sum=sum_of([each.vector for each in given.values() if each.vector is not None], None),
+            sum=sum_by_hosts(row.hosts or [asked], given),
             weight=row.weight,
             live=row.live,
             alive=row.alive or row.live,
@@ -193,6 +210,7 @@ class ReplayedRounds:
             quorum=row.quorum or 0,
             settles=row.settles is True,
             is_last=row.is_last is True,
+            joined=self._tape.joined_by(number),
             settings=dict(row.settings or {}),
             why=row.why,
             measures={int(other): list(told) for other, told in (row.told or {}).items()},
@@ -230,7 +248,9 @@ class ReplayedRounds:
                 continue
             self._settled = self.version
             self.is_over, self._rests, self._looks = row.is_last is True, self._rests + 1, 0
-            self._meeting.meet(self.version, (), is_over=self.is_over, meanwhile=lambda: None)
+            joined = self._tape.joined_by(self.version)
+            self._meeting.meet(self.version, joined, is_over=self.is_over, meanwhile=lambda: None)
+            self._give_entries()
             if not ended:
                 return
 
@@ -241,52 +261,39 @@ class ReplayedRounds:
     def _end_if_gone(self) -> None:
         """This worker died once it had done all that the records say of it."""
         tape = self._tape
-        if tape.is_gone and self._pending.times >= tape.last_times and self._look >= tape.last_look:
+        self._give_entries()
+        if (
+            tape.is_gone
+            and not self._entries.are_left
+            and self._pending.times >= tape.last_times
+            and self._look >= tape.last_look
+        ):
             self.end()
 
     def end(self) -> None:
         """The records of this worker end here; it dies again, when the others have all that it gave."""
-        rank, last = self._wire.rank, self._tape.last_round_of(self._wire.rank)
-        for other in range(self._wire.size):
-            if last and other != rank and self._tape.gone.get(other, last) >= last:
+        rank, last = self._wire.rank, self._tape.last_rounds.get(self._wire.rank, 0)
+        self._entries.give(None, self._about)
+        for other in self._tape.ranks:
+            if last and other != rank and self._tape.applies(other, last):
                 self._wire.receive(other, _LAST).wait()
         self._wire.crash()
-
-    # -- what there is nothing to do for
-
-    def goes_away(self) -> None:
-        """Nobody waits for anybody."""
-
-    def waits(self) -> None:
-        """Likewise."""
-
-    def goes_on(self) -> None:
-        """Likewise."""
-
-    def give_copies(self) -> None:
-        """Nobody wants one."""
-
-    def close(self) -> None:
-        """There is no task beside the training thread."""
 
     def is_back(self) -> Iterator[Round]:
         """As `completed`."""
         yield from self.completed()
 
     def enter(self) -> Iterator[Round]:
-        """Nobody does."""
-        raise ConfigurationError("nobody joins a replay")
-
-    def agree(self, *, why: str = "", **settings: Any) -> None:
-        """What was agreed on is recorded."""
-
-    def ask_for_save(self, request: int) -> None:
-        """A replay keeps no checkpoints."""
-
-    def keep(self) -> Kept:
-        """Raises `ConfigurationError`."""
-        raise ConfigurationError("a replay keeps no checkpoints")
-
-    def restore(self, kept: Kept) -> None:
-        """Raises `ConfigurationError`."""
-        raise ConfigurationError("a replay begins at the first step, and no checkpoint is loaded into it")
+        """As of `Rounds`. Raises `Stopped` for one that came too late."""
+        looks = sorted(look for look in {*self._tape.looks, *self._tape.copies.get(self._wire.rank, {})} if not look[0])
+        if self._wire.rank not in self._tape.joined:
+            raise Stopped(0)
+        for _, self._looks in looks:
+            header = self._entries.take(self._look)
+            if header is not None:
+                self._become(header)
+            yield from self._apply_up_to(self._tape.looks.get(self._look, self.version))
+        self._rests, self._looks = 1, 0
+        self._wire.enter()
+        if not looks:
+            self.end()  # it died before it gave anything, and its records do not say how it joined

@@ -20,19 +20,19 @@ class ReplayedCopies:
 
     def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
         self._wire, self._replica = wire, replica
-        self._taken = dict(tape.copies.get(wire.rank, {}))
+        self._taken = dict(_copies_of(tape, wire.rank))
         self._given: dict[int, list[int]] = {}
         """By round, whom this worker gives a copy as it is after that."""
-        for rank, copies in tape.copies.items():
-            for number in copies.values():
-                if rank != wire.rank and _giver(tape, wire.size, rank, number) == wire.rank:
+        for rank in tape.ranks:
+            for number in _copies_of(tape, rank).values():
+                if rank != wire.rank and _giver(tape, rank, number) == wire.rank:
                     self._given.setdefault(number, []).append(rank)
-                elif rank == wire.rank and _giver(tape, wire.size, rank, number) is None:
+                elif rank == wire.rank and _giver(tape, rank, number) is None:
                     raise ConfigurationError(
                         f"rank {rank} went on from a copy after round {number}, and nobody else is known to have "
                         "applied that round; such a run is not replayed"
                     )
-        self._givers = {number: _giver(tape, wire.size, wire.rank, number) for number in self._taken.values()}
+        self._givers = {number: _giver(tape, wire.rank, number) for number in self._taken.values()}
 
     def due(self, look: Look) -> int | None:
         """The round after which this worker is a copy of another one in this look; None for none. Asked once."""
@@ -43,7 +43,7 @@ class ReplayedCopies:
         giver = self._givers[number]
         assert giver is not None
         _, message = self._wire.receive(giver, f"copy {number}").wait()
-        header = dict(message.header)
+        header = {**message.header, "source": giver}
         self._replica.adopt(header["replica"], message.tensors)
         return header
 
@@ -55,19 +55,12 @@ class ReplayedCopies:
             self._wire.send(message, rank, f"copy {number}")
 
 
-def _giver(tape: OptimizerTape, size: int, to: int, number: int) -> int | None:
+def _giver(tape: OptimizerTape, to: int, number: int) -> int | None:
     """Who gives the worker `to` a copy as of round `number`."""
-    fit = [rank for rank in range(size) if rank != to and _applies(tape, rank, number)]
-    return min(fit, default=None)
+    return min((rank for rank in tape.ranks if rank != to and tape.applies(rank, number)), default=None)
 
 
-def _applies(tape: OptimizerTape, rank: int, number: int) -> bool:
-    """Whether it is known that `rank` applied round `number` itself."""
-    if number > tape.gone.get(rank, number):
-        return False
-    looks = tape.all_looks.get(rank, {})
-    for look, to in tape.copies.get(rank, {}).items():
-        before = max((newest for other, newest in looks.items() if other < look), default=0)
-        if before < number <= to:
-            return False
-    return True
+def _copies_of(tape: OptimizerTape, rank: int) -> Mapping[Look, int]:
+    """But for those with which it joined: see `replayed_entries`."""
+    joins = {look for look, _, _ in tape.entries_of(rank)}
+    return {look: number for look, number in tape.copies.get(rank, {}).items() if look not in joins}

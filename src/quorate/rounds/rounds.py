@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import WireTimeout
+from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Kept
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Looked, Replica, give_copies
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copies
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.progress import Arrival, RoundTask, Wait
+from quorate.rounds.standing import Standing
 from quorate.rounds.terms import Agreed, check, check_change
 
 
@@ -29,15 +32,15 @@ class Rounds:
         layout: Layout,
         replica: Replica,
         fragments: Fragments | None = None,
-        looked: Looked = lambda look, number, is_copy: None,
+        watching: Watching | None = None,
     ) -> None:
         check(agreed)
-        self.agreed, self._wire, self._replica, self._looked = agreed, wire, replica, looked
+        self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching or NobodyWatches()
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
         self._progress = RoundTask(wire, agreed, layout, self._handed)
-        self._meeting = Meeting(wire, agreed, replica)
-        self._member = self._progress.member
+        self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
+        self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
         self.progress = 0.0
         """Synchronous steps made up to the newest round that was applied: see `Round.progress`."""
@@ -159,15 +162,14 @@ class Rounds:
             with self._look():
                 yield from self._completed()
             knocking.check()
+        self._rests, self._looks = 1, 0
         self._wire.enter()
 
-    def completed(self, *, in_step: bool = False) -> Iterator[Round]:
-        """The rounds that are there and not applied, in order; each is applied when the next one is asked for.
-
-        Inside a step, those behind one that is to be kept come after it has been.
-        """
+    def completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
+        """The rounds (`up_to` this one) that are there and not applied, in order; each is applied when the next one is
+        asked for. Inside a step, those behind one that is to be kept come after it has been."""
         with self._look():
-            yield from self._completed(in_step=in_step)
+            yield from self._completed(in_step=in_step, up_to=up_to)
 
     @contextmanager
     def _look(self) -> Iterator[None]:
@@ -177,11 +179,11 @@ class Rounds:
             yield
         finally:
             if self.version != before:
-                self._looked((self._rests, self._looks), self.version, False)
+                self._watching.looked((self._rests, self._looks), self.version)
 
-    def _completed(self, *, in_step: bool = False) -> Iterator[Round]:
+    def _completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
         member = self._member
-        while self._may_apply(in_step=in_step) and (one := member.log.get(member.applied + 1)) is not None:
+        while self._may_apply(in_step=in_step) and (one := member.log.get(member.applied + 1)) and one.number <= up_to:
             yield one
             member.applied, self.progress = one.number, one.progress
             if one.saves:
@@ -225,7 +227,7 @@ class Rounds:
         member = self._member
         if member.copy is None:
             return
-        _, header, _ = member.copy
+        source, header, _ = member.copy
         member.copy = None
         if header["is_whole"]:
             if not member.is_outside or header["stretch"] <= self._stretch:
@@ -236,9 +238,9 @@ class Rounds:
         self._replica.adopt(header["replica"], header["tensors"])
         self._has_settled, self.is_over = header["settles"], header["is_last"]
         before, member.applied, self.progress = member.applied, header["number"], header["progress"]
-        self._looked((self._rests, self._looks), member.applied, True)
+        self._watching.looked((self._rests, self._looks), member.applied, source)
         jumps = member.jumps
-        self._progress.say({"jump": {key: header[key] for key in COPIED}})
+        self._progress.say({"jump": {key: header[key] for key in (*COPIED, "term")}})
         self._arrival.expect(lambda: member.jumps > jumps)
         marked = max((number for number, _ in header["marks"]), default=0)
         if marked == member.applied:
@@ -289,7 +291,8 @@ class Rounds:
 
     def give_copies(self) -> None:
         """Answer those that were told to copy this replica."""
-        give_copies(self._member, self._progress, self._replica, settles=self._settles)
+        at = Position(self._rests, self._looks, self.version, self._member.pending.times)
+        give_copies(self._member, self._progress, self._replica, self._watching, at, settles=self._settles)
 
     def close(self) -> None:
         """End the task beside the training thread."""

@@ -28,7 +28,10 @@ class Agreed:
     """How many workers there may ever be (0: as many as now): those that join have the ranks from `size` on."""
     wait_for: WaitFor = "majority"
     late: Literal["carry", "drop", "replace"] = "carry"
-    late_weight: Literal["full", "falling"] = "full"
+    late_weight: Literal["full", "falling", "gated"] = "full"
+    """What is late counts as much as any; 1 / (1 + staleness); or by a cosine gate: see `weight_of`."""
+    late_cutoff: float = 16.0
+    late_alpha: float = 0.1
     max_staleness: int = 16
     divide_by: Literal["world", "arrived"] = "world"
     grace: float = 0.050
@@ -46,6 +49,8 @@ class Agreed:
     """Seconds at most that a round waits for more workers than have to call: see `rounds.window`."""
     tolerates_death: bool = False
     """Whether the others go on when a worker dies; else it is everyone's end."""
+    learners: tuple[int, ...] = ()
+    """Which learner each worker is of, by rank; empty where each is one of its own. `wait_for` counts learners."""
 
     @property
     def ranks(self) -> range:
@@ -53,12 +58,17 @@ class Agreed:
         return range(max(self.size, self.max_size))
 
     @property
+    def callers(self) -> int:
+        """How many may call for a round where all live: workers, or learners."""
+        return len(set(self.learners)) if self.learners else self.size
+
+    @property
     def quorum(self) -> int:
-        """How many workers have to call where all live."""
-        return self.quorum_of(self.size)
+        """How many of them have to call where all live."""
+        return self.quorum_of(self.callers)
 
     def quorum_of(self, size: int) -> int:
-        """How many have to call where `size` workers are left."""
+        """How many have to call where `size` are left."""
         wanted = self.wait_for
         if wanted == "all":
             return size
@@ -81,6 +91,9 @@ class Agreed:
 
     def weight_of(self, staleness: int) -> float:
         """What a contribution of that staleness counts."""
+        if self.late_weight == "gated":
+            gate = (1 + math.cos(math.pi * staleness / self.late_cutoff)) / 2 if staleness < self.late_cutoff else 0.0
+            return gate * math.exp(-self.late_alpha * staleness)
         return 1.0 if self.late_weight == "full" else 1.0 / (1 + staleness)
 
 
@@ -105,7 +118,7 @@ def check_change(agreed: Agreed, settings: Mapping[str, Any]) -> None:
 
 def check(agreed: Agreed) -> None:
     """Raise `ConfigurationError` for settings that no quorum can have."""
-    wanted, size = agreed.wait_for, agreed.size
+    wanted, size, noun = agreed.wait_for, agreed.callers, "learners" if agreed.learners else "workers"
     known = '"all", "majority", "designated", a count, or a fraction between 0 and 1'
     if isinstance(wanted, str):
         if wanted not in ("all", "majority", "designated"):
@@ -113,7 +126,7 @@ def check(agreed: Agreed) -> None:
     elif isinstance(wanted, bool) or (isinstance(wanted, float) and not 0 < wanted < 1):
         raise ConfigurationError(f"wait_for is {wanted!r}; it is {known}")
     elif isinstance(wanted, int) and not 1 <= wanted <= size:
-        raise ConfigurationError(f"wait_for is {wanted}, and there are {size} workers; it is from 1 to {size}")
+        raise ConfigurationError(f"wait_for is {wanted}, and there are {size} {noun}; it is from 1 to {size}")
     if agreed.max_staleness < 0:
         raise ConfigurationError(f"max_staleness is {agreed.max_staleness}; it is a number of rounds from 0 on")
     if not 0 <= agreed.window < math.inf:

@@ -2,7 +2,7 @@
 
 Notation: P workers, n bytes, latency L, bandwidth B. A message takes L + n / B. A mean of all takes, as a ring,
 2 (P - 1) L + 2 (P - 1) / P n / B, and by recursive halving and doubling (Rabenseifner), 2 ceil(log2 P) L and as much
-for the bytes.
+for the bytes. Where workers share the ports of hosts, P is the number of hosts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
+from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.virtual.network import Network, collective_seconds
 
 USUAL = "50us:10Gbit"
 """What is taken where nobody says."""
-_FORM = "LATENCY:BANDWIDTH, such as 50us:10Gbit, and after it :mesh or :halving, or both"
+_FORM = (
+    "LATENCY:BANDWIDTH, such as 50us:10Gbit, and after it :mesh, :halving, :per-host=8 (workers on each host) and "
+    ":leader=200us (of work with each worker in a round), or some of these"
+)
+_HUB_BYTES = 1 << 18
+"""As of `rounds.forming`, which is slower to import: what the leader of rounds carries of one round by itself."""
+_NUMBERS = ("per-host", "leader")
 FIRST_PART, PART = 1 << 20, 8 << 20
 """Bytes of the parts in which a gradient travels while the backward pass still runs, as of `buckets.flat`."""
 
@@ -34,14 +41,36 @@ class Links:
     """Whether every two workers have a link of their own, as in the virtual world. Else each worker has one port, which
     all that it sends shares, and another for all that it gets."""
     reduces: Literal["ring", "halving"] = "ring"
+    per_host: int = 0
+    """Workers of each host, that share its port and are joined by memory; 0: no hosts are told apart."""
+    leader: float = 0.0
+    """Seconds of work that the leader of rounds has with each worker in each of them."""
+
+    def ports(self, size: int) -> int:
+        """How many `size` workers have: one each, or one a host."""
+        return -(-size // self.per_host) if self.per_host else size
 
     def all_reduce(self, nbytes: int, size: int) -> float:
-        """Seconds from the last arrival until a sum of `nbytes` is there for all `size` workers."""
+        """Seconds from the last arrival until a sum of `nbytes` is there for all `size` workers: between hosts, of the
+        sums of each."""
+        size = self.ports(size)
         if self.reduces == "ring" or size == 1:
             network = Network(latency=self.latency, bandwidth=self.bandwidth)
             return collective_seconds(network, "all_reduce", (nbytes,) * size)
         hops = 2 * math.ceil(math.log2(size))
         return hops * self.latency + 2 * (size - 1) / size * nbytes / self.bandwidth
+
+    def sent_by_all(self, nbytes: int, size: int) -> float:
+        """Bytes that leave the ports for it, in all."""
+        return all_reduce_bytes(nbytes, self.ports(size)) * self.ports(size)
+
+    def in_pieces(self, nbytes: int, size: int) -> float | None:
+        """Seconds in which hosts exchange the sum of a round among themselves, as the leader has told them; None where
+        it goes through the leader, as it does on one host, or where it is small."""
+        hosts = self.ports(size)
+        if not self.per_host or hosts == 1 or nbytes * size <= _HUB_BYTES:
+            return None
+        return 2 * (self.latency + self.carrying((hosts - 1) / hosts * nbytes))
 
     def carrying(self, nbytes: float, count: int = 1) -> float:
         """Seconds for which `count` messages of so many bytes keep one worker's side busy."""
@@ -62,15 +91,23 @@ def links_from(text: str) -> Links:
     if len(words) < 2:
         raise ConfigurationError(f'--network "{text}": write {_FORM}')
     latency, bandwidth = seconds_from(words[0], text), bytes_per_second_from(words[1])
-    unknown = [word for word in words[2:] if word not in ("mesh", "halving")]
+    numbers = dict(word.split("=", 1) for word in words[2:] if "=" in word)
+    unknown = [word for word in words[2:] if word not in ("mesh", "halving") and word.split("=")[0] not in _NUMBERS]
     if unknown:
         raise ConfigurationError(f'--network "{text}": "{unknown[0]}" is not known; write {_FORM}')
     if not bandwidth > 0:
         raise ConfigurationError(f'--network "{text}": a bandwidth is above 0')
+    per_host, leader = numbers.get("per-host", "0"), numbers.get("leader", "0s")
+    if not per_host.isdecimal() or ("per-host" in numbers and ("mesh" in words or int(per_host) < 1)):
+        raise ConfigurationError(
+            f'--network "{text}": per-host is a number of workers from 1 on, which share a port (no :mesh)'
+        )
     return Links(
         text=text,
         latency=latency,
         bandwidth=bandwidth,
         is_mesh="mesh" in words[2:],
         reduces="halving" if "halving" in words[2:] else "ring",
+        per_host=int(per_host),
+        leader=seconds_from(leader, text),
     )

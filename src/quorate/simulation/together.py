@@ -12,7 +12,6 @@ from itertools import accumulate
 from quorate.core.errors import ConfigurationError
 from quorate.simulation.links import parts_of
 from quorate.simulation.played import Case, Formed, Played
-from quorate.wire.cost import all_reduce_bytes
 
 
 class Meetings:
@@ -36,7 +35,7 @@ class Meetings:
             end = done + busy.after(rank, self.step)
             self.played.step(rank, self.now[rank], arrive[rank], last, done, end)
             self.now[rank] = end
-        self._formed(done, sum(all_reduce_bytes(size, case.workers) for size in sizes))
+        self._formed(done, sizes)
 
     def _travelled(self, sizes: Sequence[int], arrive: Sequence[float]) -> float:
         """When the last part is there for everyone."""
@@ -75,12 +74,12 @@ class Meetings:
             played.last[place], played.done[place], played.end[place] = last, done, done
             played.arrive[place] = self.now[rank]
             self.now[rank] = done
-        self._formed(done, all_reduce_bytes(nbytes, case.workers))
+        self._formed(done, [nbytes])
 
-    def _formed(self, time: float, nbytes: int) -> None:
+    def _formed(self, time: float, sizes: Sequence[int]) -> None:
         case = self.case
         self.played.rounds.append(Formed(time, case.workers, {0: case.workers}))
-        self.played.bytes_out += nbytes * case.workers
+        self.played.bytes_out += sum(case.links.sent_by_all(nbytes, case.workers) for nbytes in sizes)
 
     def watched(self) -> None:
         """Say how far it is."""

@@ -6,19 +6,24 @@ them is what goes wrong there, so it is delayed (delayed Nesterov, `parts/delaye
 
     every g: x = x - lr g / N, s = s + g / N;  every N-th: m = beta m + s, x = x - lr beta m, s = 0
 
+Or each is a step of Adam (`outer="adam"`), which takes in less of what is old (`late="cosine"`, `parts/lateness.py`).
+
 With `dynamic` a slow learner makes fewer steps in its period, so that all hand in about equally
 often. The common point and its momentum are the same on all learners, to the bit: outer gradients come in rounds, of
 which any learner starts one.
 
+A learner is a worker, or several that average their gradients in every step (`learners`).
+
 Cost: With P learners and d parameters, 2 (P - 1) d numbers through the one that leads for every outer gradient, or for
 those that come together; four copies of the parameters in memory (the common point, the momentum and its sum, what is
-handed in). A learner waits for the round it is in, which nobody else keeps it from.
+handed in). A learner waits for the round it is in, which nobody else keeps it from. With G workers in a learner,
+(G - 1) d numbers of each in every step, after backward; on one host they lie in shared memory.
 
 When it loses: Where learners are equally fast and nothing fails, `diloco` has no outer gradients that are late. With
 many learners outer gradients are P - 1 others late.
 
 Honesty:
-- worker death: goes on; what it had not handed in is lost
+- worker death: goes on; what it had not handed in is lost, or its learner has it
 - pause: goes on; nobody waits for it, and it takes the newest point and goes on from there
 - slow worker: goes on; it makes fewer steps in its period (`dynamic`), or hands in more rarely
 - corrupt gradient: untested; it spoils one replica, and with it an outer step
@@ -26,13 +31,15 @@ Honesty:
 - resume: goes on; every learner with its own replica, and what it has done since it handed in
 
 Paper: Liu et al., "Asynchronous local-SGD training for language modeling", 2024 (arXiv 2401.09135), Algorithms 3
-(delayed Nesterov) and 4 (dynamic local updates), after public descriptions. Arrivals in one round count as one moment;
-that a late learner keeps what it did, and rounds in the place of a server, are ours."""
+(delayed Nesterov) and 4 (dynamic local updates), after public descriptions. `late="cosine"` with `outer="adam"`: Shah
+and Sun, "Cosine-gated Adam-decay", 2026 (arXiv 2605.09126), after its abstract: the formula of the gate and its
+defaults are ours. Arrivals in one round count as one moment; that a late learner keeps what it did, and rounds in the
+place of a server, are ours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
@@ -40,28 +47,33 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
-from quorate.strategies.parts.learners import late_terms, learner_of
+from quorate.strategies.parts.lateness import LatenessSettings, over_full_weights
+from quorate.strategies.parts.learner_settings import LearnerSettings
+from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 
 
 @register("async-local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class AsyncLocalSGD(LocalRoundSettings):
+class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     """Local steps, and outer steps on each learner's way as it comes, with momentum that is delayed."""
 
     sync_every: int = 50
     """H: local steps of the fastest learner between two times that it hands in."""
     dynamic: bool = True
     """Whether slower learners make fewer: H times their speed over that of the fastest."""
+    outer: Literal["adam", "sgd"] = "sgd"
+    """The outer optimizer: SGD with delayed Nesterov momentum, or Adam, which makes a step on every arrival."""
     outer_rate: float = 0.7
     """Of the outer steps."""
     outer_momentum: float = 0.9
-    """Their momentum."""
+    """Their momentum; of Adam the first beta."""
     momentum_every: int = 0
-    """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers."""
-    late: Literal["carry", "decay"] = "carry"
-    """What an outer gradient counts that T others have overtaken: as much as any, or 1 / (1 + T)."""
+    """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers (SGD only)."""
+    late: Literal["carry", "cosine", "decay"] = "carry"
+    """What an outer gradient counts that T others have overtaken: as much as any; by a cosine gate and
+    exp(-`late_alpha` T), in rounds; or 1 / (1 + T)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,39 +82,46 @@ class AsyncLocalSGD(LocalRoundSettings):
             raise ConfigurationError(f"sync_every is {self.sync_every!r}; it is a number of steps from 1 on")
         if self.momentum_every < 0:
             raise ConfigurationError(f"momentum_every is {self.momentum_every}; it is a number of arrivals, or 0")
+        if self.momentum_every and self.outer != "sgd":
+            raise ConfigurationError(
+                f'momentum_every delays the momentum of SGD, and outer is {self.outer!r}; use "sgd"'
+            )
 
     @property
     def _period(self) -> Period:
         return period_from(self.sync_every)
 
     def start(self, worker: Worker) -> AsyncLearner:
-        every = self.momentum_every or worker.size
-        outer = OuterOptimizer("sgd", self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
-        learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every)
-        layouts = learner.layouts(worker)
-        late = late_terms(self.late)
-        worker.agree_on_rounds(wait_for=1, fragments=layouts, **late, **self.bounds)
+        mates = self.mates_of(worker, self._period)
+        every = self.momentum_every or (worker.size if mates is None else mates.count_without(()))
+        outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
+        learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
+        more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
+        worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), **more)
         return learner
+
+    def backward(self, worker: Worker) -> None:
+        worker.state.meet(worker)
 
     def step(self, worker: Worker) -> None:
         learner: AsyncLearner = worker.state
+        learner.step_begins(worker)
         worker.update()  # the step of the inner optimizer
         learner.count(worker, self._period)
         if learner.steps >= (learner.period_of(worker.rank, self._period.count) if self.dynamic else self.sync_every):
-            given = learner.hand_in(worker, self._period, "mean")
-            handed = worker.rounds.hand_in(**given, waits=True)
-            learner.was_handed_in(worker, given)
-            handed.wait()
+            learner.give(worker, learner.hand_in(worker, self._period, "mean"), waits=True)
             self._take(worker)
+        learner.step_ended()
 
     def _take(self, worker: Worker) -> None:
-        for one in worker.rounds.completed():
+        for one in worker.rounds.completed(up_to=worker.state.up_to):
             self.apply(worker, one)
 
     def apply(self, worker: Worker, one: Mean) -> None:
         worker.state.arrived(one.told)
         for fragment, sums in one.fragments.items():
-            worker.state.take(worker, fragment, sums, one.told.get(worker.rank, ()))
+            sums = over_full_weights(sums, one.told, fragment)
+            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, one))
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0
@@ -116,3 +135,4 @@ class AsyncLocalSGD(LocalRoundSettings):
     def settle(self, worker: Worker) -> None:
         worker.measure_distance(worker.state.common)
         worker.parameters = worker.state.common
+        worker.state.rested(worker)

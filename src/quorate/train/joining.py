@@ -54,7 +54,8 @@ def enter(worker: StrategyWorker, *, is_only: bool) -> None:
     if not (worker.strategy.lets_join and worker.tolerates_death):
         raise ConfigurationError(
             "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "
-            'of local steps (without overlap), and all-reduce with on_death="continue"; under others all begin together'
+            "of local steps (without overlap, and with learners of one worker), and all-reduce with "
+            'on_death="continue"; under others all begin together'
         )
     if worker.has_rounds:
         worker.rounds.enter()

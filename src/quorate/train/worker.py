@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from quorate.agreement.means import MeansOfAll, Shadow, Watches
 from quorate.agreement.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.rounds import WorkerRounds
+from quorate.agreement.worker_group import WorkerGroup
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
@@ -35,7 +35,7 @@ from quorate.observe.learning_watch import LearningWatch, Remedies
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
-from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.reducers.fault_tolerant_sum import SumsOfWorker
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import check_closure
 from quorate.replica.replica import Replica
@@ -48,13 +48,6 @@ from quorate.train.watched import Watched
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.survivors import DeathTolerance
-
-
-@dataclass
-class _Sums:
-    """Of all optimizers of one worker, where they go on without the dead."""
-
-    all: list[FaultTolerantSum] = field(default_factory=list)
 
 
 class StrategyWorker:
@@ -73,7 +66,7 @@ class StrategyWorker:
         self.differs = strategy.replicas != "equal"
         self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
-        self.agrees_in_backward = type(strategy).backward is not Strategy.backward
+        self.agrees_in_backward = strategy.agrees_in_backward
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
         self.closure: Callable[[], Any] | None = None
@@ -86,6 +79,7 @@ class StrategyWorker:
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
+        self._group: WorkerGroup | None = None
         self.neighbours = self._new_neighbours()
         self.means = self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
@@ -108,14 +102,14 @@ class StrategyWorker:
         watches = Watches(
             announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
             spending=listeners(place).spending,
-            beside=place.context(_Sums).all if self.tolerates_death else None,
+            beside=place.context(SumsOfWorker).all if self.tolerates_death else None,
         )
         shadow = Shadow(
             contribution=partial(self.strategy.contribution, self),
             apply=partial(self.strategy.apply, self),
             synchronized=lambda: synchronize(self.means, place),
         )
-        overlaps = self.agrees_in_backward
+        overlaps = self.agrees_in_backward and self.strategy.meets == "all"
         return MeansOfAll(self.replica, self.wire, self.timer, watches, shadow, overlaps=overlaps, before=before)
 
     def lay_out(self) -> None:
@@ -182,6 +176,17 @@ class StrategyWorker:
         assert self._rounds is not None, "a strategy agrees on its rounds in start()"
         return self._rounds
 
+    def group(self, ranks: Sequence[int]) -> WorkerGroup:
+        if self._group is None:
+            parts = self.replica, self.wire, self.timer
+            self._group = WorkerGroup(
+                ranks,
+                *parts,
+                write=lambda mean: self.means.write_gradient(mean),
+                serve=lambda: self.rounds.rounds.give_copies(),
+            )
+        return self._group
+
     def agree_on_rounds(
         self,
         *,
@@ -200,7 +205,7 @@ class StrategyWorker:
         known: dict[str, Any] = {"size": self.size, "max_size": self.wire.max_size, "seed": self.seed}
         known["fragments"] = len(fragments)
         agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=self.tolerates_death, **settings)
-        may_be_late = measures or agreed.quorum < self.size
+        may_be_late = measures or agreed.quorum < agreed.callers
         if momentum != "auto" or may_be_late:
             said = self.replica.keep_momentum(momentum, self.size)
             if said is not None and self.rank == 0:

@@ -6,9 +6,9 @@ A frame is its length in bytes (u32, big-endian), then each part as its length (
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Sequence
+from typing import Protocol
 
 LIMIT = 64 * 2**20
 """The greatest frame, in bytes."""
@@ -17,11 +17,21 @@ _LENGTH = struct.Struct(">I")
 _CHUNK = 2**16
 
 
+class Stream(Protocol):
+    """What bytes come from and go to: a socket, or two pipes."""
+
+    def recv(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """All of them."""
+
+
 class BadFrame(ValueError):
     """What came is no frame of ours."""
 
 
-def write_frame(stream: socket.socket, parts: Sequence[bytes]) -> None:
+def write_frame(stream: Stream, parts: Sequence[bytes]) -> None:
     """Send `parts` as one frame. Raises `BadFrame`, with nothing sent, where they are too much for one."""
     body = b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
     if len(body) > LIMIT:
@@ -29,7 +39,7 @@ def write_frame(stream: socket.socket, parts: Sequence[bytes]) -> None:
     stream.sendall(_LENGTH.pack(len(body)) + body)
 
 
-def read_frame(stream: socket.socket) -> list[bytes] | None:
+def read_frame(stream: Stream) -> list[bytes] | None:
     """The parts of the next frame; None where the stream has ended. Raises `BadFrame`."""
     head = _read(stream, _LENGTH.size)
     if head is None:
@@ -41,7 +51,7 @@ def read_frame(stream: socket.socket) -> list[bytes] | None:
     return None if body is None else _parts(body)
 
 
-def _read(stream: socket.socket, length: int) -> bytes | None:
+def _read(stream: Stream, length: int) -> bytes | None:
     """Exactly `length` bytes; None where the stream ends before. Takes memory for what came, not for the claim."""
     got = bytearray()
     while len(got) < length:

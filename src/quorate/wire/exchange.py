@@ -1,12 +1,14 @@
 """Collectives made of messages: every worker sends one message to every other, then each combines what it got.
 
 Used for groups in both worlds, and in the real one for the ragged collectives. One phase only, so a collective that
-was called is under way, whoever waits first; sums are formed in order of rank, so all workers get the same bits.
+was called is under way, whoever waits first; sums are formed in order of rank, host by host, so all workers get the
+same bits.
 Cost per worker: P - 1 messages out; `all_reduce` sends (P - 1) n elements, `reduce_scatter` (P - 1) n / P.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -20,13 +22,24 @@ from quorate.core.errors import ConfigurationError, Mismatch, WireTimeout, ranks
 T = TypeVar("T")
 
 
-def sum_in_order(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum, added in the order given; smaller floats are added in float32 and rounded once. Shares no memory."""
+def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor:
+    """The sum, added in the order given; smaller floats are added in float32 and rounded once. Shares no memory.
+
+    With the host of each tensor: those of one host are added in the order given, then the hosts' sums, in the order
+    in which hosts first occur.
+    """
     first = tensors[0].detach()
     is_small = first.is_floating_point() and first.element_size() < 4
-    total = first.to(torch.float32 if is_small else first.dtype, copy=True, memory_format=torch.contiguous_format)
-    for x in tensors[1:]:
-        total.add_(x.detach())
+    wide = torch.float32 if is_small else first.dtype
+    sums: dict[int, Tensor] = {}
+    for x, host in zip(tensors, hosts or [0] * len(tensors), strict=True):
+        if host in sums:
+            sums[host].add_(x.detach())
+        else:
+            sums[host] = x.detach().to(wide, copy=True, memory_format=torch.contiguous_format)
+    total, *rest = sums.values()
+    for x in rest:
+        total.add_(x)
     return total.to(first.dtype)
 
 
@@ -94,6 +107,14 @@ class CollectivesByMessages(Wire):
     def __init__(self) -> None:
         self._calls = itertools.count()
 
+    @functools.cached_property
+    def _hosts(self) -> list[int]:
+        """The host of each worker that was there at the start."""
+        return [self.host_of(rank) for rank in range(self.size)]
+
+    def _sum(self, messages: Sequence[Message]) -> Tensor:
+        return sum_in_order([m.tensors[0] for m in messages], self._hosts)
+
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
         """Send `outgoing[r]` to rank r; `combine` what each rank sent here, by rank.
 
@@ -120,7 +141,7 @@ class CollectivesByMessages(Wire):
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:
-            x.detach().copy_(sum_in_order([m.tensors[0] for m in messages]))
+            x.detach().copy_(self._sum(messages))
             return x
 
         return self._swap(f"all_reduce {describe(x)}", self._to_all(Message((x,))), combine)
@@ -129,7 +150,7 @@ class CollectivesByMessages(Wire):
         pieces = x.flatten().tensor_split(self.size)
 
         def combine(messages: list[Message]) -> Tensor:
-            return sum_in_order([m.tensors[0] for m in messages])
+            return self._sum(messages)
 
         return self._swap(f"reduce_scatter {describe(x)}", [Message((piece,)) for piece in pieces], combine)
 
@@ -160,7 +181,7 @@ class CollectivesByMessages(Wire):
 
         def combine(messages: list[Message]) -> Tensor:
             if self.rank == root:
-                x.detach().copy_(sum_in_order([m.tensors[0] for m in messages]))
+                x.detach().copy_(self._sum(messages))
             return x
 
         return self._swap(f"reduce to {root} {describe(x)}", outgoing, combine)

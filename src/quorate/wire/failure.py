@@ -57,7 +57,7 @@ def report_failure(
 
 def read_failure(board: Board) -> Failure | None:
     """The first failure of the run as the error to raise; None while there is none. Never waits."""
-    written = board.get(FAILED)
+    written = board.peek(FAILED)
     return None if written is None else failure_in(written)
 
 
@@ -180,7 +180,7 @@ def stops_at_deaths(board: Board) -> bool | None:
 
 def read_deaths(board: Board) -> list[Gone]:
     """Those that were outlived so far."""
-    return gone_in(board.get(GONE))
+    return gone_in(board.peek(GONE))
 
 
 def gone_in(written: bytes | None) -> list[Gone]:
@@ -237,6 +237,26 @@ def report_outlived_error(board: Board, rank: int, reason: str, host: str | None
         return False
     board.set(f"{_ERRED}/{rank}", b"1")
     return report_death(board, rank, reason, host)
+
+
+def pass_on(source: Board, target: Board) -> None:
+    """Tell those at `target` what those at `source` know of failures and deaths. Cost: some reads of each."""
+    for key in (FAILED, _AT, _OUTLIVES):
+        written = source.peek(key)
+        if written is not None and target.peek(key) is None:
+            target.swap(key, None, written)
+    known = {one.rank for one in read_deaths(target)}
+    for one in read_deaths(source):
+        if one.rank not in known:
+            report_death(target, one.rank, one.reason, one.host)
+
+
+def say_of(rank: int, source: Board, target: Board) -> None:
+    """Write at `target` what stands at `source` of `rank` alone: whether it trains, and has erred."""
+    for key in (f"{_TRAINING}/{rank}", f"{_ERRED}/{rank}"):
+        written = source.peek(key)
+        if written is not None and target.get(key) != written:
+            target.set(key, written)
 
 
 def has_erred(board: Board, rank: int) -> bool:

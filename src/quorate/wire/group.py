@@ -46,6 +46,10 @@ class GroupWire(CollectivesByMessages):
     def dead(self) -> frozenset[int]:
         return frozenset(place for place, rank in enumerate(self.members) if rank in self.parent.dead)
 
+    def host_of(self, rank: int) -> int:
+        host = self.parent.host_of(self.members[rank])
+        return next(place for place, member in enumerate(self.members) if self.parent.host_of(member) == host)
+
     def tolerate_deaths(self, tag: str) -> None:
         raise ConfigurationError("the whole world outlives a worker, or nobody does; a group cannot by itself")
 

@@ -23,14 +23,15 @@ _LONGEST_NAME = "quorate-12345678-4194304-123456789012-12345678/mail-100-100000"
 _NAME = re.compile(r"quorate-([0-9a-f]{8})-(\d+)-(\d+)-[A-Za-z0-9_]+")
 
 
-def make_socket_folder(label: str | None = None) -> Path:
+def make_socket_folder(label: str | None = None, *, of: int | None = None) -> Path:
     """A new folder of mode 0700 whose path is short enough for sockets; whoever made it removes it.
 
-    Who knows its `label` finds it: `find_socket_folder`.
+    Who knows its `label` finds it: `find_socket_folder`. It is kept as long as the process `of` lives, which is this
+    one unless told.
     """
     place = _place()
     clear_abandoned(place)
-    pid = os.getpid()
+    pid = os.getpid() if of is None else of
     prefix = f"{_PREFIX}{_system()}-{pid}-{started(pid) or 0}-"
     if label is None:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=place))

@@ -46,6 +46,9 @@ class Wrapped(Wire):
     def joined(self) -> frozenset[int]:
         return self.inner.joined
 
+    def host_of(self, rank: int) -> int:
+        return self.inner.host_of(rank)
+
     def enter(self) -> None:
         self.inner.enter()
 

@@ -217,6 +217,22 @@ def test_the_run_under_way_is_read_as_it_grows(tmp_path: Path) -> None:
     assert tail.in_words == "step 9, some 24.0 examples/s"
 
 
+def test_of_learners_the_newest_merge_and_outer_step_are_told(tmp_path: Path) -> None:
+    tail, recorder = Tail(tmp_path, workers=3), Recorder(tmp_path / "rank-0.jsonl")
+    told = {str(rank): [{"weights": [1.0], "speed": 4.0}] for rank in range(2)}
+    recorder.write(RawRow("start", size=3))
+    recorder.step(_step(8))
+    taken = {"0": [[0, 1]], "1": [[1, 1]]}
+    recorder.write(RawRow("round", number=4, time=2.0, weight=4.0, contributors=taken, told=told, window=0.12))
+    recorder.write(RawRow("outer", rho=0.3125, gain=2.5))
+    tail.look()
+    assert tail.in_words == "step 8, 2 of 3 merged, 0.5 rounds old, after 120 ms, rho 0.31, gain 2.50"
+    recorder.write(RawRow("gone", left=2))
+    recorder.close()
+    tail.look()
+    assert tail.in_words.startswith("step 8, goodput 8.3%, 2 of 3 merged")
+
+
 def test_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = (Arm.of("a", {}), Arm.of("b", {}))
     plan = Comparison(

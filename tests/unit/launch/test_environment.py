@@ -11,6 +11,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.local import orphans
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
+from quorate.launch.worker.between_hosts import limits_here
 from tests.support.programs import run
 
 ALONE = "import quorate; quorate.join()"
@@ -58,3 +59,16 @@ def test_it_is_one_sentence(wrong: dict[str, str], tmp_path: Path) -> None:
     ended = run(["alone.py"], cwd=tmp_path, env={**os.environ, **wrong})
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert ended.stderr.startswith("quorate: ") and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("", 5.0), ("2s", 2.0), ("500ms", 0.5), ("1min", 60.0)])
+def test_the_silence_between_hosts(written: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_SILENCE", written)
+    assert limits_here().silence == seconds
+
+
+@pytest.mark.parametrize("written", ["5", "soon", "0.1", "2h", "-1s"])
+def test_a_silence_that_is_none(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_SILENCE", written)
+    with pytest.raises(ConfigurationError, match="QUORATE_SILENCE|the silence after which"):
+        limits_here()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.local.process_group import Child
+from quorate.launch.local.children import Child
 from quorate.launch.local.processes import Command
 from quorate.launch.warm import nursery as nursery_module
 from quorate.launch.warm.nursery import Nursery

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.launch.worker.between_hosts import token_here
 from quorate.launch.worker.meeting import meet_on_this_host
 from quorate.launch.worker.other_launchers import Seat, first_host, seat_here
 from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
@@ -54,21 +56,21 @@ def test_open_mpi(environment: pytest.MonkeyPatch) -> None:
     assert seat == Seat(
         launcher="mpirun", rank=2, size=3, local_rank=2, local_size=3, is_one_host=True, job="12@1", first_host=None
     )
-    assert seat.environment({}) == {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
+    assert seat.environment({}, 5.0) == {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
 
 
 def test_srun_over_two_hosts(environment: pytest.MonkeyPatch) -> None:
     seat = seat_with(environment, SRUN)
     assert seat is not None
-    told = seat.environment({})
+    told = seat.environment({}, 5.0)
     port = told.pop("MASTER_PORT")
     assert 20_000 <= int(port) < 30_000
     assert told == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node07"}
-    told = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+    told = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, 5.0)
     assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.1", "29500")
     beside = seat_with(environment, {"SLURM_STEP_ID": "2"})
     assert beside is not None
-    assert beside.environment({})["MASTER_PORT"] != port, "two steps on the same host are not to meet"
+    assert beside.environment({}, 5.0)["MASTER_PORT"] != port, "two steps on the same host are not to meet"
 
 
 def test_srun_on_one_host(environment: pytest.MonkeyPatch) -> None:
@@ -76,13 +78,21 @@ def test_srun_on_one_host(environment: pytest.MonkeyPatch) -> None:
     assert seat is not None
     assert seat.is_one_host
     assert seat.job == "77 1"
-    assert "MASTER_ADDR" not in seat.environment({})
+    assert "MASTER_ADDR" not in seat.environment({}, 5.0)
 
 
 def test_mpiexec(environment: pytest.MonkeyPatch) -> None:
     seat = seat_with(environment, MPIEXEC)
     assert seat is not None
     assert (seat.rank, seat.size, seat.local_rank, seat.is_one_host, seat.job) == (1, 2, 1, True, "h:4")
+
+
+def test_between_hosts_mpiexec_has_the_usual_port(environment: pytest.MonkeyPatch) -> None:
+    """Each host has another PMI_PORT, or none."""
+    seat = seat_with(environment, MPIEXEC, {"MPI_LOCALNRANKS": "1"})
+    assert seat is not None
+    told = seat.environment({"MASTER_ADDR": "h"}, 5.0)
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("h", "29500")
 
 
 def test_mpirun_within_srun_goes_first(environment: pytest.MonkeyPatch) -> None:
@@ -136,8 +146,61 @@ def test_between_hosts_mpirun_needs_an_address(environment: pytest.MonkeyPatch) 
     seat = seat_with(environment, OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
     assert seat is not None
     with pytest.raises(ConfigurationError, match="set MASTER_ADDR to the address"):
-        seat.environment({})
-    assert seat.environment({"MASTER_ADDR": "h"})["MASTER_ADDR"] == "h"
+        seat.environment({}, 5.0)
+    assert seat.environment({"MASTER_ADDR": "h"}, 5.0)["MASTER_ADDR"] == "h"
+
+
+SPREAD = {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+HOST_OF_MPIRUN = [
+    ({"OMPI_MCA_orte_hnp_uri": "12.0;tcp://10.0.0.1,10.9.0.1:4711;tcp6://[fd00::1]:4712"}, ("10.0.0.1", "10.9.0.1")),
+    ({"PMIX_NAMESPACE": "prterun-node-07-4711@1"}, ("node-07",)),
+    ({"PMIX_NAMESPACE": "12"}, ()),
+]
+
+
+@pytest.mark.parametrize(("variables", "host"), HOST_OF_MPIRUN)
+def test_mpirun_says_where_it_runs(
+    environment: pytest.MonkeyPatch, variables: dict[str, str], host: tuple[str, ...]
+) -> None:
+    seat = seat_with(environment, OPEN_MPI, SPREAD, variables)
+    assert seat is not None
+    assert seat.launched_from == host
+
+
+def test_rank_0_of_mpirun_is_met_where_mpirun_runs(environment: pytest.MonkeyPatch) -> None:
+    """Of two addresses it is the one at which somebody listens."""
+    with socket.create_server(("127.0.0.2", 0)) as rank_0:
+        port = str(rank_0.getsockname()[1])
+        uri = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://127.0.0.3,127.0.0.2:1"}
+        found = seat_with(environment, OPEN_MPI, SPREAD, uri)
+        assert found is not None
+        told = found.environment({"MASTER_PORT": port}, 5.0)
+        assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("127.0.0.2", port)
+        first = seat_with(environment, {"OMPI_COMM_WORLD_RANK": "0"})
+        assert first is not None
+        assert first.environment({}, 5.0)["MASTER_ADDR"] == "127.0.0.3"
+
+
+def test_rank_0_of_mpirun_may_be_elsewhere(environment: pytest.MonkeyPatch) -> None:
+    uri = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://192.0.2.77:1", "OMPI_COMM_WORLD_RANK": "0"}
+    first = seat_with(environment, OPEN_MPI, SPREAD, uri)
+    assert first is not None
+    with pytest.raises(ConfigurationError, match="mpirun runs on another host \\(192.0.2.77\\); set MASTER_ADDR"):
+        first.environment({}, 5.0)
+    two = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://127.0.0.3,127.0.0.2:1", "OMPI_COMM_WORLD_RANK": "1"}
+    other = seat_with(environment, two)
+    assert other is not None
+    with pytest.raises(WireTimeout, match="rank 0 was not met at port 1 of 127.0.0.3, 127.0.0.2 within 0.1 s"):
+        other.environment({"MASTER_PORT": "1"}, 0.1)
+
+
+def test_the_key_of_a_job_of_mpirun_is_its_token(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("QUORATE_TOKEN", raising=False)
+    assert token_here() == ""
+    environment.setenv("OMPI_MCA_orte_precondition_transports", "0123456789abcdef-0123456789abcdef")
+    assert token_here() == "0123456789abcdef-0123456789abcdef"
+    environment.setenv("QUORATE_TOKEN", "a secret that is long enough")
+    assert token_here() == "a secret that is long enough"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,15 @@ def test_a_round_of_one_fragment_of_several_counts_for_its_share(tmp_path: Path)
     """Of two: each is taken by itself, with all steps since it was taken last; the last round is of both."""
     one, both = {"0": [[0, 1]], "1": [[0, 1]]}, {"0": [[0, 1], [0, 1]], "1": [[0, 1], [0, 1]]}
     rounds = [
-        {"kind": "round", "number": number, "time": 2.0 * number, "weight": weight, "live": 2, "contributors": taken}
+        {
+            "kind": "round",
+            "number": number,
+            "time": 2.0 * number,
+            "weight": weight,
+            "live": 2,
+            "contributors": taken,
+            "settles": taken is both,
+        }
         for number, (weight, taken) in enumerate([(4.0, one), (8.0, one), (8.0, one), (3.0, both)], 1)
     ]
     folder = made(tmp_path, [*every_second(7), *rounds], every_second(6), apart=True, sync_every=4, fragments=2)

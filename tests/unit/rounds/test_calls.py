@@ -65,7 +65,7 @@ def test_the_quorum_shrinks_to_those_that_step() -> None:
     one.called(0, 0)
     one.settled(1, ended=True)
     assert started(one) is None
-    one.workers[2].is_present = False
+    one.is_there(2, is_so=False)
     assert started(one) == 1
 
 
@@ -78,9 +78,9 @@ def test_the_bound_waits_for_one_that_computes_and_is_there() -> None:
     one.workers[1].computing = 0
     one.called(0, 2)
     assert started(one) is None
-    one.workers[1].is_present = False
+    one.is_there(1, is_so=False)
     assert one.may_start()
-    one.workers[1].is_present = True
+    one.is_there(1)
     one.rode(1, 2)
     assert started(one) == 3
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from quorate.rounds.copies import Entrance
+from quorate.core.tape import Position
+from quorate.rounds.copies import AGAIN_SECONDS, Copies, Entrance
 from quorate.rounds.entering import give_copies
 
 
@@ -70,7 +71,21 @@ def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
     )
     progress: Any = SimpleNamespace(carry=lambda rank, header, tensors: carried.append((rank, header["is_whole"])))
     replica: Any = SimpleNamespace(capture=lambda *, is_whole: ({}, ()))
-    give_copies(member, progress, replica, settles=True)
-    assert carried == [(1, False)] and member.entries_wanted == [3]
-    give_copies(member, progress, replica, settles=False)
-    assert carried == [(1, False), (3, True)] and member.entries_wanted == []
+    told: list[tuple[Position, int]] = []
+    watching: Any = SimpleNamespace(gave=lambda at, to: told.append((at, to)))
+    at = Position(rests=1, look=4, round=2, times=3)
+    give_copies(member, progress, replica, watching, at, settles=True)
+    assert carried == [(1, False)] and member.entries_wanted == [3] and told == []
+    give_copies(member, progress, replica, watching, at, settles=False)
+    assert carried == [(1, False), (3, True)] and member.entries_wanted == [] and told == [(at, 3)]
+
+
+def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:
+    def sources(hosts: list[int], to: int) -> list[int | None]:
+        copies, fit = Copies(0, hosts.__getitem__), [rank for rank in range(6) if rank != to]
+        return [copies.source_for(to, fit, AGAIN_SECONDS * again) for again in range(3)]
+
+    assert sources([0] * 6, 4) == [0, 1, 2]
+    assert sources([0, 0, 0, 3, 3, 3], 4) == [5, 3, 0]
+    assert sources([0, 1, 2, 3, 4, 5], 4) == [5, 0, 1]
+    assert sources([0, 1, 2, 3, 4, 5], 2) == [3, 4, 5]

@@ -37,6 +37,18 @@ class Bench:
             source, to, header, vector = self.under_way.pop(place)
             self.members[to].received(source, dict(header), vector, self.now)
 
+    def deliver_but(self, kind: str, *, to: int) -> None:
+        """As `deliver`; messages of that kind to that rank are lost."""
+        send = self.members[0]._send
+
+        def losing(other: int, header: dict[str, Any], vector: Flat | None) -> None:
+            if (other, header["kind"]) != (to, kind):
+                send(other, header, vector)
+
+        self.members[0]._send = losing
+        self.deliver()
+        self.members[0]._send = send
+
     def call(self, rank: int) -> None:
         """`rank` hands in a gradient of ones and calls."""
         member = self.members[rank]
@@ -102,6 +114,41 @@ def test_who_knows_most_leads_next() -> None:
     bench.call(1)
     bench.deliver()
     assert bench.logs()[1:] == [(2, 2), (2, 2)]
+
+
+def two_first_rounds() -> Bench:
+    """Rank 0 has formed round 1, and nobody got it; rank 1 has formed another one, and rank 2 has that."""
+    bench = Bench(3, wait_for=1)
+    bench.deaf = {1, 2}
+    bench.call(0)
+    bench.deliver()
+    bench.now = 0.06
+    bench.members[0].passed(bench.now)
+    bench.deliver()
+    assert bench.logs() == [(1, 0), (0, 0), (0, 0)]
+    bench.under_way.clear()
+    bench.deaf = {0}
+    bench.members[1].stand(1, bench.now)
+    bench.deliver()
+    bench.now = 1.0
+    bench.members[1].passed(bench.now)
+    bench.call(1)
+    bench.deliver()
+    bench.now = 2.0
+    bench.members[1].passed(bench.now)
+    bench.deliver()
+    assert bench.logs() == [(1, 0), (1, 1), (1, 1)]
+    bench.under_way.clear()
+    bench.deaf = set()
+    return bench
+
+
+def test_what_a_later_leader_has_formed_is_newer() -> None:
+    bench = two_first_rounds()
+    bench.members[0].stand(2, bench.now)
+    bench.deliver()
+    assert bench.members[0].leader is None
+    assert bench.members[1].is_wanted or bench.members[2].is_wanted
 
 
 def test_what_is_said_to_one_that_is_about_to_lead_is_not_lost() -> None:
@@ -174,6 +221,26 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
     fresh.jump(header)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)
+
+
+def test_a_copy_that_another_one_has_overtaken_is_left() -> None:
+    bench = Bench(2, wait_for=1)
+    for _ in range(3):
+        bench.call(0)
+        bench.deliver()
+    source, fresh = bench.members[0], Bench(2, wait_for=1).members[1]
+    headers = []
+    for source.applied in (2, 3):
+        headers.append({**source.about_copy(), "leads": 0, "logged": 3, "is_whole": False})
+    old, new = headers
+    fresh.received(0, new, None, 0.0)
+    assert fresh.copy is not None
+    fresh.copy = None
+    fresh.jump(new)
+    fresh.received(0, old, None, 0.0)
+    assert fresh.copy is None and fresh.log.newest == 3
+    fresh.received(0, {**old, "term": 1}, None, 0.0)
+    assert fresh.copy is not None, "under another leader it may be the newer one that came to nothing"
 
 
 def test_where_vectors_are_large_one_says_that_it_is_here_before_it_adds_up() -> None:

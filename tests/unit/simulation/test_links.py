@@ -14,6 +14,8 @@ def test_what_is_written() -> None:
     assert links_from("1ms:10Gbit") == Links(text="1ms:10Gbit", latency=1e-3, bandwidth=1.25e9)
     both = links_from("1ms:1GB:mesh:halving")
     assert (both.is_mesh, both.reduces) == (True, "halving")
+    hosts = links_from("1ms:1GB:per-host=8:leader=200us")
+    assert (hosts.per_host, round(hosts.leader, 9), hosts.ports(17), hosts.ports(8)) == (8, 200e-6, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,10 @@ def test_what_is_written() -> None:
         ("soon:10Gbit", '"soon" in "soon:10Gbit" is not a duration'),
         ("50us:10Gbit:tree", '"tree" is not known'),
         ("50us:0", "a bandwidth is above 0"),
+        ("50us:10Gbit:per-host=0", "per-host is a number of workers from 1 on"),
+        ("50us:10Gbit:per-host=some", "per-host is a number of workers from 1 on"),
+        ("50us:10Gbit:per-host=8:mesh", "no :mesh"),
+        ("50us:10Gbit:leader=soon", '"soon" in'),
     ],
 )
 def test_what_is_none_is_refused(text: str, sentence: str) -> None:
@@ -43,6 +49,14 @@ def test_means_take_what_the_formulas_say() -> None:
 def test_one_port_is_shared_and_a_mesh_is_not() -> None:
     assert links_from("1ms:1MB").carrying(1000, 5) == pytest.approx(5e-3)
     assert links_from("1ms:1MB:mesh").carrying(1000, 5) == pytest.approx(1e-3)
+
+
+def test_of_workers_on_hosts_the_hosts_send() -> None:
+    one, hosts = links_from("1ms:1MB"), links_from("1ms:1MB:per-host=8")
+    assert hosts.all_reduce(1000, 32) == one.all_reduce(1000, 4) and hosts.all_reduce(1000, 8) == 0.0
+    assert hosts.sent_by_all(1000, 32) == 2 * 3 * 1000 and one.sent_by_all(1000, 4) == 2 * 3 * 1000
+    assert hosts.in_pieces(1 << 20, 32) == pytest.approx(2 * (1e-3 + 3 / 4 * (1 << 20) / 1e6))
+    assert hosts.in_pieces(1000, 32) is hosts.in_pieces(1 << 20, 8) is one.in_pieces(1 << 20, 32) is None
 
 
 @pytest.mark.parametrize("nbytes", [0, 4, 1 << 20, (1 << 20) + 1, 100_000_003])

@@ -54,6 +54,25 @@ def trained(wire: Wire, strategy: str, settings: dict[str, Any]) -> list[float]:
     return ends
 
 
+@pytest.mark.parametrize("wait_for", [2, "all"])
+def test_rounds_between_hosts_take_what_they_take_in_the_virtual_world(wait_for: Any) -> None:
+    """But for what goes within a host, and for parts that one of them sends while it waits for another."""
+    size, of = 6, Network(latency=LATENCY, bandwidth=2e7, hosts=(0, 0, 1, 1, 2, 2))
+    theirs = VirtualWorld(size, compute=COMPUTE, network=of).run(
+        lambda wire: trained(wire, "quorum", {"wait_for": wait_for})
+    )
+    case = Case(
+        workers=size,
+        steps=STEPS,
+        parameters=PARAMETERS + 1,
+        busy=Modelled(compute=COMPUTE),
+        links=Links(text="", latency=LATENCY, bandwidth=2e7, per_host=2),
+    )
+    ours = times_of("quorum", {"wait_for": wait_for}).play(case)
+    last = max(end for end in ours.end)
+    assert last == pytest.approx(max(ends[-1] for ends in theirs), rel=0.1)
+
+
 @lru_cache
 def played(strategy: str, settings: tuple[tuple[str, Any], ...], size: int) -> Played:
     links = Links(text="", latency=LATENCY, bandwidth=BANDWIDTH, is_mesh=True)

@@ -17,7 +17,7 @@ from tests.unit.rounds.test_deaths import check, planned
 STRATEGIES: dict[str, list[dict[str, Any]]] = {
     "eager-averaging": [{"wait_for": 1}, {"wait_for": "majority"}, {"wait_for": "all"}],
     "decoupled-diloco": [{"wait_for": 1}, {"fragments": 2, "overlap": 0}, {"wait_for": "all", "overlap": 0}],
-    "async-local-sgd": [{}, {"dynamic": False}],
+    "async-local-sgd": [{}, {"dynamic": False}, {"outer": "adam", "late": "cosine", "late_cutoff": 3.0}],
     "group-averaging": [{"group_size": 2}, {"group_size": 4}],
     "hierarchical-local-sgd": [{"group_size": 2, "across_every": 3}, {"group_size": 8, "across_every": 2}],
     "diloco": [{"overlap": 1}],

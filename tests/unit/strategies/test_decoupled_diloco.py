@@ -15,10 +15,13 @@ import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.membership.replica_copy import ReplicaCopy
-from quorate.strategies.parts.learners import merged_ways
+from quorate.strategies.parts.learners import Learner, part_of
+from quorate.strategies.parts.outer_steps import OuterOptimizer
+from quorate.strategies.parts.ways import merged_ways
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.kept_trainings import in_world
@@ -245,3 +248,54 @@ def test_it_goes_on_with_another_number_of_learners(size: int, tmp_path: Path) -
     in_world(3, tmp_path, lambda world: kept(world, 9, {"fragments": 2}, 5))
     ends = in_world(size, tmp_path, lambda world: kept(world, 14, {"fragments": 2, "outer_rate": 0.5}))
     assert all(torch.equal(end, ends[0]) and bool(end.isfinite().all()) for end in ends)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_learners_that_begin_apart_come_to_hand_in_together(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six learners begin within a period of each other, and then all make steps of 20 ms."""
+    times: dict[int, list[float]] = {}
+    was_handed_in = Learner.was_handed_in
+
+    def noting(self: Learner, worker: Any, given: Any) -> None:
+        times.setdefault(worker.rank, []).append(worker.clock.now())
+        was_handed_in(self, worker, given)
+
+    monkeypatch.setattr(Learner, "was_handed_in", noting)
+    made: dict[int, int] = {}
+
+    def pause(draw: random.Random, rank: int) -> float:
+        made[rank] = made.get(rank, 0) + 1
+        return 0.01 if made[rank] > 1 else 0.08 * draw.random()
+
+    trained(6, "decoupled-diloco", steps=120, pause=pause, seed=seed, sync_every=16, fragments=2, overlap=1)
+    assert len(times) == 6
+    begins = [own[0] for own in times.values()]
+    assert max(begins) - min(begins) > 0.04
+    for one in times[0][3:-2]:  # in the end each hands in what it has left
+        near = [min(abs(other - one) for other in own) for own in times.values()]
+        assert max(near) < 0.0201
+
+
+def test_an_outer_gradient_is_over_all_learners_or_those_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learner 1 makes no step while the other one hands in."""
+    norms: list[float] = []
+    step = OuterOptimizer.step
+
+    def noting(self: OuterOptimizer, worker: Any, point: Flat, gradient: Flat, *rest: Any) -> None:
+        if worker.rank == 0:
+            norms.append(float(gradient.parts[0].norm()))
+        step(self, worker, point, gradient, *rest)
+
+    monkeypatch.setattr(OuterOptimizer, "step", noting)
+    choice: dict[str, Any] = {"sync_every": 4, "wait_for": 1, "overlap": 0, "steps": 4}
+    for divide_by in ("world", "arrived"):
+        trained(2, "decoupled-diloco", pause=lambda _, rank: 0.01 + rank, divide_by=divide_by, **choice)
+    over_all, over_one = norms[0], norms[len(norms) // 2]
+    assert over_all == pytest.approx(over_one / 2)
+
+
+def test_who_has_ended_counts_and_who_has_nothing_does_not() -> None:
+    layout = layout_of([("x", torch.zeros(2))], header=1)
+    told = {0: [{"weights": [1.0, 0.5]}], 2: [{"weights": [0.0, 1.0]}], 3: []}
+    one = Mean(mean=Flat.zeros(layout), told=told, alive=4)
+    assert [part_of(fragment, one, one.alive) for fragment in (0, 1)] == [0.25, 0.5]

@@ -155,3 +155,9 @@ def test_more_fragments_than_layers_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="there are 2 layers"):
         fragments_of(layout, 3, "layer")
     assert len(fragments_of(layout, 3, "bytes")) == 3
+
+
+def test_the_preset_is_diloco_in_fragments_with_overlap() -> None:
+    streaming = trained(2, "streaming-diloco", sync_every=4)
+    assert torch.equal(streaming, trained(2, "diloco", sync_every=4, fragments=2, overlap=1))
+    assert not torch.equal(streaming, trained(2, "diloco", sync_every=4))

@@ -15,7 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES
+from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 
 EXCHANGES_GRADIENTS = [
     name for name in NAMES if strategies.get(name).replicas == "equal" or name == "post-local-sgd"
@@ -73,7 +73,9 @@ def test_sparse_gradients_are_refused_where_gradients_are_exchanged_and_work_els
         model = nn.Embedding(6, 3, sparse=True)
         with torch.no_grad():
             model.weight.fill_(1.0)
-        often = {"sync_every": 1} if name == "easgd" else {}  # else its centre has not moved yet
+        often = (
+            {"sync_every": 1} if name == "easgd" else OF_ONE_TENSOR.get(name, {})
+        )  # else its centre has not moved yet
         optimizer: Any = quorate.distribute(kind(model.parameters()), model, name, **often)
         for _ in range(4):
             model(torch.tensor([1, 2, world.rank])).square().mean().backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import FAILED, read_failure, report_failure
 from quorate.wire.store import StoreBoard
+from tests.support.kept_boards import kept_boards
 
 Opener = Callable[[], Board]
 """Gives one more client of the same board."""
@@ -63,7 +65,12 @@ def _file_store(folder: Path, stack: ExitStack) -> Opener:
     return lambda: StoreBoard(dist.FileStore(str(folder / "store"), -1))
 
 
-@pytest.fixture(params=[_memory, _socket, _hash_store, _tcp_store, _prefix_store, _file_store])
+def _kept(folder: Path, stack: ExitStack) -> Opener:
+    boards = itertools.cycle(kept_boards(3, stack))
+    return lambda: next(boards)
+
+
+@pytest.fixture(params=[_memory, _kept, _socket, _hash_store, _tcp_store, _prefix_store, _file_store])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     with ExitStack() as stack:
         yield request.param(tmp_path, stack)

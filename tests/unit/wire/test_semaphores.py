@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorate.wire.real.layout import piece
 from quorate.wire.real.semaphores import SEMAPHORE_BYTES, Semaphores, are_there
-from quorate.wire.real.shared_segment import piece
 
 needs_semaphores = pytest.mark.skipif(not are_there(), reason="this system has no semaphores that processes share")
 

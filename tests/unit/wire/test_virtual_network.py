@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire.virtual.network import Link, Network, collective_seconds
+from quorate.wire.virtual.network import SHARED_MEMORY, Link, Network, collective_seconds
+from quorate.wire.virtual.world import VirtualWorld
 
 PLAIN = Network(latency=1.0, bandwidth=10.0)
 
@@ -49,3 +52,70 @@ def test_impossible_links_are_refused(latency: float, bandwidth: float) -> None:
         Network(latency, bandwidth)
     with pytest.raises(ConfigurationError):
         Link(latency, bandwidth)
+
+
+HOSTS = Network(latency=1.0, bandwidth=10.0, hosts=(7, 7, 3, 3, 7))
+
+
+def test_hosts_are_named_for_their_lowest_ranks() -> None:
+    assert [HOSTS.host_of(rank) for rank in range(6)] == [0, 0, 2, 2, 0, 5], "who is not known is alone"
+    assert [PLAIN.host_of(rank) for rank in range(3)] == [0, 0, 0]
+
+
+def test_on_a_host_there_is_memory_and_between_hosts_a_link() -> None:
+    assert HOSTS.link(0, 4) == SHARED_MEMORY
+    assert HOSTS.link(1, 2) == Link(1.0, 10.0)
+    assert HOSTS.ring(2) == SHARED_MEMORY
+    assert HOSTS.ring(4) == Link(1.0, 10.0)
+    assert HOSTS.mesh(5) == Link(1.0, 10.0)
+
+
+def arrivals(network: Network, sends: list[tuple[int, int]]) -> dict[tuple[int, int], float]:
+    """When a tensor of 40 bytes is there that each of `sends` (source, target) has sent at 0."""
+
+    def task(wire: Wire) -> dict[tuple[int, int], float]:
+        for source, target in sends:
+            if source == wire.rank:
+                wire.send(Message((torch.zeros(10),), shared=True), target, "x")
+        found = {}
+        for source, target in [one for one in sends if one[1] == wire.rank]:
+            wire.receive(source, "x").wait()
+            found[source, target] = wire.clock.now()
+        return found
+
+    return {place: at for one in VirtualWorld(4, network=network).run(task) for place, at in one.items()}
+
+
+@pytest.mark.parametrize(
+    ("sends", "seconds"),
+    [
+        ([(0, 2)], [5.0]),
+        ([(0, 2), (1, 2)], [5.0, 9.0]),
+        ([(0, 2), (0, 3)], [5.0, 9.0]),
+        ([(0, 2), (2, 0)], [5.0, 5.0]),
+        ([(0, 1), (0, 2)], [2e-6, 5.0]),
+    ],
+    ids=["alone", "both from one host", "both to one host", "one each way", "beside one within the host"],
+)
+def test_what_goes_between_two_hosts_shares_their_ports(sends: list[tuple[int, int]], seconds: list[float]) -> None:
+    assert sorted(arrivals(Network(1.0, 10.0, hosts=(0, 0, 1, 1)), sends).values()) == pytest.approx(seconds)
+
+
+def test_a_thin_link_keeps_nobody_from_the_port() -> None:
+    found = arrivals(Network(1.0, 10.0, {(0, 1): Link(1.0, 1.0)}, hosts=(0, 1, 2, 3)), [(0, 1), (0, 2)])
+    assert found == {(0, 1): pytest.approx(41.0), (0, 2): pytest.approx(9.0)}
+
+
+def test_only_what_goes_between_hosts_is_counted() -> None:
+    def task(wire: Wire) -> None:
+        wire.all_reduce(torch.zeros(100)).wait()
+        if wire.rank == 0:
+            wire.send(Message((torch.zeros(10),), {"a": 1}), 1, "x")
+            wire.send(Message((torch.zeros(10),), {"a": 1}), 2, "x")
+
+    world = VirtualWorld(4, network=Network(hosts=(0, 0, 1, 1)))
+    world.run(task)
+    traffic = world.stage.traffic
+    assert traffic.out_of_hosts() == {0: 640, 2: 600}, "a ring of four carries 2 x 3 / 4 of it over each link"
+    assert traffic.into_hosts() == {0: 600, 2: 640}
+    assert (traffic.header_bytes, traffic.messages) == (len('{"a":1}'), 3)

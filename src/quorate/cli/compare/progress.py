@@ -14,11 +14,12 @@ from typing import Any
 from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Comparison
+from quorate.core.live_figures import LiveFigures
 from quorate.core.records import records_of
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
-from quorate.report.wording import number_in_words, seconds_in_words
+from quorate.report.wording import number_in_words, seconds_in_words, share_in_words
 
 _RECENT = 50
 """Steps over which examples per second are shown."""
@@ -34,6 +35,7 @@ class Tail:
         self._read, self._rest = 0, b""
         self._recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
         self._values: dict[str, Any] = {}
+        self._figures = LiveFigures()
 
     def look(self) -> None:
         """Take in what is new."""
@@ -50,6 +52,8 @@ class Tail:
                 row = json.loads(line)
             except ValueError:
                 continue
+            if isinstance(row, dict):
+                self._figures.row(row)
             if isinstance(row, dict) and row.get("kind") == "step":
                 self._recent.append(row)
             elif isinstance(row, dict) and row.get("kind") == "log" and isinstance(row.get("values"), dict):
@@ -67,7 +71,8 @@ class Tail:
 
     @property
     def in_words(self) -> str:
-        """`step 120, loss 0.312, some 270 examples/s`."""
+        """`step 120, loss 0.312, some 270 examples/s`; of learners also what the newest merge and outer step were like,
+        and the goodput so far once a worker has died."""
         if not self._recent:
             return "starting"
         last, first = self._recent[-1], self._recent[0]
@@ -79,7 +84,18 @@ class Tail:
         if examples and all(isinstance(count, int) for count in examples) and seconds > 0:
             rate = self._workers * sum(count for count in examples if count) / seconds
             words.append(f"some {number_in_words(rate)} examples/s")
-        return ", ".join(words)
+        return ", ".join([*words, *figures_in_words(self._figures, self._workers)])
+
+
+def figures_in_words(figures: LiveFigures, workers: int) -> list[str]:
+    """`goodput 91%`, `2 of 4 merged, 0.5 rounds old, after 120 ms`, `rho 0.31, gain 2.4`: as far as they are known."""
+    words, newest = [], figures.newest
+    if figures.has_failed and figures.goodput is not None:
+        words.append(f"goodput {share_in_words(figures.goodput)}")
+    if "merged" in newest:
+        waited = f", after {seconds_in_words(newest['window'])}" if newest.get("window") else ""
+        words.append(f"{newest['merged']:.0f} of {workers} merged, {newest['merge age']:.1f} rounds old{waited}")
+    return words + [f"{name} {newest[name]:.2f}" for name in ("rho", "gain") if name in newest]
 
 
 class CompareProgress:

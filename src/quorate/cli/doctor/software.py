@@ -22,11 +22,21 @@ NEEDED = {
     "rich": ">=14.2",
 }
 """The packages that are always needed, in the versions that are supported; pyproject.toml says the same."""
-EXTRAS = {"digits": ("sklearn",), "tensorboard": ("tensorboard",), "docs": ("sphinx", "myst_parser", "furo")}
+EXTRAS = {
+    "digits": ("sklearn",),
+    "images": ("PIL",),
+    "parquet": ("pyarrow",),
+    "tensorboard": ("tensorboard",),
+    "tls": ("cryptography",),
+    "docs": ("sphinx", "myst_parser", "furo"),
+}
 """The modules that each extra brings."""
 EXTRAS_FOR = {
     "digits": "the workload digits",
+    "images": "images in quorate.files",
+    "parquet": "parquet in quorate.files",
     "tensorboard": "event files beside the records",
+    "tls": "encryption between hosts (QUORATE_TLS)",
     "docs": "building this documentation",
 }
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from quorate.cli.doctor import examinations
+from quorate.cli.doctor import hosts as several
 from quorate.cli.doctor.findings import Finding, Level
 from quorate.core.telling import tell
 
@@ -22,18 +23,26 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 def doctor(
+    hosts: Annotated[
+        str | None, typer.Option(help="Look at these hosts instead, and at the ways between them.", metavar="A,B,...")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
     """Examine this machine: what trainings need, whether it works, and how to mend what does not.
 
-    Backends are tried with two processes, and so is a training. Takes some twenty seconds.
+    Backends are tried with two processes, and so is a training. Takes some twenty seconds. With --hosts, each of them
+    is asked over ssh, and they try to reach each other.
     """
-    findings = list(_progress(examinations.findings(), examinations.names()))
+    if hosts is None:
+        findings = list(_progress(examinations.findings(), examinations.names()))
+    else:
+        names = several.hosts_in(hosts)
+        findings = list(_progress(several.findings(names), several.rows_of(names)))
     if as_json:
         typer.echo(json.dumps(_as_json(findings), indent=2, ensure_ascii=False))
     else:
         _show(findings)
-        typer.echo(_conclusion(findings))
+        typer.echo(_conclusion(findings, "can run here" if hosts is None else "can run on these hosts"))
     return LACKING if any(one.level is Level.FAIL for one in findings) else 0
 
 
@@ -45,15 +54,15 @@ def _as_json(findings: Sequence[Finding]) -> dict[str, object]:
 def _progress(findings: Iterable[Finding], names: Sequence[str]) -> Iterator[Finding]:
     """Passes them on, and says on stderr what is being looked at: on a terminal in one line that is gone at the end."""
     with_terminal = sys.stderr.isatty()
-    found = iter(findings)
-    for number, name in enumerate(names, 1):
-        told = f"quorate: [{number}/{len(names)}] {name}"
-        tell(f"\r\x1b[2K{told}" if with_terminal else "")
+    found, number = iter(findings), 0
+    while number < len(names):
+        tell(f"\r\x1b[2Kquorate: [{number + 1}/{len(names)}] {names[number]}" if with_terminal else "")
         finding = next(found, None)
         if finding is None:
             break
+        number = names.index(finding.name) + 1  # rows that need one that has failed are left out
         if not with_terminal:
-            tell(f"{told}: {finding.level}\n")
+            tell(f"quorate: [{number}/{len(names)}] {finding.name}: {finding.level}\n")
         yield finding
     tell("\r\x1b[2K" if with_terminal else "")
 
@@ -74,11 +83,11 @@ def _show(findings: Sequence[Finding]) -> None:
     console.print(table)
 
 
-def _conclusion(findings: Sequence[Finding]) -> str:
+def _conclusion(findings: Sequence[Finding], can_run: str) -> str:
     failed = [one.name for one in findings if one.level is Level.FAIL]
     warned = [one.name for one in findings if one.level is Level.WARN]
     if failed:
         return f"{len(failed)} of {len(findings)} failed: {', '.join(failed)}"
     if warned:
-        return f"trainings can run here; mind: {', '.join(warned)}"
-    return "trainings can run here"
+        return f"trainings {can_run}; mind: {', '.join(warned)}"
+    return f"trainings {can_run}"

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import typer
-
 from quorate.cli.simulate.failing_plan import FailingPlan
-from quorate.cli.simulate.plan import FORMAT
+from quorate.cli.simulate.keeping import begin, keep, tell_kept
 from quorate.cli.simulate.results import NOTHING, Columns, Shown, show
-from quorate.cli.simulate.simulation import FILE, PICTURE
-from quorate.core.errors import QuorateError
-from quorate.launch.run.folder import write_run
 from quorate.report.wording import seconds_in_words, share_in_words
 from quorate.simulation.failing.grid import FailingRow, rows_of
 from quorate.simulation.failing.picture import picture
@@ -22,26 +15,12 @@ from quorate.simulation.failing.picture import picture
 
 def tell_failing(plan: FailingPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
     """Simulate it, keep and show what came of it; the exit status."""
-    write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan.as_json})
-    (folder / "run.json").replace(folder / FILE)
+    begin(folder, plan.as_json)
     with Shown() as shown:
         rows = list(rows_of(plan.grid, shown.begins_with))
-    about = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    about |= {"rows": [row.as_json() for row in rows]}
-    try:
-        (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        drawn = picture(rows, plan.heading, plan.about)
-        for path in (folder / PICTURE, *([] if also is None else [also])):
-            path.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise QuorateError(f"what was simulated cannot be kept: {error.strerror or error} ({error.filename})") from None
-    if as_json:
-        typer.echo(json.dumps(about, indent=2))
-    else:
-        show(rows, _columns(rows))
-        for line in _counts(rows):
-            typer.echo(line)
-        typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")
+    found = {"rows": [row.as_json() for row in rows]}
+    about = keep(folder, also, found, lambda: picture(rows, plan.heading, plan.about))
+    tell_kept(about, folder, lambda: show(rows, _columns(rows)), _counts(rows), as_json=as_json)
     return 0
 
 

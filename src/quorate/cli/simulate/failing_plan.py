@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from quorate.cli.compare.comparison import arms_from
 from quorate.cli.options import given
 from quorate.cli.simulate.options import SimulateOptions
-from quorate.cli.simulate.plan import numbers_from, parameters_from, seed_from
+from quorate.cli.simulate.plan import check_twice, numbers_from, parameters_from, seed_from
 from quorate.core.durations import Constant
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
@@ -110,7 +109,14 @@ def planned_failing(asked: SimulateOptions) -> FailingPlan:
         seed=seed_from(asked.seed),
     )
     grid = _with_learners(asked, grid)
-    _check_twice(grid)
+    check_twice(
+        {
+            "number of workers": grid.workers,
+            "number of learners": grid.learners,
+            "network": [links.text for links in grid.networks],
+            "strategy": [arm.text for arm in grid.arms],
+        }
+    )
     grid.check()
     return FailingPlan(grid=grid)
 
@@ -143,19 +149,6 @@ def _step(text: str | None) -> float:
             f'--compute "{text}": with --failures all steps take as long, which is above 0; write constant:1s'
         )
     return compute.seconds
-
-
-def _check_twice(grid: FailingGrid) -> None:
-    several: dict[str, Sequence[object]] = {
-        "number of workers": grid.workers,
-        "number of learners": grid.learners,
-        "network": [links.text for links in grid.networks],
-        "strategy": [arm.text for arm in grid.arms],
-    }
-    for what, values in several.items():
-        twice = next((value for value in values if values.count(value) > 1), None)
-        if twice is not None:
-            raise ConfigurationError(f"the {what} {twice} is given twice; each is simulated once")
 
 
 def _time(seconds: float) -> str:

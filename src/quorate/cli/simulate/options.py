@@ -23,7 +23,7 @@ class SimulateOptions:
         "Who is late: one-of:200ms, rank:3:x2, none; may be repeated.", "--imbalance", default=[]
     )
     networks: list[str] = option(
-        "LATENCY:BANDWIDTH (50us:10Gbit), :mesh, :halving; may be repeated.", "--network", default=[]
+        "LATENCY:BANDWIDTH (50us:10Gbit), :mesh, :halving, :per-host=8; may be repeated.", "--network", default=[]
     )
     parameters: str | None = option("Numbers that are agreed on, such as 25M (1M).")
     batch: int | None = option("Examples per worker and step.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from quorate.compare.plan import Comparison
     from quorate.simulation.calibrated import Calibration
 
-FORMAT = 1
-"""Rises when a key of `simulate.json` changes its meaning or goes away."""
 MOST_REAL = 1024
 """Workers whose gradients are computed: all in one process, one after the other."""
 _MOST_STEPS, _MOST_PARAMETERS, _MOST_CELLS = 1_000_000, 10**13, 1000
@@ -121,7 +119,7 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
         like=like,
         measured={one.times.kind: one.links for one in reversed(recorded)} if not asked.networks else {},
     )
-    _check_twice(grid)
+    _check_cells(grid)
     grid.check()
     plan = SimulationPlan(asked=asked, grid=grid)
     if asked.real:
@@ -204,17 +202,23 @@ def parameters_from(text: str | None) -> int | None:
     return int(count)
 
 
-def _check_twice(grid: Grid) -> None:
-    several: dict[str, Sequence[object]] = {
-        "number of workers": grid.workers,
-        "imbalance": grid.imbalances,
-        "network": [links.text for links in grid.networks],
-        "strategy": [arm.text for arm in grid.arms],
-    }
+def check_twice(several: Mapping[str, Sequence[object]]) -> None:
+    """Raise `ConfigurationError` for a value that is there twice, by what the values are."""
     for what, values in several.items():
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise ConfigurationError(f"the {what} {twice} is given twice; each is simulated once")
+
+
+def _check_cells(grid: Grid) -> None:
+    check_twice(
+        {
+            "number of workers": grid.workers,
+            "imbalance": grid.imbalances,
+            "network": [links.text for links in grid.networks],
+            "strategy": [arm.text for arm in grid.arms],
+        }
+    )
     cells = len(list(grid.cells()))
     if cells > _MOST_CELLS:
         raise ConfigurationError(f"that would be {cells:,} rows; at most {_MOST_CELLS:,} are simulated at once")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from quorate.cli.simulate.plan import FORMAT, SimulationPlan
-from quorate.core.errors import QuorateError
-from quorate.launch.run.folder import write_run
+from quorate.cli.simulate.keeping import begin, keep, tell_kept
+from quorate.cli.simulate.plan import SimulationPlan
 from quorate.report.wording import listed, seconds_in_words
-from quorate.simulation.grid import Row, simulated
+from quorate.simulation.grid import Grid, Row, SimulatedCell, simulated
 from quorate.simulation.models import RoundTimes
 
 if TYPE_CHECKING:
     from quorate.simulation.checked import Held
 
-FILE, PICTURE = "simulate.json", "simulate.svg"
 _LONG = 0.05
 """Seconds that one worker's connection may be busy with one round before that is said."""
 
@@ -32,8 +26,7 @@ def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool
     from quorate.simulation.picture import picture
 
     grid = plan.grid
-    write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan.as_json})
-    (folder / "run.json").replace(folder / FILE)
+    begin(folder, plan.as_json)
     held, rows = _recorded(plan)
     if plan.comparisons:
         from quorate.cli.simulate.real import rows_of
@@ -45,23 +38,11 @@ def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool
     else:
         with Shown() as shown:
             rows += list(simulated(grid, shown))
-    about = json.loads((folder / FILE).read_text(encoding="utf-8"))
     cautions = _cautions(plan)
-    about |= {"rows": [row.as_json() for row in rows], "check": [one.as_json() for one in held], "cautions": cautions}
-    try:
-        (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        drawn = picture(rows, plan.title, plan.about)
-        for path in (folder / PICTURE, *([] if also is None else [also])):
-            path.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise QuorateError(f"what was simulated cannot be kept: {error.strerror or error} ({error.filename})") from None
-    if as_json:
-        typer.echo(json.dumps(about, indent=2))
-    else:
-        table(rows)
-        for line in (*check_lines(held), *(f"caution: {one}" for one in cautions)):
-            typer.echo(line)
-        typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")
+    came = {"rows": [row.as_json() for row in rows], "check": [one.as_json() for one in held], "cautions": cautions}
+    about = keep(folder, also, came, lambda: picture(rows, plan.title, plan.about))
+    lines = (*check_lines(held), *(f"caution: {one}" for one in cautions))
+    tell_kept(about, folder, lambda: table(rows), lines, as_json=as_json)
     return int(plan.asked.check and not all(one.holds for one in held))
 
 
@@ -102,7 +83,7 @@ def _cautions(plan: SimulationPlan) -> list[str]:
     if grid.like is not None and max(grid.workers) > grid.like.workers:
         found.append("workers beyond those recorded are taken to be like them, in blocks of as many")
     leads = [cell for cell in grid.cells() if not cell.links.is_mesh and math.isfinite(cell.links.bandwidth)]
-    rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes)]
+    rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)]
     if rounds:
         worst = max(rounds, key=lambda cell: (cell.workers, -cell.links.bandwidth))
         nbytes = 4.0 * (grid.parameters + worst.workers)
@@ -113,3 +94,7 @@ def _cautions(plan: SimulationPlan) -> list[str]:
                 f"{seconds_in_words(seconds)} to tell one result"
             )
     return found
+
+
+def _in_pieces(grid: Grid, cell: SimulatedCell) -> bool:
+    return cell.links.in_pieces(4 * (grid.parameters + cell.workers), cell.workers) is not None

@@ -13,10 +13,14 @@ class Ending:
     rank: int
     status: int
     stopped_with: signal.Signals | None = None
+    why: str | None = None
+    """Said instead of the status: it was on a host that was lost."""
 
     @property
     def in_words(self) -> str:
         """What goes on where "rank 2" ends: `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
+        if self.why is not None:
+            return self.why
         if self.status < 0 and self.stopped_with == -self.status:
             return f"was stopped with {self.stopped_with.name}"
         return status_in_words(self.status)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
 from types import TracebackType
-from typing import Protocol
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
 from quorate.launch.local.chaos import Chaos
+from quorate.launch.local.children import Child, Distant, host_of, signal_group, tell, tell_group
 from quorate.launch.local.endings import Ending
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers
@@ -35,17 +33,6 @@ WRONG_INPUT = 2
 """The exit status of a worker that was given something wrong: another would be, too."""
 LAST_CALL = 3.0
 """Seconds between SIGTERM and SIGKILL."""
-
-
-class Child(Protocol):
-    """A process that was started; the leader of a process group of its own."""
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process."""
-
-    def poll(self) -> int | None:
-        """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
 
 
 class Crew:
@@ -137,7 +124,7 @@ class Crew:
     def kill(self) -> None:
         """SIGKILL for every worker that is left and for all they started; returns when they are gone."""
         for group in self._left_behind:
-            _signal_group(group, signal.SIGKILL)
+            signal_group(group, signal.SIGKILL)
         self._left_behind.clear()
         self._send(signal.SIGKILL)
         deadline = time.monotonic() + LAST_CALL
@@ -145,7 +132,7 @@ class Crew:
             self._look()
             time.sleep(LOOK_EVERY / 10)
         for group in self._left_behind:
-            _signal_group(group, signal.SIGKILL)
+            signal_group(group, signal.SIGKILL)
         self._left_behind.clear()
 
     def _look(self) -> None:
@@ -157,9 +144,9 @@ class Crew:
         now = time.monotonic()
         for group, until in list(self._left_behind.items()):
             if now > until:
-                _signal_group(group, signal.SIGKILL)
+                signal_group(group, signal.SIGKILL)
                 self._is_over(group)
-            elif not _signal_group(group, 0):
+            elif not signal_group(group, 0):
                 self._is_over(group)
 
     def _show(self) -> None:
@@ -171,7 +158,8 @@ class Crew:
 
     def _has_ended(self, rank: int, status: int) -> None:
         child = self._alive.pop(rank)
-        ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank))
+        why, host = child.why if isinstance(child, Distant) else None, host_of(child)
+        ending = self.endings[rank] = Ending(rank, status, self._sent.get(rank), why)
         self._board.set(left(rank), b"1")  # nobody waits for it any more
         now = time.monotonic()
         is_well = status == 0 or (status in LEFT_WHEN_ASKED and asked_to_stop(self._board) is not None)
@@ -181,10 +169,10 @@ class Crew:
             by_chance = status not in (0, *LEFT_WHEN_ASKED, WRONG_INPUT) and not self._asked
             self._newcomers.came_to_nothing(rank, ending.in_words, by_chance=by_chance)
             self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
-        elif self._is_outlived(rank, ending):
+        elif self._is_outlived(rank, ending, host):
             self.outlived.append(ending)
         else:
-            report_failure(self._board, rank, ending.in_words)
+            report_failure(self._board, rank, ending.in_words, host)
             if self.first_failure is None:
                 self.first_failure = ending
             if not self._plan and self._alive:
@@ -194,7 +182,7 @@ class Crew:
                 ]
         if child.pid is not None:
             self._left_behind[child.pid] = now + LAST_CALL
-            if not _signal_group(child.pid, signal.SIGTERM):
+            if not signal_group(child.pid, signal.SIGTERM):
                 self._is_over(child.pid)
 
     def _is_over(self, group: int) -> None:
@@ -207,7 +195,7 @@ class Crew:
         is_here = status == 0 and bool(self._alive) and is_in_training(self._board, rank)
         return is_here and is_survived(self._board, rank)
 
-    def _is_outlived(self, rank: int, ending: Ending) -> bool:
+    def _is_outlived(self, rank: int, ending: Ending, host: str | None) -> bool:
         """Whether the others go on without it, which is said."""
         is_ours = ending.stopped_with is not None or bool(self._asked)
         if not self._alive or self._plan or is_ours or read_failure(self._board) is not None:
@@ -215,7 +203,7 @@ class Crew:
         if ending.status > 0 and not is_in_training(self._board, rank):
             return False  # an error behind its training, in which it has let nobody down
         reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
-        if not report_death(self._board, rank, reason):
+        if not report_death(self._board, rank, reason, host):
             return False
         known = next(one for one in read_deaths(self._board) if one.rank == rank)
         others = ranks_in_words(self.alive)
@@ -264,9 +252,8 @@ class Crew:
     def tell_alive(self, signum: signal.Signals, ranks: Container[int] | None = None) -> None:
         """Send it to the workers themselves (None: to all), not to what they have started."""
         for rank, child in self._alive.items():
-            if child.pid is not None and (ranks is None or rank in ranks):
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, signum)
+            if ranks is None or rank in ranks:
+                tell(child, signum)
 
     def signal_alive(self, signum: signal.Signals) -> None:
         """Send it to the workers and to what they have started."""
@@ -275,17 +262,4 @@ class Crew:
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
         """Send it to one worker that is alive and to what it has started."""
-        child = self._alive[rank]
-        if child.pid is not None and not _signal_group(child.pid, signum):
-            # It has not made its process group yet, or has just ended and is not collected.
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signum)
-
-
-def _signal_group(group: int, signum: int) -> bool:
-    """Whether there was a process in `group` to take the signal (0: only ask)."""
-    try:
-        os.killpg(group, signum)
-    except (ProcessLookupError, PermissionError):  # the latter where all that is left has ended (macOS)
-        return False
-    return True
+        tell_group(self._alive[rank], signum)

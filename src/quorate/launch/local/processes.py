@@ -17,11 +17,12 @@ from typing import Any, Protocol
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
 from quorate.launch.local.chaos import Chaos, ChaosPlan
+from quorate.launch.local.children import Child
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
-from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Child, Crew
+from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
 from quorate.launch.local.signals import signals_to
 from quorate.launch.local.verdict import cause_of, log_of, verdict
 from quorate.launch.run.address import open_to_all
@@ -99,14 +100,14 @@ def run_shown(
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
         ranks.births = births
-        more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": _show, "asked": shown.hide}
+        more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": show, "asked": shown.hide}
         ended = run_crew(command, size, folder, ranks, **more)
     if ended.why is not None:
-        _show(-1, f"quorate: {ended.why}\n")
+        show(-1, f"quorate: {ended.why}\n")
     return ended
 
 
-def _show(rank: int, text: str) -> None:
+def show(rank: int, text: str) -> None:
     """On stderr, unless it is of rank 0, which is shown anyway; a terminal that was closed shows nothing."""
     if rank != 0:
         tell(text)
@@ -174,7 +175,7 @@ def environment(size: int, board: str, folder: Path, command: Command) -> dict[s
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": kept.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a run after a crash meets the addresses of the dead
@@ -284,7 +285,8 @@ def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
     return Conclusion(begun_by.status if is_told else 1, why)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One of the loopback that nobody listens at now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -70,10 +70,14 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         raise ConfigurationError(f"cannot write the records of this run into {folder}: {error.strerror}") from None
 
 
-def new_run_folder(workers: int, **more: object) -> Path:
-    """Make a folder for a run that no launcher of ours has begun: that of the script this process executes."""
+def new_run_folder(workers: int, *, name: str | None = None, **more: object) -> Path:
+    """Make a folder for a run that no launcher of ours has begun: that of the script this process executes.
+
+    It is called `name`, unless that is taken.
+    """
     script = Path(sys.argv[0] or "session")
-    folder = run_folder(usual_name(str(script))).resolve()
+    is_free = name is not None and not (RUNS / name).exists()
+    folder = run_folder(name if name is not None and is_free else usual_name(str(script))).resolve()
     about = {"command": list(sys.argv), "script": str(script), "arguments": sys.argv[1:], "workers": workers}
     write_run(folder, script if script.is_file() else None, {**about, "world": "real", **more, "records": str(folder)})
     return folder

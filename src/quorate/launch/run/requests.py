@@ -51,7 +51,7 @@ def ask_to_stop(board: Board, status: int) -> None:
 
 def asked_to_stop(board: Board) -> int | None:
     """The status, if all are asked to leave."""
-    written = board.get(_STOP)
+    written = board.peek(_STOP)
     return None if written is None else int(written)
 
 
@@ -64,7 +64,7 @@ def ask_where(board: Board) -> int:
 
 def asked_where(board: Board) -> int:
     """The number of the newest question; 0 while there is none."""
-    written = board.get(_WHERE)
+    written = board.peek(_WHERE)
     return 0 if written is None else int(written)
 
 
@@ -101,6 +101,14 @@ def tell_all(board: Board, why: str, rank: int, text: str) -> None:
 def wait_until_told(board: Board, why: str, seconds: float) -> None:
     """Return when somebody has. Raises as `Board.wait`."""
     board.wait([f"{_SAID}/{why}/text"], seconds)
+
+
+def tell_on(rank: int, source: Board, target: Board) -> None:
+    """Write at `target` what stands at `source` of the newest report, and of the process of `rank`."""
+    for key in (_SAID, f"process/{rank}"):
+        written = source.peek(key)
+        if written is not None and target.get(key) != written:
+            target.set(key, written)
 
 
 def told(board: Board) -> tuple[int, str] | None:

@@ -47,6 +47,7 @@ def run_script(
     args: Sequence[str] = (),
     size: int = 1,
     *,
+    joiners: int = 0,
     seed: int = 0,
     compute: ComputeModel | None = None,
     network: Network | None = None,
@@ -54,7 +55,7 @@ def run_script(
     run_dir: str | Path | None = None,
     on_output: OnOutput | None = None,
 ) -> int:
-    """Run the script at `path` in `size` virtual workers; returns the exit status that the run has as a whole.
+    """Run the script at `path` in `size` virtual workers, and `joiners` more that join; returns the run's exit status.
 
     0: all ended normally. Otherwise the status of the first to fail: what it gave to `sys.exit`, 2 after a
     `ConfigurationError`, 1 after any other exception; 130 after Ctrl-C (a long computation between waits is not
@@ -69,7 +70,14 @@ def run_script(
     except OSError as error:
         raise ConfigurationError(f"the script {path} cannot be read: {error.strerror}") from None
     world = VirtualWorld(
-        size, seed=seed, network=network, compute=compute, timeout=timeout, generators=True, stack_bytes=STACK_BYTES
+        size,
+        joiners=joiners,
+        seed=seed,
+        network=network,
+        compute=compute,
+        timeout=timeout,
+        generators=True,
+        stack_bytes=STACK_BYTES,
     )
     logs = Logs(None if run_dir is None else Path(run_dir))
     console = sys.stderr

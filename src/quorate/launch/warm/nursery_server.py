@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from quorate.launch.local.process_group import Child
+from quorate.launch.local.children import Child
 from quorate.launch.local.processes import PASSED_ON, Command
 from quorate.launch.warm.fork_server import Lines, ready
 from quorate.launch.warm.ranks import ForkedRanks

@@ -27,6 +27,8 @@ class VirtualRun:
     """Seconds."""
     bandwidth: float | None = None
     """Bytes per second."""
+    joiners: int = 0
+    """Workers that join it: in a replay."""
 
     def network(self) -> Network:
         """The usual one but for what is given. Raises `ConfigurationError` for one that cannot be."""

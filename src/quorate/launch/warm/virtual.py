@@ -19,6 +19,7 @@ def run_request(request: RunRequest, virtual: VirtualRun) -> int:
         request.script,
         request.arguments,
         request.size,
+        joiners=virtual.joiners,
         seed=virtual.seed,
         compute=virtual.compute_model(),
         network=virtual.network(),

@@ -11,15 +11,35 @@ import sys
 from contextlib import suppress
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import seconds_from
+from quorate.wire.replicated.limits import Limits
 
 _SIOCGIFADDR = 0x8915
 _DISCARD = 9
 """A port; nothing is sent to it."""
 
 
+_KEY_OF_JOB = "OMPI_MCA_orte_precondition_transports"
+"""What mpirun of Open MPI 4 draws at random for each job, and gives to its processes and to nobody else."""
+
+
 def token_here() -> str:
     """The secret that all workers of a run between machines have in common; empty where there is none."""
-    return os.environ.get("QUORATE_TOKEN", "").strip()
+    return os.environ.get("QUORATE_TOKEN", "").strip() or os.environ.get(_KEY_OF_JOB, "")
+
+
+def is_encrypted_here() -> bool:
+    """Whether QUORATE_TLS asks that workers on other hosts are spoken to in TLS."""
+    written = os.environ.get("QUORATE_TLS", "").strip()
+    if written not in ("", "0", "1"):
+        raise ConfigurationError(f"QUORATE_TLS={written} says neither 1 (encrypt) nor 0")
+    return written == "1"
+
+
+def limits_here() -> Limits:
+    """Those of QUORATE_SILENCE, such as `5s` or `500ms`, after which a worker on another host is taken for dead."""
+    written = os.environ.get("QUORATE_SILENCE", "").strip()
+    return Limits(seconds_from(written, f"QUORATE_SILENCE={written}")) if written else Limits()
 
 
 def address_here() -> str:

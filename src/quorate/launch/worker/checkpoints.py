@@ -9,6 +9,8 @@ from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import CHECKPOINTS, saving
 from quorate.core.telling import tell
 from quorate.launch.run.folder import new_run_folder
+from quorate.launch.worker.gangs import remember_folder
+from quorate.launch.worker.other_launchers import name_under_slurm
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -65,7 +67,8 @@ def _prepare(place: Place, *, is_needed: bool) -> None:
     context = checkpoint_context(place)
     context.tell = context.tell or _tell
     if is_needed and context.root is None and place.wire.size == 1:
-        folder = new_run_folder(workers=1)
+        folder = new_run_folder(workers=1, name=name_under_slurm())
+        remember_folder(folder)
         _tell(f"checkpoints in {folder}; QUORATE_RUN={folder} goes on from them")
         context.root = folder / CHECKPOINTS
 

@@ -23,7 +23,8 @@ from quorate.core.errors import (
 )
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
-from quorate.launch.worker.recording import flush_records
+from quorate.launch.worker.launcher_news import LauncherNews
+from quorate.launch.worker.recording import flush_records, leave_records
 from quorate.launch.worker.script_line import script_line
 from quorate.launch.worker.signals import attend
 from quorate.launch.worker.stack_report import report_quietly
@@ -121,19 +122,24 @@ class _Ending:
             return
         self.status = status
         flush_records(self.place)
-        wire = self.place.wire
-        timers, label = timing(self.place).timers, chosen_in(self.place).label
         try:
-            if not has_come(wire.board, wire.size, wire.rank):
-                report_outsider(wire.board, wire.rank, reason)
-                return
-            if is_own and report_outlived_error(wire.board, wire.rank, reason):
-                return
-            if label is not None and timers:
-                note_place(wire.board, label, timers[0].rounds)
-            report_failure(wire.board, wire.rank, reason, kind=kind, ranks=ranks)
+            self._report(reason, kind, ranks, is_own=is_own)
+            if isinstance(self.place.wire, RealWire):
+                self.place.context(LauncherNews).pass_on(self.place.wire)
         except (QuorateError, OSError, RuntimeError):
             pass  # the board is gone with its launcher: there is nobody left to tell
+
+    def _report(self, reason: str, kind: Kind, ranks: Sequence[int], *, is_own: bool) -> None:
+        wire = self.place.wire
+        timers, label = timing(self.place).timers, chosen_in(self.place).label
+        if not has_come(wire.board, wire.size, wire.rank):
+            report_outsider(wire.board, wire.rank, reason)
+            return
+        if is_own and report_outlived_error(wire.board, wire.rank, reason):
+            return
+        if label is not None and timers:
+            note_place(wire.board, label, timers[0].rounds)
+        report_failure(wire.board, wire.rank, reason, kind=kind, ranks=ranks)
 
     def leave(self) -> None:
         """Run at exit."""
@@ -153,6 +159,9 @@ class _Ending:
             except QuorateError as error:
                 self.status = 2 if isinstance(error, ConfigurationError) else 1
                 tell(f"quorate: {error}\n")
+        leave_records(self.place, is_well=False)
+        if isinstance(self.place.wire, RealWire):
+            self.place.wire.endpoint.leave_board()
         flush()
         os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
 
@@ -175,11 +184,12 @@ class _Ending:
         if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")
             try:
-                came = joined_in(wire.board.get(GONE))
+                came = joined_in(wire.board.peek(GONE))
                 others = {*range(wire.size), *came} - {one.rank for one in read_deaths(wire.board)}
                 wire.board.wait([left(peer) for peer in sorted(others)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done
+        leave_records(self.place, is_well=True)
         if self._attendant is not None:
             self._attendant.close()
         if self.owns_default_group and dist.is_initialized():

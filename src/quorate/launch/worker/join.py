@@ -20,8 +20,11 @@ from quorate.data.context import data_context
 from quorate.launch.local.newcomers import MOST_NEWCOMERS
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
-from quorate.launch.worker.between_hosts import address_here, interface_of, token_here
+from quorate.launch.worker.backend import backend_here
+from quorate.launch.worker.between_hosts import address_here, interface_of, is_encrypted_here, limits_here, token_here
 from quorate.launch.worker.ending import end_well, status_after_error
+from quorate.launch.worker.gangs import board_in
+from quorate.launch.worker.launcher_news import LauncherNews
 from quorate.launch.worker.meeting import meet_on_this_host
 from quorate.launch.worker.other_launchers import seat_here
 from quorate.launch.worker.preparing import prepare
@@ -32,7 +35,6 @@ from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.wire import RealWire
-from quorate.wire.store import StoreBoard
 
 
 @dataclass
@@ -78,14 +80,14 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
 def _enter(timeout: float) -> current.Place:
     seat = None if dist.is_initialized() else seat_here()
     if seat is not None:
-        os.environ.update(seat.environment(os.environ))
+        os.environ.update(seat.environment(os.environ, timeout))
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     address = os.environ.get("QUORATE_BOARD", "")
     board: Board
     folder: Path | None = None
     if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
-        board = StoreBoard(dist.PrefixStore("quorate", dist.distributed_c10d._get_default_store()), timeout)
+        board = board_in(dist.distributed_c10d._get_default_store(), rank, size, timeout)
     elif rank is None or size is None:
         if rank is not None or size is not None:
             raise ConfigurationError("RANK and WORLD_SIZE must be set together; a launcher sets both")
@@ -99,17 +101,28 @@ def _enter(timeout: float) -> current.Place:
         board, folder = meet_on_this_host(seat, timeout)
     else:
         store, rank, size = _meet(timeout)
-        board = StoreBoard(dist.PrefixStore("quorate", store), timeout)
+        board = board_in(store, rank, size, timeout)
     most = _number("QUORATE_MOST") or size
     if most > size + MOST_NEWCOMERS:
         raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")
     if rank >= max(size, most):
         raise ConfigurationError(f"RANK={rank} is none of {size} workers; a launcher sets ranks from 0 on")
     endpoint = Endpoint(
-        board, rank, size, most=most, timeout=timeout, folder=folder, token=token_here(), find_address=address_here
+        board,
+        rank,
+        size,
+        most=most,
+        timeout=timeout,
+        folder=folder,
+        token=token_here(),
+        find_address=address_here,
+        limits=limits_here(),
+        is_encrypted=is_encrypted_here(),
     )
     wire = RealWire(endpoint)
     place = current.enter(wire)
+    if endpoint.board is not board and isinstance(board, SocketBoard):
+        place.context(LauncherNews).board = board
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
         data_context(place).seat = _number("LOCAL_RANK") or 0
@@ -165,10 +178,9 @@ def _start_default_group(wire: RealWire, waits: TorchWaits) -> None:
         interface = loopback if wire.endpoint.is_local else interface_of(wire.endpoint.address)
         if interface is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = waits.store = WaitedStore(waits, wire.board, "default", wire.timeout)
     try:
-        dist.init_process_group(backend, store=store, rank=wire.rank, world_size=wire.size)
+        dist.init_process_group(backend_here(), store=store, rank=wire.rank, world_size=wire.size)
     except (RuntimeError, OSError):
         failure = _failure_of(wire)
         if failure is None:

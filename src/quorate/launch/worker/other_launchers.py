@@ -8,6 +8,9 @@
 
 The first that applies is taken: mpirun may start its processes by srun. In the shell of sbatch and salloc there are
 variables of Slurm too, and no step with several tasks: such a process is alone.
+
+Between hosts rank 0 is on the first host of the step (srun), and is looked for where mpirun itself runs: of that host
+Open MPI tells the addresses (4: OMPI_MCA_orte_hnp_uri) or the name (5: in PMIX_NAMESPACE). MASTER_ADDR goes first.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.first_host import address_of_first
 
 _RESERVED_STEPS = 4_294_967_280
 """From here on numbers of steps stand for shells: of sbatch, of salloc, of a prolog."""
 _FIRST_PORT, _PORTS = 20_000, 10_000
+_USUAL_PORT = 29_500
+"""That of torchrun; for launchers whose jobs have no name that is known on every host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,24 +43,37 @@ class Seat:
     """How many there are on this host; None where that is not known, or not the same on every host."""
     is_one_host: bool
     job: str
-    """Text that all processes of this run find, and those of no other run at the same time."""
+    """Text that all processes of this run on this host find, and those of no other run at the same time."""
+    is_job_everywhere: bool = True
+    """Whether those on other hosts find it too."""
     first_host: str | None = None
     """Where rank 0 is, as far as the launcher says."""
+    launched_from: tuple[str, ...] = ()
+    """Addresses or names of the host that the launcher itself runs on, where rank 0 mostly is."""
 
-    def environment(self, known: Mapping[str, str]) -> dict[str, str]:
-        """What torchrun would have said. Raises `ConfigurationError` where nobody knows where to meet."""
+    def environment(self, known: Mapping[str, str], timeout: float) -> dict[str, str]:
+        """What torchrun would have said; looks for rank 0 for `timeout` seconds where it has several addresses.
+
+        Raises `ConfigurationError` where nobody knows where to meet, and `WireTimeout` where rank 0 is not found.
+        """
         told = {"RANK": str(self.rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(self.local_rank)}
         if self.local_size is not None:
             told["LOCAL_WORLD_SIZE"] = str(self.local_size)
         if not self.is_one_host:
+            from_job = _FIRST_PORT + zlib.crc32(self.job.encode()) % _PORTS
+            port = known.get("MASTER_PORT") or str(from_job if self.is_job_everywhere else _USUAL_PORT)
             address = known.get("MASTER_ADDR") or self.first_host
+            if not address and self.launched_from:
+                address = address_of_first(
+                    self.launched_from, port, launcher=self.launcher, is_first=self.rank == 0, timeout=timeout
+                )
             if not address:
                 raise ConfigurationError(
                     f"{self.launcher} has started {self.size} workers, not all on this host, and does not say where "
                     "rank 0 is; set MASTER_ADDR to the address of its host for all of them"
                 )
             told["MASTER_ADDR"] = address
-            told["MASTER_PORT"] = known.get("MASTER_PORT") or str(_FIRST_PORT + zlib.crc32(self.job.encode()) % _PORTS)
+            told["MASTER_PORT"] = port
         return told
 
 
@@ -98,13 +117,37 @@ def _open_mpi(known: Mapping[str, str]) -> Seat:
         local_size=local_size,
         is_one_host=local_size == size,
         job=_job(known, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"),
+        launched_from=_host_of_mpirun(known),
     )
+
+
+def _host_of_mpirun(known: Mapping[str, str]) -> tuple[str, ...]:
+    """`1.0;tcp://10.0.0.1,10.9.0.1:4711;tcp6://[fd00::1]:4712` holds addresses, `prterun-node07-4711@1` a name."""
+    listed = re.search(r"tcp://([^:;]+):", known.get("OMPI_MCA_orte_hnp_uri", ""))
+    if listed is not None:
+        return tuple(listed[1].split(","))
+    named = re.fullmatch(r"prte(?:run)?-(.+)-\d+@\d+", known.get("PMIX_NAMESPACE", ""))
+    return () if named is None else (named[1],)
 
 
 def _is_step(known: Mapping[str, str]) -> bool:
     """Whether srun has started this process as one task of a step."""
     step = known.get("SLURM_STEP_ID", known.get("SLURM_STEPID", ""))
     return step.isdecimal() and int(step) < _RESERVED_STEPS
+
+
+def name_under_slurm() -> str | None:
+    """A name for the run of this step of a job, the same when the job is requeued: `slurm-77.0`; None elsewhere."""
+    known = os.environ
+    if not (_is_step(known) and known.get("SLURM_JOB_ID", "").isdecimal()):
+        return None
+    return f"slurm-{known['SLURM_JOB_ID']}.{known.get('SLURM_STEP_ID', known.get('SLURM_STEPID'))}"
+
+
+def is_requeued() -> bool:
+    """Whether Slurm has started this job anew."""
+    count = os.environ.get("SLURM_RESTART_COUNT", "")
+    return count.isdecimal() and int(count) > 0
 
 
 def _slurm(known: Mapping[str, str]) -> Seat:
@@ -139,6 +182,7 @@ def _pmi(known: Mapping[str, str]) -> Seat:
         local_size=local_size,
         is_one_host=local_size == size,
         job=_job(known, "PMI_JOBID", "PMI_PORT", "PMI_KVSNAME"),
+        is_job_everywhere=bool(known.get("PMI_JOBID")),
     )
 
 

@@ -6,8 +6,10 @@ import os
 import resource
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,19 @@ from quorate.core.records import Recorder, records_of
 from quorate.core.rows import End, Log, Start
 from quorate.core.telling import tell
 from quorate.data.context import data_context
-from quorate.launch.run.folder import new_run_folder
+from quorate.launch.run.folder import RUNS, new_run_folder
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.worker.gangs import remember_folder, remembered_folder
+from quorate.launch.worker.other_launchers import is_requeued, name_under_slurm
+from quorate.launch.worker.record_transfer import RecordTransfer
 from quorate.launch.worker.tensorboard import event_files
 from quorate.observe.step_times import timing
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
+
+HOME_WITHIN, LAST_WORDS = 10.0, 2.0
+"""Seconds that a worker takes at most to send its last rows to another host: after a good end, and a bad one."""
 
 
 def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool | None) -> None:
@@ -34,17 +42,20 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     `wanted` None: in the folder that `quorate run` has named; where another launcher has started several workers, in
     a new one below `runs`, the same on all. True: also of a worker alone. False: none.
     """
-    folder = None if wanted is False else _folder(place.wire, chosen, is_wanted=bool(wanted))
+    folder = None if wanted is False else _folder(place, chosen, is_wanted=bool(wanted))
     if folder is None:
         return
     checkpoint_context(place).root = folder / CHECKPOINTS
     wire = place.wire
     is_real = isinstance(wire, RealWire)
+    if isinstance(wire, RealWire) and not wire.endpoint.is_local:
+        place.context(_Kept).transfer = RecordTransfer(wire.endpoint, folder)
     recorder = timing(place).recorder = Recorder(
         records_of(folder, wire.rank),
         closes=not is_real,
         copy=event_files(folder) if is_real and wire.rank == 0 else None,
         say=lambda sentence: tell(f"quorate: rank {wire.rank}: {sentence}\n"),
+        further=wire.endpoint.clocks.news if isinstance(wire, RealWire) else tuple,
     )
     recorder.write(
         Start(
@@ -64,23 +75,52 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
 
-def _folder(wire: Wire, chosen: Overrides, *, is_wanted: bool) -> Path | None:
+def _folder(place: Place, chosen: Overrides, *, is_wanted: bool) -> Path | None:
+    wire = place.wire
     named = os.environ.get("QUORATE_RUN")
     if named:
-        return Path(named)
+        return Path(named) if wire.rank == 0 else _made(Path(named))
     is_ours = bool(os.environ.get("QUORATE_BOARD"))  # our own launcher named no folder on purpose
-    if not isinstance(wire, RealWire) or (wire.size == 1 and not is_wanted) or is_ours:
+    if not isinstance(wire, RealWire) or is_ours:
+        return None
+    before = begun_before(wire)
+    if before is None and wire.size == 1 and not is_wanted:
         return None
     if wire.rank == 0:
-        folder = new_run_folder(wire.size, **chosen.as_json())
+        folder = before or new_run_folder(wire.size, name=name_under_slurm(), **chosen.as_json())
         wire.board.set("records", str(folder).encode())
         tell(f"quorate: records in {os.path.relpath(folder)}\n")
     wire.board.wait(["records"], wire.timeout)
     written = wire.board.get("records")
     assert written is not None
-    folder = Path(written.decode())
-    folder.mkdir(parents=True, exist_ok=True)  # another host, without a common file system
+    folder = _made(Path(written.decode()))
+    remember_folder(folder)
     return folder
+
+
+def begun_before(wire: Wire) -> Path | None:
+    """The folder of the run that a launcher has started anew, if it has; called by all workers."""
+    name = name_under_slurm()
+    if name is not None and is_requeued() and (RUNS / name).is_dir():
+        return (RUNS / name).resolve()
+    return remembered_folder(wire)
+
+
+def _made(folder: Path) -> Path:
+    """The folder; where another host has no file system in common with this one, one here, whose rows go there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="quorate-records-"))
+    return folder
+
+
+@dataclass
+class _Kept:
+    """One of each worker."""
+
+    transfer: RecordTransfer | None = None
+    """Where the run is on several hosts."""
 
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
@@ -88,6 +128,9 @@ def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
     steps, peak = timers[0].steps if timers else 0, _peak_bytes() if is_real else None
     recorder.write(End(time=place.wire.clock.now(), steps=steps, peak_bytes=peak))
     recorder.close()
+    transfer = place.context(_Kept).transfer
+    if transfer is not None:
+        transfer.close(HOME_WITHIN)
 
 
 def _peak_bytes() -> int:
@@ -97,9 +140,20 @@ def _peak_bytes() -> int:
 
 def flush_records(place: Place) -> None:
     """Write what a worker holds that ends badly."""
-    recorder = timing(place).recorder
+    recorder, transfer = timing(place).recorder, place.context(_Kept).transfer
     if recorder is not None:
         recorder.close()
+    if transfer is not None:
+        transfer.close(LAST_WORDS)
+
+
+def leave_records(place: Place, *, is_well: bool) -> None:
+    """Keep nothing for others any more; before a bad end they have a moment to send their last rows."""
+    transfer = place.context(_Kept).transfer
+    if transfer is not None:
+        if not is_well:
+            transfer.wait_for_others(LAST_WORDS)
+        transfer.leave()
 
 
 def log(**values: float | int | str | bool | None) -> None:

@@ -20,6 +20,7 @@ from quorate.core.errors import QuorateError, Stopped
 from quorate.core.telling import tell
 from quorate.launch.run import requests
 from quorate.launch.worker import stack_report
+from quorate.launch.worker.launcher_news import LauncherNews
 from quorate.observe.stopping import INTERRUPTED, stop_of
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -108,6 +109,7 @@ class Attendant:
                     has_asked = True
                     requests.ask_to_stop(self._board, self._stop.asked)
                 self._answer()
+                self._place.context(LauncherNews).pass_on(self._wire)
                 seconds = stall.new(self._place)
                 if seconds:
                     why = f"nothing has moved for {seconds:g} s"

@@ -9,8 +9,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import CHAOS
 from quorate.inject.pace import parse_pace
 from quorate.report.figures.throughput import training_seconds
+from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.rounds import RoundRecord
-from quorate.report.reading.run import RankRecords, RunRecords
+from quorate.report.reading.run import RunRecords
 from quorate.report.reading.sound import is_count
 
 _BINDS = 1.5
@@ -96,8 +97,7 @@ def _useful(run: RunRecords) -> float:
 
 def _steps_in(one: RoundRecord, fragments: int) -> float:
     """Its weight is the steps that were handed in since its fragment was taken last; where all settle, that of all."""
-    is_of_all = max(map(len, one.taken.values()), default=0) >= fragments
-    return one.weight if is_of_all else one.weight / fragments
+    return one.weight if one.settles else one.weight / fragments
 
 
 def _setting(one: RankRecords, name: str, usual: int) -> int:

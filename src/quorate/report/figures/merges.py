@@ -1,9 +1,5 @@
-"""Merges of learners in one run: who was in each, with which weight and age, and how long was waited for more of them.
-
-A learner tells its weight for each fragment with what it hands in (`told` of a `round` row). Round n is of fragment
-(n - 1) mod K of K, unless all have settled in it: then it is of all. The age of what is merged is how many rounds of
-its fragment had gone by since it was handed in.
-"""
+"""Merges of learners in one run: who was in each, with which weight and age (`core.merges`), and how long was waited
+for more of them."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quorate.core.merges import merged_in
 from quorate.report.reading.rounds import RoundRecord
 from quorate.report.schema_parts import Merge, MergesSummary
 
@@ -53,23 +50,10 @@ def figures_of_merges(rounds: Sequence[RoundRecord], seconds_at: Callable[[float
 
 
 def _merge(one: RoundRecord, seconds_at: Callable[[float], float]) -> Merge | None:
-    """None where nothing was merged, or weights are not those of learners."""
-    weights: dict[int, float] = {}
-    turns = 1
-    for rank, told in one.told.items():
-        newest = told[-1] if told else None
-        listed = newest.get("weights") if isinstance(newest, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(weight, int | float) for weight in listed) or not listed:
-            return None
-        turns = len(listed)
-        weights[rank] = sum(listed) / turns if one.settles else listed[(one.number - 1) % turns]
-    total = sum(weights.values())
-    if not total > 0:
+    found = merged_in(one.number, one.told, one.taken, settles=one.settles)
+    if found is None:
         return None
-    ages = {rank: given[-1][0] // turns if given else 0 for rank, given in one.taken.items()}
-    given = tuple((rank, weight / total, ages.get(rank, 0)) for rank, weight in sorted(weights.items()) if weight)
-    fragment = None if one.settles else (one.number - 1) % turns
-    return Merge(number=one.number, fragment=fragment, time=seconds_at(one.time), given=given)
+    return Merge(number=one.number, fragment=found.fragment, time=seconds_at(one.time), given=found.given)
 
 
 def merges_summary(runs: Sequence[MergeFigures]) -> MergesSummary | None:

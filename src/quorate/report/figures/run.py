@@ -34,6 +34,7 @@ from quorate.report.reading.planned import Planned
 from quorate.report.reading.rounds import last_arrivals, wait_for_all
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome, OuterPoint
+from quorate.report.wording import seconds_in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,5 +208,12 @@ def _notes(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
     notes += [one.caution for rank in run.ranks for one in rank.rounds if one.caution]
     hosts = {one.start.get("host") for one in run.ranks if one.start}
     if len(hosts) > 1:
-        notes.append(f"arrivals on its {len(hosts)} hosts are held side by side by their time of day")
+        notes.append(f"arrivals on its {len(hosts)} hosts are held side by side {_how_exactly(run)}")
     return notes
+
+
+def _how_exactly(run: RunRecords) -> str:
+    wrong = run.clock_uncertainty
+    if math.isinf(wrong):
+        return "by their time of day"
+    return f"by clocks that were compared to within {seconds_in_words(wrong)}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.rows import Step
-from quorate.report.reading.run import RankRecords, RunRecords
+from quorate.report.reading.rank import RankRecords
+from quorate.report.reading.run import RunRecords
 from quorate.report.reading.spans import Spans
 
 

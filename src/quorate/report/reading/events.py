@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from quorate.core.rows import Gone, Joined, Log, Step
+from quorate.core.rows import Distance, Gone, Joined, Log, Outer, Step
+from quorate.report.reading.clocks import RunClock
 
 T = TypeVar("T", Gone, Joined)
-R = TypeVar("R", Gone, Joined, Log)
+R = TypeVar("R", Gone, Joined, Log, Distance, Outer)
 
 
 def each_once(found: Iterable[Sequence[T]]) -> list[T]:
@@ -22,9 +23,9 @@ def each_once(found: Iterable[Sequence[T]]) -> list[T]:
     return sorted(known.values(), key=lambda event: event.time)
 
 
-def moved(events: Sequence[R], seconds: float) -> list[R]:
-    """The same on another clock."""
-    return [replace(event, time=event.time + seconds) for event in events]
+def moved(events: Sequence[R], clock: RunClock) -> list[R]:
+    """The same on the clock of the run."""
+    return [replace(event, time=clock.at(event.time)) for event in events]
 
 
 def standstill(death: Gone, steps: Mapping[int, Sequence[Step]]) -> float | None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from quorate.core.rows import RoundRow, Step
+from quorate.core.round_rows import RoundRow
+from quorate.core.rows import Step
 from quorate.report.reading.meetings import MOST
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.sound import is_count

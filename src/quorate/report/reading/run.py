@@ -7,69 +7,24 @@ is skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import ranks_in, records_of, rows
-from quorate.core.rows import Distance, Distribute, End, Evaluate, Gone, Joined, Log, Outer, Start, Step
+from quorate.core.records import ranks_in
+from quorate.core.rows import Gone, Joined, Step
 from quorate.core.run_files import OutcomeFile, RunFile
-from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
-from quorate.report.reading.events import each_once, moved
-from quorate.report.reading.joinings import is_newcomer, replaced_by
-from quorate.report.reading.rounds import (
-    Merged,
-    RoundRecord,
-    merged_in,
-    number_the_rest,
-    number_updates,
-    round_of,
-    take_back,
-)
-from quorate.report.reading.rows import row_of, sound_parts
-from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import has_numbers, read_json
+from quorate.report.reading.clocks import run_clocks
+from quorate.report.reading.events import each_once
+from quorate.report.reading.joinings import replaced_by
+from quorate.report.reading.rank import RankRecords, read_rank
+from quorate.report.reading.rounds import Merged, merged_in, number_the_rest
+from quorate.report.reading.rows import sound_parts
+from quorate.report.reading.sound import read_json
 from quorate.report.reading.spans import Spans
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
-
-
-@dataclass(slots=True)
-class RankRecords:
-    """What one rank left. Times are seconds on the clock of the run, the same for all ranks."""
-
-    rank: int
-    start: dict[str, Any] = field(default_factory=dict)
-    distributed: dict[str, Any] = field(default_factory=dict)
-    """What the first optimizer was given to."""
-    steps: list[Step] = field(default_factory=list)
-    """Of the first optimizer, in order; evaluation is not within any of them."""
-    others: list[Step] = field(default_factory=list)
-    """Of further optimizers."""
-    rounds: list[RoundRecord] = field(default_factory=list)
-    """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
-    logs: list[Log] = field(default_factory=list)
-    distances: list[Distance] = field(default_factory=list)
-    outers: list[Outer] = field(default_factory=list)
-    deaths: list[Gone] = field(default_factory=list)
-    """Of other ranks, as this one told them."""
-    joinings: list[Joined] = field(default_factory=list)
-    """Likewise."""
-    evaluations: Spans = field(default_factory=Spans)
-    after_evaluation: set[int] = field(default_factory=set)
-    """The numbers of the steps that came next after an evaluation: they wait for others who still evaluate."""
-    end: dict[str, Any] | None = None
-    """None where the worker did not live to write it."""
-
-    @property
-    def is_newcomer(self) -> bool:
-        """Whether it joined when the run was under way: its step 1 is none of the others'."""
-        return is_newcomer(self.start)
-
-    def training_seconds(self, time: float, origin: float) -> float:
-        """From `origin` to `time`, without this rank's evaluations."""
-        return max(0.0, time - origin - (self.evaluations.before(time) - self.evaluations.before(origin)))
 
 
 @dataclass(frozen=True)
@@ -104,6 +59,12 @@ class RunRecords:
     def is_virtual(self) -> bool:
         """Whether it was made in a virtual world."""
         return any(one.start.get("clock") == "virtual" for one in self.ranks)
+
+    @property
+    def clock_uncertainty(self) -> float:
+        """Seconds by which the times of two ranks' steps, side by side, are wrong at most; infinite if not known."""
+        by_clock = {id(one.clock): one.clock_uncertainty for one in self.ranks if one.steps}
+        return sum(sorted(by_clock.values())[-2:])
 
     @property
     def deaths(self) -> list[Gone]:
@@ -184,7 +145,7 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
 
     Of files longer than `most_bytes` only the first rows are read, and the last `most_bytes`.
     """
-    ranks = [_read_rank(folder, rank, most_bytes) for rank in ranks_in(folder) if only is None or rank in only]
+    ranks = [read_rank(folder, rank, most_bytes) for rank in ranks_in(folder) if only is None or rank in only]
     _align(ranks)
     _keep_first_optimizer(ranks)
     for one in ranks:
@@ -195,68 +156,11 @@ def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: i
     return RunRecords(folder, sound_parts(about, RunFile), ended, tuple(ranks))
 
 
-def _read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
-    found = RankRecords(rank)
-    spans: list[tuple[float, float]] = []
-    fresh: list[RoundRecord] = []
-    sessions = Sessions()
-    path = records_of(folder, rank)
-    is_long = most_bytes is not None and path.stat().st_size > most_bytes + HEAD_BYTES
-    for row in first_and_last_rows(path, most_bytes) if is_long and most_bytes is not None else rows(path):
-        row, kind = sessions.row(row), row["kind"]
-        if kind == "step" and (step := row_of(Step, row)) is not None:
-            pause = sessions.step(step, found)
-            spans += [pause] if pause else []
-            found.steps.append(step)
-            number_updates([one for one in fresh if one.optimizer in (None, step.optimizer)], step)
-            fresh = [one for one in fresh if one.optimizer not in (None, step.optimizer)]
-        elif kind == "round" and (merged := round_of(row)) is not None:
-            for rounds in (found.rounds, fresh):
-                take_back(rounds, merged)
-                rounds.append(merged)
-        elif kind == "log" and (log := row_of(Log, row)) is not None:
-            found.logs.append(log)
-        elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
-            found.distances.append(distance)
-        elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
-            found.outers.append(outer)
-        elif kind == "gone" and (death := row_of(Gone, row)) is not None:
-            found.deaths.append(death)
-        elif kind == "joined" and (joining := row_of(Joined, row)) is not None:
-            found.joinings.append(joining)
-        elif kind == "evaluate" and (evaluate := row_of(Evaluate, row)) is not None:
-            spans.append((evaluate.begin, evaluate.end))
-        elif kind == "start" and not found.start:
-            found.start = sound_parts(row, Start)
-        elif kind == "distribute" and not found.distributed:
-            found.distributed = sound_parts(row, Distribute)
-        elif kind == "end":
-            found.end = sound_parts(row, End)
-    found.evaluations = Spans(spans)
-    return found
-
-
 def _align(ranks: list[RankRecords]) -> None:
-    """Put all ranks on the clock of the first: hosts differ by what their clocks show at the same time of day."""
-    clocks: dict[str, float] = {}
+    """Put all ranks on one clock."""
+    clocks = run_clocks({one.rank: one.start for one in ranks}, {one.rank: one.offsets for one in ranks})
     for one in ranks:
-        if has_numbers(one.start, "wall", "now"):
-            clocks.setdefault(str(one.start.get("host")), one.start["wall"] - one.start["now"])
-    if len(clocks) < 2:
-        return
-    reference = next(iter(clocks.values()))
-    for one in ranks:
-        shift = clocks.get(str(one.start.get("host")), reference) - reference
-        if shift:
-            for step in one.steps:
-                step.begin, step.arrive, step.end = step.begin + shift, step.arrive + shift, step.end + shift
-            for merged in one.rounds:
-                merged.time += shift
-            one.logs = moved(one.logs, shift)
-            one.evaluations = one.evaluations.moved(shift)
-            one.deaths, one.joinings = moved(one.deaths, shift), moved(one.joinings, shift)
-            if one.end is not None and has_numbers(one.end, "time"):
-                one.end["time"] += shift
+        one.move(clocks[one.rank])
 
 
 def _keep_first_optimizer(ranks: list[RankRecords]) -> None:

@@ -28,6 +28,11 @@ class Sessions:
         self._shift = 0.0
         self._is_resuming = False
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether this session's clock is another one than the first session's, of which it has measured nothing."""
+        return self._shift != 0.0
+
     def row(self, row: dict[str, Any]) -> dict[str, Any]:
         """The same row with its times on the first session's clock."""
         if row["kind"] == "start":

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
+from quorate.report.reading.clocks import RunClock
+
 
 class Spans:
     """Spans of time (begin, end) in any order; where they overlap they count once.
@@ -37,6 +39,6 @@ class Spans:
         """Seconds of them that lie from `begin` to `end`."""
         return self.before(end) - self.before(begin)
 
-    def moved(self, seconds: float) -> Spans:
-        """The same ones, later."""
-        return Spans((begin + seconds, end + seconds) for begin, end in self.spans)
+    def moved(self, clock: RunClock) -> Spans:
+        """The same ones, on the clock of the run."""
+        return Spans((clock.at(begin), clock.at(end)) for begin, end in self.spans)

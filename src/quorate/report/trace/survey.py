@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import records_of, rows
-from quorate.core.rows import Start, Step
+from quorate.core.records import ranks_in, records_of, rows
+from quorate.core.rows import ClockOffset, Start, Step
+from quorate.report.reading.clocks import RunClock, run_clocks
 from quorate.report.reading.rounds import Merged
 from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.run import read_run
+from quorate.report.reading.sessions import Sessions
 from quorate.report.reading.sound import has_numbers
 
 Key = tuple[str, int, int]
@@ -46,23 +48,24 @@ class Keys:
         return step.optimizer, step.round, place
 
 
-def start_of(path: Path) -> dict[str, Any]:
-    """The first `start` row of a file, as far as it is sound."""
-    return next((sound_parts(row, Start) for row in rows(path) if row["kind"] == "start"), {})
+def heads_of(folder: Path) -> tuple[dict[int, dict[str, Any]], dict[int, RunClock]]:
+    """By rank the first `start` row, as far as it is sound, and its clock."""
+    starts: dict[int, dict[str, Any]] = {}
+    offsets: dict[int, list[ClockOffset]] = {}
+    for rank in ranks_in(folder):
+        starts[rank], offsets[rank] = {}, []
+        sessions = Sessions()
+        for row in map(sessions.row, rows(records_of(folder, rank), ("start", "clock"))):
+            if row["kind"] == "start" and not starts[rank]:
+                starts[rank] = sound_parts(row, Start)
+            offset = row_of(ClockOffset, row) if row["kind"] == "clock" and not sessions.is_moved else None
+            if offset is not None:
+                offsets[rank].append(offset)
+    return starts, run_clocks(starts, offsets)
 
 
-def clocks_of(starts: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
-    """What to add to each rank's times so that all are on one clock: hosts agree on the time of day."""
-    hosts: dict[Any, float] = {}
-    for start in starts.values():
-        if has_numbers(start, "wall", "now"):
-            hosts.setdefault(start.get("host"), start["wall"] - start["now"])
-    reference = next(iter(hosts.values()), 0.0)
-    return {rank: hosts.get(start.get("host"), reference) - reference for rank, start in starts.items()}
-
-
-def survey(folder: Path, clocks: Mapping[int, float]) -> Survey:
-    """Read all rows once; `clocks` are what is to be added to each rank's times.
+def survey(folder: Path, clocks: Mapping[int, RunClock]) -> Survey:
+    """Read all rows once; `clocks` are those of the ranks.
 
     Where everybody waits for everybody, those that met waited for the last of them. Under a quorum they waited for the
     last gradient of their round; to find it, all steps are kept in memory.
@@ -70,15 +73,15 @@ def survey(folder: Path, clocks: Mapping[int, float]) -> Survey:
     first = math.inf
     last: dict[Key, tuple[float, int]] = {}
     has_rounds = False
-    for rank, shift in clocks.items():
+    for rank, clock in clocks.items():
         keys = Keys()
         for row in rows(records_of(folder, rank)):
-            times = [row[name] + shift for name in ("begin", "time") if has_numbers(row, name)]
+            times = [clock.at(row[name]) for name in ("begin", "time") if has_numbers(row, name)]
             first = min([first, *times])
             has_rounds |= row["kind"] == "round"
             step = row_of(Step, row) if row["kind"] == "step" else None
             if step is not None:
-                key, arrive = keys.of(step), step.arrive + shift
+                key, arrive = keys.of(step), clock.at(step.arrive)
                 if key not in last or arrive > last[key][0]:
                     last[key] = (arrive, rank)
     if not has_rounds:

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import ranks_in, records_of, rows
+from quorate.core.records import records_of, rows
 from quorate.core.rows import Step
+from quorate.report.reading.clocks import RunClock
 from quorate.report.reading.rounds import Merged
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.sound import finite, has_numbers
-from quorate.report.trace.survey import Keys, Survey, clocks_of, start_of, survey
+from quorate.report.trace.survey import Keys, Survey, heads_of, survey
 
 LAYOUT = (
     "within a step, lengths are recorded and positions are not: data first, delay and compute up to the arrival, "
@@ -64,8 +65,7 @@ def write_trace(folder: Path, path: Path) -> Written:
     Reads the rows twice, one by one; what is kept in memory grows with the rounds, not with the ranks. The file is
     there when it is whole. Raises `ConfigurationError` where no step was recorded.
     """
-    starts = {rank: start_of(records_of(folder, rank)) for rank in ranks_in(folder)}
-    clocks = clocks_of(starts)
+    starts, clocks = heads_of(folder)
     found = survey(folder, clocks)
     if not found.has_steps:
         raise ConfigurationError(f"there is nothing to show: no worker has recorded a step in {folder}")
@@ -127,8 +127,7 @@ class _Lane:
 
     rank: int
     host: str
-    clock: float
-    """Seconds to add to its times: then they are on the clock of all ranks."""
+    clock: RunClock
     survey: Survey
     steps: int = 0
     _keys: Keys = field(default_factory=Keys)
@@ -173,7 +172,7 @@ class _Lane:
         number = self._optimizers.index(step.optimizer)
         track, suffix = _EVALUATION + 1 + 2 * number, f" ({step.optimizer})" if number else ""
         begin, arrive, end = (self._at(time) for time in (step.begin, step.arrive, step.end))
-        alone = (step.arrive + self.clock, self.rank)  # rows that came while this is being read are known to nobody
+        alone = (self.clock.at(step.arrive), self.rank)  # rows that came while this is being read are known to nobody
         latest, who = self.survey.last.get(self._keys.of(step), alone)
         known = {"step": step.step, "round": step.round}
         told = {name.replace("_", " "): getattr(step, name) for name in _TOLD}
@@ -210,7 +209,7 @@ class _Lane:
         return {"ph": "X", "name": name, "pid": self.rank, "tid": track, "ts": begin, "dur": length, "args": args}
 
     def _at(self, time: float) -> int:
-        return _micro(time + self.clock - self.survey.first)
+        return _micro(self.clock.at(time) - self.survey.first)
 
 
 @contextmanager

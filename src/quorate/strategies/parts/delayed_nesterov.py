@@ -13,8 +13,9 @@ from torch import Tensor
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.learners import Learner, laid_out_as
+from quorate.strategies.parts.learners import Learner
 from quorate.strategies.parts.local_steps import Period
+from quorate.strategies.parts.ways import laid_out_as
 
 
 @dataclass(kw_only=True)
@@ -30,12 +31,16 @@ class AsyncLearner(Learner):
     m: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
     """The momentum, likewise."""
     speeds: dict[str, float] = kept("same", default_factory=dict)
-    """Steps per second, by rank, as told with the newest arrival of each."""
+    """Steps per second, by learner, as told with the newest arrival of each."""
 
     def arrived(self, told: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """A round has these, which are applied next."""
         self.arrivals += sum(any(one["weights"]) for own in told.values() for one in own[:1])
-        self.speeds |= {str(rank): one["speed"] for rank, own in told.items() for one in own if one["speed"]}
+        self.speeds |= {self._of(rank): one["speed"] for rank, own in told.items() for one in own if one["speed"]}
+
+    def _of(self, rank: int) -> str:
+        """Which learner a worker is of."""
+        return str(rank if self.mates is None else self.mates.of[rank])
 
     def weight_of(self, fragment: int, period: Period) -> float:
         """1: outer gradients are not averaged."""
@@ -43,14 +48,18 @@ class AsyncLearner(Learner):
 
     def period_of(self, rank: int, longest: float) -> float:
         """H_w = floor(v_w / v_max H), at least 1 (Liu et al., 2024: dynamic local updates); H as long as not told."""
-        own, fastest = self.speeds.get(str(rank)), max(self.speeds.values(), default=0.0)
+        own, fastest = self.speeds.get(self._of(rank)), max(self.speeds.values(), default=0.0)
         return longest if own is None else max(1.0, math.floor(own / fastest * longest))
 
-    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat) -> bool:
+    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float) -> bool:
         """Delayed Nesterov momentum (Liu et al., 2024, Algorithm 3): of N arrivals g in a cycle,
 
         every one: x -= lr g / N, s += g; every N-th: m = beta m + s / N, x -= lr beta m, s = 0
+
+        With another optimizer a step of it on the mean of the arrivals of a round, each by what it counts.
         """
+        if self.outer.kind != "sgd":
+            return super().outer_step(worker, fragment, x, sums, part)
         *ways, numbers = sums.segments()
         if not float(numbers[0]):
             return False

@@ -8,62 +8,44 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from quorate.core.means import Mean
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat, Layout
-from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
-from quorate.strategies.parts.local_steps import LocalSteps, Period
+from quorate.core.vectors import Flat
+from quorate.strategies.parts.fragments import By, among, fragments_of
+from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
+from quorate.strategies.parts.steps_of_mates import HandedIn, StepsOfMates
+from quorate.strategies.parts.ways import laid_out_as, merged_ways, ways_of
 
 Averaging = Literal["mean", "radial"]
-NOBODY_WAITS = 1 << 20
-"""The bound on how many rounds a learner may be behind."""
-
-
-@dataclass
-class HandedIn:
-    """What one worker handed in at a time, by fragment."""
-
-    since: list[list[float]]
-    """`Learner.since` then."""
-    ways: list[Flat]
-    """As they went into rounds: only to be read."""
 
 
 @dataclass(kw_only=True)
-class Learner(LocalSteps):
+class Learner(StepsOfMates):
     """One worker between its merges. `steps` and `done` count since it handed in last."""
 
-    fragments: tuple[Fragment, ...] = kept("drop")
     outer: OuterOptimizer = kept("drop")
     common: Flat = kept("same")
     """Where the newest outer step of each fragment led."""
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
-    since: list[list[float]] = kept("average", is_adapted=True)
-    """By fragment: steps, and the sum of their weights, since this worker's last merge."""
-    handed: dict[int, HandedIn] = kept("drop", default_factory=dict)
-    """What may still come back in a round, by the time at which it was handed in."""
-    times: int = kept("drop", default=0)
-    """How often that was."""
-    handed_at: int = kept("drop", default=0)
-    """The step in which it was last."""
 
     def count(self, worker: Worker, period: Period) -> None:
         """Count the step that the worker has just made, for every fragment as well."""
-        super().count(worker, period)
+        met = self.met
+        if met is None:
+            super().count(worker, period)
+        else:
+            self.add(worker, met.weight, met.examples)
         for amounts in self.since:
             amounts[0] += 1
-            amounts[1] += worker.weight
+            amounts[1] += worker.weight if met is None else met.weight
 
     def weight_of(self, fragment: int, period: Period) -> float:
         """What this worker counts in a merge: tokens times tokens per step, a step being what its gradient counts."""
         steps, done = (amount / period.count for amount in self.since[fragment])
         return done * done / steps if steps else 0.0
-
-    def layouts(self, worker: Worker) -> list[Layout]:
-        """Of what is handed in, by fragment."""
-        return [worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own).layout for own in self.fragments]
 
     def way(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
         """What is handed in of a fragment: how far it is from where all were, times its weight, and the weight.
@@ -84,13 +66,43 @@ class Learner(LocalSteps):
         found.header.zero_()
         return found
 
+    def came(self, told: Sequence[Mapping[str, Any]], period: Period, overlap: int) -> None:
+        """A round came on the way, with what this worker `told`; the first one since it handed in says when it does so
+        again, so that all hand in together.
+
+        Who hands in with the others has the round after `overlap` steps. Who has it later was early, and hands in so
+        much later the next time; who has one without what it just handed in was late, and hands in a step earlier. What
+        lies for most of a period until a round begins is late by that, and momentum on late outer gradients overshoots.
+        """
+        if period.unit != "steps" or self.again_after:
+            return
+        is_late = self.steps <= overlap and not any(one["time"] == self.times for one in told)
+        self.again_after = max(1.0, period.count - 1 if is_late else period.count - overlap + self.steps)
+
+    def is_due(self, worker: Worker, period: Period) -> bool:
+        """As `came` has said; else as of `LocalSteps`."""
+        if self.met is not None and period.unit == "seconds":
+            return self.met.seconds >= period.count
+        return self.steps >= self.again_after if self.again_after else super().is_due(worker, period)
+
     def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
         """What goes into rounds by now, of all fragments; counted as handed in by `was_handed_in`."""
         weights = [self.weight_of(number, period) for number in range(len(self.fragments))]
         ways = [self.way(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
         told = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
-        return {"vectors": ways, "fresh": float(self.steps), "told": told}
+        return {"vectors": ways, "fresh": self.fresh, "told": told}
+
+    def give(self, worker: Worker, given: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
+        """Hand in what `hand_in` said; with `waits` return when the round is here that takes it."""
+        handed = None
+        if self.mates is None or self.mates.hands_in(worker):
+            handed = worker.rounds.hand_in(**given, waits=waits, slack=slack)
+        self.was_handed_in(worker, given)
+        if waits and self.mates is not None:
+            self.mates.wait(worker, self, handed)
+        elif waits and handed is not None:
+            handed.wait()
 
     def seconds_of(self, worker: Worker, steps: int) -> float | None:
         """What so many steps take, as those since it handed in last did in the mean; None after less than two."""
@@ -100,6 +112,8 @@ class Learner(LocalSteps):
 
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
         """Hand in all that is left before all rest; `take` takes in what has come."""
+        if self.mates is not None and not self.mates.leaves(worker, self, take):
+            return
         while unknown := worker.rounds.hand_in_last(**(given := self.hand_in(worker, period, averaging))):
             unknown.wait()
             take()
@@ -112,6 +126,11 @@ class Learner(LocalSteps):
         self.handed_at = worker.step
         self.restart()
 
+    def restart(self) -> None:
+        """Count from 0, and hand in again as set."""
+        super().restart()
+        self.again_after = 0.0
+
     def take(
         self,
         worker: Worker,
@@ -122,8 +141,9 @@ class Learner(LocalSteps):
         share: float = 0.0,
         within: int = 0,
         drops: bool = False,
+        part: float = 1.0,
     ) -> None:
-        """Make the outer step of a fragment, of the `sums` that a round has formed, and go on from there.
+        """Make the outer step of a fragment, on `part` of the mean way in the `sums` of a round, and go on from there.
 
         Where the round has what this worker handed in (as it `told`) and it has made at most `within` steps since, its
         own numbers count `share` if it has made any (Streaming DiLoCo). Where it has made more, these are kept: it goes
@@ -132,7 +152,7 @@ class Learner(LocalSteps):
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         mine, before = among(own, self.fragments[fragment]), x.clone()
-        if not self.outer_step(worker, fragment, x, sums):
+        if not self.outer_step(worker, fragment, x, sums, part):
             return
         given = self._merged(fragment, told[0]["time"]) if told else None
         steps = self.since[fragment][0]
@@ -148,11 +168,16 @@ class Learner(LocalSteps):
                 theta.add_(way)  # it is in the new point
         worker.parameters = own
 
-    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat) -> bool:
-        """Move `x`, where the common point is in a fragment, in place; whether there was anything to do."""
+    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float) -> bool:
+        """Move `x`, where the common point is in a fragment, in place; whether there was anything to do.
+
+        The outer gradient is `part` of the mean way.
+        """
         ways = merged_ways(sums, worker.size)
         if ways is None:
             return False
+        if part != 1.0:
+            ways = [way * part for way in ways]
         self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment], fragment)
         return True
 
@@ -179,49 +204,31 @@ class Learner(LocalSteps):
             self.restart()
         elif not len(self.memory) == len(self.since) == count:
             self.memory, self.since = [{} for _ in range(count)], [[0.0, 0.0] for _ in range(count)]
+        if self.mates is not None:
+            worker.rounds.standing.withdraw()
+            self.mates.group.doubt()
+
+    def rested(self, worker: Worker) -> None:
+        """All workers have, and all that they had done is merged."""
+        if self.mates is None:
+            return
+        if len(self.mates.group.ranks) > 1:
+            self.since, self.handed = [[0.0, 0.0] for _ in self.fragments], {}
+            self.restart()
+        self.mates.rested(worker)
+
+    def part_of(self, fragment: int, one: Mean) -> float:
+        """How many of the learners that have not died have a way in a round; those that have ended have not died."""
+        return part_of(fragment, one, one.alive if self.mates is None else self.mates.count_without(one.missing))
 
 
-def late_terms(late: Literal["carry", "decay", "drop"]) -> dict[str, Any]:
-    """What rounds agree on about what comes late."""
-    weight = "falling" if late == "decay" else "full"
-    return {"late": "drop" if late == "drop" else "carry", "late_weight": weight, "max_staleness": NOBODY_WAITS}
+def part_of(fragment: int, one: Mean, alive: int) -> float:
+    """How many of the learners `alive` have a way in a round."""
+    ways = sum(any(each["weights"][fragment] for each in told) for told in one.told.values())
+    return ways / max(alive, ways, 1)
 
 
 L = TypeVar("L", bound=Learner)
-
-
-def ways_of(given: Flat, size: int) -> list[torch.Tensor]:
-    """How far a worker had gone, by tensor, which handed in `given`."""
-    *ways, numbers = given.segments()
-    weight, *norms = numbers.tolist()
-    factors = [size / weight * (norm / weight if norm else 1.0) if weight else 0.0 for norm in norms]
-    return [way.reshape(-1) * factor for way, factor in zip(ways, factors, strict=True)]
-
-
-def laid_out_as(x: Flat, tensors: Sequence[torch.Tensor]) -> Flat:
-    """`tensors`, one for each part of `x`, as a vector beside it."""
-    return Flat([one.reshape(-1).to(to.device) for one, to in zip(tensors, x.parts, strict=True)], x.layout)
-
-
-def merged_ways(sums: Flat, size: int) -> list[torch.Tensor] | None:
-    """The outer gradient of a fragment, by tensor, of the `sums` of what learners have handed in; None where nobody has
-    made a step.
-
-    Plain: the mean by weights. Radial (Decoupled DiLoCo, after public descriptions): the mean of the directions by
-    weights, made one long, times the mean of the norms by weights.
-    """
-    *ways, numbers = sums.segments()
-    total, *norms = numbers.tolist()
-    if not total:
-        return None
-    found = []
-    for x, norm in zip(ways, norms, strict=True):
-        length = float(torch.linalg.vector_norm(x)) if norm else 0.0
-        if length:
-            found.append(x * (norm / total / length))
-        else:
-            found.append(x * (size / total) if total != size else x.clone())
-    return found
 
 
 def learner_of(x: Flat, count: int, outer: OuterOptimizer, kind: type[L], *, by: By = "bytes", **more: Any) -> L:

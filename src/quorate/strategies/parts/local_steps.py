@@ -117,10 +117,13 @@ class LocalSteps:
 
     def count(self, worker: Worker, period: Period) -> None:
         """Count the step that the worker has just made."""
+        self.add(worker, worker.weight, worker.examples if period.unit == "examples" else 0)
+
+    def add(self, worker: Worker, weight: float, examples: float) -> None:
+        """Count a step of that weight."""
         self.steps += 1
-        self.done += worker.weight
-        if period.unit == "examples":
-            self.examples += worker.examples
+        self.done += weight
+        self.examples += examples
         if self.began is None:
             self.began = worker.step_began
 

@@ -10,6 +10,7 @@ import socket
 import time
 
 from quorate.wire.frames import Reader
+from quorate.wire.real.encryption import Encrypted, Encryption
 from quorate.wire.real.shared import Lender
 
 NONCE = 32
@@ -28,8 +29,10 @@ def proof(token: bytes, nonce: bytes) -> bytes:
 class Arriving:
     """A connection that only the other side writes to: first its proof, then frames."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock, self.nonce, self.since = sock, secrets.token_bytes(NONCE), time.monotonic()
+    def __init__(self, sock: socket.socket, encryption: Encryption | None = None) -> None:
+        self.nonce, self.since = secrets.token_bytes(NONCE), time.monotonic()
+        sock.setblocking(False)
+        self.sock = sock if encryption is None else encryption.accepted(sock)
         self.fd: int | None = None
         """Of the other side's shared memory."""
         self.lender: Lender | None = None
@@ -37,11 +40,14 @@ class Arriving:
         """There once it has proved itself."""
         self.source: int | None = None
         self._proof = bytearray()
-        sock.setblocking(False)
-        sock.send(self.nonce)
+        self._is_greeted = False
+        if encryption is None:
+            self._greet()
 
     def prove(self, token: bytes) -> bool:
         """Read more of the proof; whether it is whole. Raises `OSError` where it is wrong, or none comes any more."""
+        if not self._is_greeted:
+            self._greet()
         more = self._introduction(MAC - len(self._proof))
         if not more:
             raise ConnectionResetError
@@ -51,6 +57,12 @@ class Arriving:
         if not hmac.compare_digest(bytes(self._proof), proof(token, self.nonce)):
             raise ConnectionRefusedError
         return True
+
+    def _greet(self) -> None:
+        if isinstance(self.sock, Encrypted):
+            self.sock.do_handshake()
+        self.sock.send(self.nonce)
+        self._is_greeted = True
 
     def _introduction(self, most: int) -> bytes:
         """The next bytes of a proof, with which a descriptor may come."""
@@ -78,6 +90,9 @@ class Lobby:
 
     def __init__(self) -> None:
         self._inside: dict[Arriving, None] = {}
+
+    def __contains__(self, arriving: Arriving) -> bool:
+        return arriving in self._inside
 
     def enter(self, arriving: Arriving) -> None:
         """Take in a connection that was accepted."""

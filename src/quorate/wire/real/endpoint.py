@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
-from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout, ranks_in_words
-from quorate.wire.failure import GONE, ended, gone_in, joined_in, read_failure
+from quorate.core.errors import PeerFailed, QuorateError, WireTimeout, ranks_in_words
+from quorate.wire.failure import GONE, ended, gone_in, joined_in, read_failure, report_failure
+from quorate.wire.real.clock_exchange import ClockExchange
+from quorate.wire.real.encryption import Encryption
 from quorate.wire.real.inbox import Inbox
-from quorate.wire.real.mailbox import Mailbox
-from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
+from quorate.wire.real.introduction import introduce
+from quorate.wire.real.kept_board import KeptBoard
+from quorate.wire.real.mailbox import Mailbox, address_for
+from quorate.wire.real.places import Places
+from quorate.wire.real.several_hosts import leave_meeting_place
+from quorate.wire.real.shared import is_possible
+from quorate.wire.real.trust import is_signed, machine, sign, signed
+from quorate.wire.real.wall_clock import WallClock
+from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
 
 SLICE = 0.05
@@ -27,29 +34,12 @@ _KEYS = "generation/0"
 """Before the keys of what endpoints say of themselves."""
 _REMEMBERED = 12
 _LOOK_EVERY = 0.02
-_FAREWELL = 5.0
 PATIENCE = 1.0
 """Seconds a wait lasts before it asks who has ended, and leaves word of what it waits for."""
 
 
 def _nothing() -> None:
     """Nothing."""
-
-
-class WallClock:
-    """The wall clock: monotonic seconds."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def pause(self) -> None:
-        """Nothing: processes run side by side."""
-
-    def compute(self, share: float) -> None:
-        """Nothing: computing takes the time it takes."""
 
 
 class Endpoint:
@@ -66,21 +56,26 @@ class Endpoint:
         folder: Path | None = None,
         token: str = "",
         find_address: Callable[[], str] = socket.gethostname,
+        limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
+        is_encrypted: bool = False,
     ) -> None:
-        self.board, self.rank, self.size, self.timeout = board, rank, size, timeout
+        self.board, self.rank, self.size, self.timeout, self._is_encrypted = board, rank, size, timeout, is_encrypted
         self.max_size = max(size, most)
         """See `Wire.max_size`."""
         self.clock = WallClock()
+        self.clocks = ClockExchange(rank, self.clock, machine(), lambda peer: self._places.known.get(peer) == machine())
+        """How far this worker's clock is from others'; where all are on one host it is not asked."""
         self.others = [peer for peer in range(size) if peer != rank]
         self.host = socket.gethostname()
         self._thread = threading.local()
-        self._token, self._find_address, self._key = token, find_address, b""
+        self._token, self._find_address, self._key, self._limits = token, find_address, b"", limits
         self._folder: Path | None = None
         self._addresses: dict[int, str] = {}
         self._lock = threading.Lock()
         self.inbox = Inbox()
         self.mailbox: Mailbox | None = None
         self.is_local = True
+        self._places = Places(lambda: self.board, _KEYS, b"", {})
         self.address = "127.0.0.1"
         """Where others reach this worker."""
         self.calls = 0
@@ -103,41 +98,40 @@ class Endpoint:
             self._open(folder)
 
     def _open(self, folder: Path | None) -> None:
-        board = self.board
-        board.set(f"{_KEYS}/host/{self.rank}", self.host.encode())
-        if self.rank == 0:
-            board.set(f"{_KEYS}/token", secrets.token_hex(32).encode())
-        everyone = range(self.size)
-        board.wait([f"{_KEYS}/token"], self.timeout)
-        token = board.get(f"{_KEYS}/token") or b""
-        own = key_of(self._token, token) if self._token else b""
-        board.set(f"{_KEYS}/place/{self.rank}", sign(own, "place", self.rank, machine()))
-        board.wait([f"{_KEYS}/place/{peer}" for peer in everyone], self.timeout)
-        places = [board.get(f"{_KEYS}/place/{peer}") or b"" for peer in everyone]
-        self.is_local = {signed(place) for place in places} == {machine()}
-        if not self.is_local and self.rank >= self.size:
-            raise ConfigurationError("workers join a run on its own host only, and this one spans several")
+        board, rank, size = self.board, self.rank, self.size
+        known = introduce(
+            board, _KEYS, rank, size, self.host, self._token, is_encrypted=self._is_encrypted, timeout=self.timeout
+        )
+        self._key, self.is_local = known.key, known.is_local
+        self._places = Places(lambda: self.board, _KEYS, self._key, known.places)
         if not self.is_local:
-            hosts = {peer: (board.get(f"{_KEYS}/host/{peer}") or b"").decode() for peer in everyone}
-            try:
-                self._key = check_token(self._token, token, self.rank, places, hosts)
-            except ConfigurationError:
-                self._part_from(everyone)
-                raise
             self.address = self._find_address()
-        path = None
-        if self.is_local:
-            if folder is None:
-                folder = self._folder = make_socket_folder()
-            path = str(folder / f"mail-{self.rank}")
-        self.mailbox = Mailbox(self.rank, self.max_size, self.inbox, path, self.address, self._key or token, self._find)
+        if folder is None:
+            folder = self._folder = make_socket_folder()
+        path = str(folder / f"mail-{self.rank}") if self.is_local or is_possible() else None
+        host = None if self.is_local else self.address
+        own_tls = Encryption() if self._is_encrypted and not self.is_local else None
+        self.mailbox = Mailbox(
+            rank, self.max_size, self.inbox, path, host, self._key or known.token, self._find, own_tls, self._refused
+        )
         board.set(f"{_KEYS}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
+        if not self.is_local:
+            kept = KeptBoard(rank, size, self.address, self._key, self._limits, self.timeout, self.clocks, own_tls)
+            leave_meeting_place(board, kept, self.rank, self.size, self._key, self.timeout, prefix=_KEYS)
+            self.board = kept
+            for key in (f"{_KEYS}/{what}/{self.rank}" for what in ("host", "place", "mail") if self.rank >= self.size):
+                self.board.set(key, board.get(key) or b"")  # the others have met without it
 
-    def _part_from(self, everyone: Collection[int]) -> None:
-        """All are refused; the board may go with one of them, so none goes before the others have seen why."""
-        self.board.set(f"{_KEYS}/refused/{self.rank}", b"1")
-        with suppress(QuorateError):
-            self.board.wait([f"{_KEYS}/refused/{peer}" for peer in everyone], _FAREWELL)
+    def host_of(self, rank: int) -> int:
+        """See `Wire.host_of`; one whose place is not known is on a host of its own."""
+        return 0 if self.is_local else self._places.host_of(rank)
+
+    def shares_memory(self) -> bool:
+        """Whether all that were there at the start can share memory with those on their host."""
+        if self.is_local:
+            return is_possible()
+        mail = [self.board.get(f"{_KEYS}/mail/{peer}") or b"" for peer in range(self.size)]
+        return all(b"unix:" in address for address in mail)
 
     def _find(self, peer: int) -> str:
         with self._lock:
@@ -147,7 +141,8 @@ class Endpoint:
                 written = self.board.get(key) or b""
                 if not self.is_local and not is_signed(self._key, "mail", peer, written):
                     raise ConnectionError(f"the address of rank {peer} is not signed with the token of this run")
-                self._addresses[peer] = signed(written)
+                is_here = self.is_local or self.host_of(peer) == self.host_of(self.rank)
+                self._addresses[peer] = address_for(signed(written), is_here=is_here)
             return self._addresses[peer]
 
     @property
@@ -175,6 +170,7 @@ class Endpoint:
         `needed` are the ranks without which it cannot come true; `missing` says, at the end, which of them were not
         there. The death of one of `also`, where others outlive it, ends the wait as well. Raises as `Work.wait` does.
         """
+        self.check()
         limit = self.timeout if timeout is None else timeout
         begin = time.monotonic()
         if ready(min(SLICE, limit)):
@@ -209,6 +205,11 @@ class Endpoint:
         finally:
             self.waits.pop(thread, None)
 
+    def check(self) -> None:
+        """Raise where this worker may not go on, whatever is there for it. Costs next to nothing."""
+        if isinstance(self.board, KeptBoard):
+            self.board.check()
+
     def look(self) -> None:
         """Raise what went wrong elsewhere."""
         failure = read_failure(self.board)
@@ -233,7 +234,7 @@ class Endpoint:
             return True
 
     def _look_for_gone(self) -> None:
-        written = self.board.get(GONE)
+        written = self.board.peek(GONE)
         if written == self._gone_written:
             return
         with self._lock:
@@ -244,11 +245,11 @@ class Endpoint:
             for tag in self.followers:
                 self.inbox.put(self.rank, tag, Message((), {"gone": new}))
 
-    def connection_lost(self, waits_for: str, detail: str) -> PeerFailed:
+    def connection_lost(self, waits_for: str, detail: str) -> QuorateError:
         """The error for a broken connection: what the board says of it, as soon as it does."""
-        for _ in range(50):
+        for _ in range(50 if self.is_local else int(100 * (self._limits.silence + 1.0))):
             failure = read_failure(self.board)
-            if isinstance(failure, PeerFailed):
+            if failure is not None:
                 return failure
             if self.followers:
                 self._look_for_gone()
@@ -257,8 +258,14 @@ class Endpoint:
             time.sleep(0.01)
         return PeerFailed(f"rank {self.rank} lost its connection to a worker it needed for {waits_for} ({detail})")
 
+    def _refused(self, peer: int, why: str) -> None:
+        """Somebody else answered at the address of `peer`; unless that one is dead, nobody goes on."""
+        found = self.connection_lost("a connection", why)
+        if isinstance(found, PeerFailed) and peer not in found.ranks:
+            report_failure(self.board, self.rank, why)
+
     def _ended_among(self, needed: Collection[int]) -> list[int]:
-        lost = self.mailbox.lost if self.mailbox is not None else set[int]()
+        lost = self.mailbox.lost if self.mailbox is not None and self.is_local else set[int]()  # else the board says it
         keys = {peer: (ended(peer), f"left/{peer}") for peer in needed}
         return [p for p in needed if p in lost or any(self.board.get(key) is not None for key in keys[p])]
 
@@ -271,8 +278,14 @@ class Endpoint:
         value = self.board.get(f"{_KEYS}/{key}")
         return None if value is None else json.loads(value)
 
+    def leave_board(self) -> None:
+        """Between hosts: stay until the others have what is written here, for a second at most."""
+        if isinstance(self.board, KeptBoard):
+            self.board.close()
+
     def close(self) -> None:
         if self.mailbox is not None:
             self.mailbox.close()
+        self.leave_board()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,8 +1,9 @@
 """Messages between processes over sockets: one connection each way, one thread that reads and writes.
 
-On one host the sockets are files that only this user can open; large tensors that nobody changes any more lie in shared
-memory (`wire.real.shared`), and only where they lie is written. Between hosts a connection has to prove that it knows
-the run's token (HMAC-SHA256 over a nonce) before anything it sends is read; what is sent is not encrypted.
+Among workers of one host the sockets are files that only this user can open; large tensors that nobody changes any
+more lie in shared memory (`wire.real.shared`), and only where they lie is written. Between hosts a connection has to
+prove that it knows the run's token (HMAC-SHA256 over a nonce) before anything it sends is read; it is encrypted where
+that is asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import selectors
 import socket
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,88 +22,56 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.wire.frames import Reader, encode
-from quorate.wire.real.arriving import NONCE, Arriving, Lobby, proof
+from quorate.wire.real.arriving import Arriving, Lobby
+from quorate.wire.real.encryption import Encryption, Impostor, address_of
 from quorate.wire.real.inbox import Inbox
+from quorate.wire.real.links import Link, Outgoing, Unreachable, connect
 from quorate.wire.real.shared import Arena, Lender, is_possible
 
-
-class Outgoing:
-    """One message on its way; `sent` when the system has taken all of it, `lost` when the connection broke."""
-
-    def __init__(self, pieces: list[memoryview]) -> None:
-        self.pieces = deque(pieces)
-        self.sent = threading.Event()
-        self.lost = False
-
-    def end(self, *, lost: bool = False) -> None:
-        """Send no more of the message; `lost`: it has not gone out whole."""
-        self.lost = lost
-        self.pieces.clear()
-        self.sent.set()
-
-
-class _Link:
-    """Our connection to one peer, which only we write to."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.lock = threading.Lock()
-        self.queue: deque[Outgoing] = deque()
-        self.broken = False
-
-    def push(self) -> bool:
-        """Write what the system takes now; True if something is left."""
-        with self.lock:
-            while self.queue:
-                first = self.queue[0]
-                while first.pieces:
-                    try:
-                        count = self.sock.send(first.pieces[0])
-                    except BlockingIOError:
-                        return True
-                    except OSError:
-                        self.broken = True
-                        while self.queue:
-                            self.queue.popleft().end(lost=True)
-                        return False
-                    rest = first.pieces[0][count:]
-                    if len(rest):
-                        first.pieces[0] = rest
-                    else:
-                        first.pieces.popleft()
-                self.queue.popleft().end()
-            return False
+_AGAIN_SECONDS = 0.1
+"""Between two attempts to reach a host that does not answer."""
 
 
 class Mailbox:
     """This worker's end of all its connections. `find` gives a peer's address, waiting until it is known.
 
-    `lost` holds the ranks whose connection to us has ended.
+    It listens at the socket file `path`, at a port of `host`, or at both; `address` has all of them, and `address_for`
+    picks one. `lost` holds the ranks whose connection to us has ended.
     """
 
     def __init__(
-        self, rank: int, size: int, inbox: Inbox, path: str | None, host: str, token: bytes, find: Callable[[int], str]
+        self,
+        rank: int,
+        size: int,
+        inbox: Inbox,
+        path: str | None,
+        host: str | None,
+        token: bytes,
+        find: Callable[[int], str],
+        encryption: Encryption | None = None,
+        when_refused: Callable[[int, str], None] = lambda peer, why: None,
     ) -> None:
         self.rank, self.size, self.inbox, self.lost = rank, size, inbox, set[int]()
         self._arena = Arena(size) if path is not None and is_possible() else None
         if self._arena is not None:
             self._arena.dead = self.lost
-        self._token, self._find = token, find
-        self._links: dict[int, _Link] = {}
+        self._token, self._find, self._encryption, self._when_refused = token, find, encryption, when_refused
+        self._links: dict[int, Link] = {}
         self._lock = threading.Lock()
         self._path = path
-        if path is not None:
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(path)
-            os.chmod(path, 0o600)
-            self.address = f"unix:{path}"
-        else:
-            self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-            self.address = f"tcp:{host}:{self._listener.getsockname()[1]}"
-        self._listener.listen(128)
-        self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        addresses = []
+        if host is not None:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            port = self._listen(socket.create_server((host, 0), family=family)).getsockname()[1]
+            addresses.append(address_of(host, port, encryption))
+        if path is not None:
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(path)
+            os.chmod(path, 0o600)
+            self._listen(listener)
+            addresses.append(f"unix:{path}")
+        self.address = " ".join(addresses)
         self._wake, wakes = socket.socketpair()
         self._wake.setblocking(False)
         wakes.setblocking(False)
@@ -113,14 +82,21 @@ class Mailbox:
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
         self._thread.start()
 
+    def _listen(self, listener: socket.socket) -> socket.socket:
+        listener.listen(128)
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, None)
+        return listener
+
     def send(self, message: Message, to: int, tag: str) -> Outgoing:
         """Put a message on its way; what the system does not take at once is written by the mailbox's thread."""
         link = self._link(to)
-        place = partial(self._arena.place, to=to) if self._arena is not None and message.shared else None
+        shares = self._arena is not None and message.shared and link.is_here
+        place = partial(self._arena.place, to=to) if shares and self._arena is not None else None
         outgoing = Outgoing(encode(message, place, source=self.rank, tag=tag))
         with link.lock:
             if link.broken:
-                outgoing.end(lost=True)
+                outgoing.end(lost=True, why=link.why)
                 return outgoing
             link.queue.append(outgoing)
         if link.push():
@@ -151,43 +127,49 @@ class Mailbox:
         with suppress(BlockingIOError, OSError):
             self._wake.send(b"!")
 
-    def _link(self, peer: int) -> _Link:
+    def _link(self, peer: int) -> Link:
         with self._lock:
             link = self._links.get(peer)
-        if link is None:
-            sock = self._connect(self._find(peer))
-            with self._lock:
-                link = self._links.setdefault(peer, _Link(sock))
-            if link.sock is not sock:
-                sock.close()
-            self._poke()
+        if link is not None:
+            return link
+        address = self._find(peer)
+        if address.startswith("unix:"):
+            return self._linked(peer, connect(address, self._token, None if self._arena is None else self._arena.fd))
+        # A host that cannot be reached does not answer for long, and the others are not to wait for it.
+        with self._lock:
+            if peer not in self._links:
+                self._links[peer] = Link(None)
+                threading.Thread(target=self._reach, args=(peer, self._links[peer], address), daemon=True).start()
+            return self._links[peer]
+
+    def _linked(self, peer: int, sock: socket.socket) -> Link:
+        with self._lock:
+            link = self._links.setdefault(peer, Link(sock))
+        if link.sock is not sock:
+            sock.close()
+        self._poke()
         return link
 
-    def _connect(self, address: str) -> socket.socket:
-        kind, _, where = address.partition(":")
-        try:
-            if kind == "unix":
-                sock = socket.socket(socket.AF_UNIX)
-                sock.settimeout(10.0)
-                sock.connect(where)
-            else:
-                host, _, port = where.rpartition(":")
-                sock = socket.create_connection((host, int(port)), timeout=10.0)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            nonce = b""
-            while len(nonce) < NONCE:
-                more = sock.recv(NONCE - len(nonce))
-                if not more:
-                    raise ConnectionResetError("closed while introducing ourselves")
-                nonce += more
-            if kind == "unix" and self._arena is not None:
-                socket.send_fds(sock, [proof(self._token, nonce)], [self._arena.fd])
-            else:
-                sock.sendall(proof(self._token, nonce))
-        except OSError as error:
-            raise ConnectionError(f"cannot reach the worker at {address}: {error}") from error
-        sock.setblocking(False)
-        return sock
+    def _reach(self, peer: int, link: Link, address: str) -> None:
+        while not self._closed:
+            try:
+                sock = connect(address, self._token, encryption=self._encryption)
+            except Unreachable:
+                time.sleep(_AGAIN_SECONDS)
+                continue
+            except ConnectionError as error:
+                with link.lock:
+                    if isinstance(error, Impostor):
+                        link.why = f"it {error}"
+                    link.end()
+                if isinstance(error, Impostor):
+                    self._when_refused(peer, str(error))
+                return
+            with link.lock:
+                link.sock = sock
+            if link.push():
+                self._poke()
+            return
 
     def _run(self) -> None:
         while not self._closed:
@@ -195,7 +177,7 @@ class Mailbox:
                 links = list(self._links.values())
             writing = {}
             for link in links:
-                if link.queue and not link.broken:
+                if link.queue and not link.broken and link.sock is not None:
                     writing[link.sock] = link
                     self._selector.register(link.sock, selectors.EVENT_WRITE, link)
             events = self._selector.select(timeout=1.0)
@@ -206,8 +188,8 @@ class Mailbox:
             late = self._lobby.overdue()
             for key, _ in events:
                 if key.data is None:
-                    self._accept()
-                elif isinstance(key.data, _Link):
+                    self._accept(key.fileobj)  # type: ignore[arg-type]
+                elif isinstance(key.data, Link):
                     key.data.push()
                 elif isinstance(key.data, Arriving):
                     self._read(key.data)
@@ -221,12 +203,14 @@ class Mailbox:
             with suppress(OSError):
                 (key.data if isinstance(key.data, Arriving) else key.fileobj).close()  # type: ignore[union-attr]
         for link in self._links.values():
-            link.sock.close()
+            if link.sock is not None:
+                link.sock.close()
         self._selector.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError, OSError):
-            arriving = Arriving(self._listener.accept()[0])
+            is_here = listener.family == socket.AF_UNIX
+            arriving = Arriving(listener.accept()[0], None if is_here else self._encryption)
             self._selector.register(arriving.sock, selectors.EVENT_READ, arriving)
             self._lobby.enter(arriving)
 
@@ -264,3 +248,9 @@ class Mailbox:
         if arriving.lender is not None:
             self._lenders.remove(arriving.lender)
         arriving.close()
+
+
+def address_for(addresses: str, *, is_here: bool) -> str:
+    """Of a mailbox's, where a worker of the same host (`is_here`), or of another one, reaches it."""
+    tcp, _, path = addresses.partition(" unix:")
+    return f"unix:{path}" if path and is_here else tcp

@@ -1,14 +1,13 @@
 """The memory in which the workers of one host meet on one channel: semaphores, small tensors, and where large ones lie.
 
-Each worker has a block of its own: semaphores that the others post, and `SLOTS` slots, of which its sum number k uses
-number k modulo `SLOTS`. A slot holds what the sum is and, of a small tensor, its numbers; of a large one the number of
-the place where it lies, which is told in a message once.
+Workers are numbered here by their place on the host. Each has a block of its own: semaphores that the others post, and
+`SLOTS` slots, of which its sum number k uses number k modulo `SLOTS`. A slot holds what the sum is and, of a small
+tensor, its numbers; of a large one the number of the place where it lies, which is told in a message once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,16 +16,20 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.inbox import Waiting
 from quorate.wire.real.semaphores import SEMAPHORE_BYTES, Semaphores
 from quorate.wire.real.shared import LEAST_BYTES
 
 SLOTS = 4
 """Sums that a worker may have begun before everyone has read the first of them."""
 READY, DONE = 0, 1
-"""The semaphores of each worker: what it brings to its next sum is there; it has done its part of the next one."""
+"""The semaphores of each worker: what it brings to its next sum is there; it has done its part of the next one. Behind
+these each has a bell, which rings with each of them, where it is asked for."""
 _HEAD_BYTES = 64
 _READ_BYTES = 1 << 19
 """Of others: so much is sooner read by every worker than shared out among them, which takes a second hop."""
+_AT_ONCE = 1 << 18
+"""Bytes of each worker that are added at once: all of them stay in the processor's cache until the sum is written."""
 _TRIES = 50
 """Before a wait for a semaphore sleeps: some 30 µs, which is less than waking up takes."""
 
@@ -38,7 +41,7 @@ class WorkerBlock:
     """One worker's block, and what this worker knows of that one."""
 
     def __init__(self, block: Bytes, size: int) -> None:
-        semaphores = 2 * size * SEMAPHORE_BYTES
+        semaphores = (2 * size + 1) * SEMAPHORE_BYTES
         self.semaphores = Semaphores(block[:semaphores])
         slots = block[semaphores : semaphores + SLOTS * (_HEAD_BYTES + small_bytes(size))].reshape(SLOTS, -1)
         self.heads = [slot[:_HEAD_BYTES].view(np.int64) for slot in slots]
@@ -52,25 +55,29 @@ class WorkerBlock:
 
 def small_bytes(size: int) -> int:
     """The largest tensor that is small among `size` workers; what is larger is worth a block of its own."""
-    return max(LEAST_BYTES, _READ_BYTES // (size - 1) // 64 * 64)
+    return max(LEAST_BYTES, _READ_BYTES // max(1, size - 1) // 64 * 64)
 
 
 def block_bytes(size: int) -> int:
     """Of one worker's block; memory is only taken by what is used of it."""
-    return 2 * size * SEMAPHORE_BYTES + SLOTS * (_HEAD_BYTES + small_bytes(size))
+    return (2 * size + 1) * SEMAPHORE_BYTES + SLOTS * (_HEAD_BYTES + small_bytes(size))
 
 
 class SharedSegment:
-    """The shared segment of one channel. Made without waiting; `is_open` when everyone's block has come.
+    """The shared segment of one channel and host. Made without waiting; `is_open` when everyone's block has come.
 
-    Its methods are called by one thread at a time.
+    Its methods are called by one thread at a time. `ranks` are those of the host's workers, in order.
     """
 
-    def __init__(self, endpoint: Endpoint, tag: str, send: Send) -> None:
+    def __init__(
+        self, endpoint: Endpoint, tag: str, send: Send, ranks: Sequence[int], *, has_bells: bool = False
+    ) -> None:
         mailbox = endpoint.mailbox
         assert mailbox is not None
         self._endpoint, self._mailbox, self._tag, self._send = endpoint, mailbox, tag, send
-        self.rank, self.size, self.others = endpoint.rank, endpoint.size, endpoint.others
+        self.ranks, self._has_bells = list(ranks), has_bells
+        self.rank, self.size = self.ranks.index(endpoint.rank), len(self.ranks)
+        self.others = [peer for peer in range(self.size) if peer != self.rank]
         block = self.lent(block_bytes(self.size))
         self.own = WorkerBlock(block.numpy(), self.size)
         self.own.semaphores.initialize()
@@ -78,9 +85,8 @@ class SharedSegment:
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
         """By address and bytes: the number of the place, and the address of its block."""
         self._count = 0
-        self._asked = {peer: endpoint.inbox.ask(peer, tag) for peer in self.others}
-        for peer in self.others:
-            send(Message((block,), shared=True), peer)
+        self._asked = {peer: self._ask(peer) for peer in self.others}
+        self._tell(Message((block,), shared=True))
 
     def lent(self, nbytes: int) -> Tensor:
         """So many bytes (at least `LEAST_BYTES`) that can be shared. Raises `MemoryError`."""
@@ -100,6 +106,13 @@ class SharedSegment:
                 self._peers[peer] = WorkerBlock(self._next_message(peer).tensors[0].numpy(), self.size)
         return len(self._peers) == self.size - 1
 
+    def _ask(self, peer: int) -> Waiting:
+        return self._endpoint.inbox.ask(self.ranks[peer], self._tag, self.ring if self._has_bells else None)
+
+    def _tell(self, message: Message) -> None:
+        for peer in self.others:
+            self._send(message, self.ranks[peer])
+
     def missing(self) -> list[int]:
         """Whose block is not."""
         return [peer for peer in self.others if peer not in self._peers]
@@ -107,7 +120,7 @@ class SharedSegment:
     def _next_message(self, peer: int) -> Message:
         result = self._asked[peer].result
         assert result is not None
-        self._asked[peer] = self._endpoint.inbox.ask(peer, self._tag)
+        self._asked[peer] = self._ask(peer)
         return result[1]
 
     def wait_for_message(self, peer: int, seconds: float) -> None:
@@ -119,7 +132,21 @@ class SharedSegment:
     def post(self, kind: int) -> None:
         """Everyone else's."""
         for peer in self.others:
-            self._peers[peer].semaphores.post(kind * self.size + self.rank)
+            semaphores = self._peers[peer].semaphores
+            semaphores.post(kind * self.size + self.rank)
+            if self._has_bells:
+                semaphores.post(2 * self.size)
+
+    def ring(self) -> None:
+        """This worker's own bell; from any thread."""
+        self.own.semaphores.post(2 * self.size)
+
+    def wait_for_bell(self, seconds: float) -> None:
+        """Until this worker's has rung since the last call, for at most `seconds`."""
+        bell, semaphores = 2 * self.size, self.own.semaphores
+        if semaphores.wait(bell, seconds):
+            while semaphores.try_wait(bell):
+                pass
 
     def late(self, kind: int, number: int) -> list[int]:
         """Who has not posted that for sum `number` (from 1)."""
@@ -158,8 +185,7 @@ class SharedSegment:
             gone = [old for old, (_, block) in self._told.items() if not self._mailbox.lends(block)]
             forget = [self._told[old][0] for old in gone]
             header = {"place": self._count + 1, "forget": forget}
-            for peer in self.others:
-                self._send(Message((x.detach().view(-1),), header, shared=True), peer)
+            self._tell(Message((x.detach().view(-1),), header, shared=True))
             for old in gone:
                 del self._told[old]
             self._count += 1
@@ -196,14 +222,18 @@ class SharedSegment:
         return len({int(one.heads[slot][0]) for one in self.blocks()}) == 1
 
 
-def piece(numel: int, rank: int, size: int) -> slice:
-    """The elements that `rank` adds up, in whole cache lines whatever the type."""
-    width = math.ceil(numel / size / 64) * 64
-    return slice(min(rank * width, numel), min((rank + 1) * width, numel))
-
-
 def add_up(brought: Sequence[NDArray[np.generic]], into: NDArray[np.generic]) -> None:
     """The sum, in order of rank; `into` may be the first."""
+    if len(brought) == 1:
+        np.copyto(into, brought[0])
+        return
     np.add(brought[0], brought[1], out=into)
     for x in brought[2:]:
         np.add(into, x, out=into)
+
+
+def slices_at_once(here: slice, itemsize: int) -> Iterator[slice]:
+    """`here`, cut into what is added at once."""
+    step = max(1, _AT_ONCE // itemsize)
+    for first in range(here.start, here.stop, step):
+        yield slice(first, min(first + step, here.stop))

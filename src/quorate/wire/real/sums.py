@@ -13,38 +13,19 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from collections import deque
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from quorate.core.errors import QuorateError
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Bytes, Send, SharedSegment, add_up, piece, small_bytes
+from quorate.wire.real.layout import piece
+from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Send, SharedSegment, add_up, slices_at_once
+from quorate.wire.real.shelf import Shelf, Sum
 
 _LOOK_SECONDS = 0.005
 """Between two looks of the thread beside."""
-_AT_ONCE = 1 << 18
-"""Bytes of each worker that are added at once: all of them stay in the processor's cache until the sum is written."""
-_KEPT = 4
-"""Blocks for tensors that lie in memory of their own which are kept for the next ones."""
-
-
-class Sum:
-    """One sum under way: `x` (contiguous, of a type that is added as it is) becomes it."""
-
-    def __init__(self, x: Tensor, operation: str, number: int, size: int) -> None:
-        self.x, self.number, self.operation = x, number, zlib.crc32(operation.encode())
-        numbers: NDArray[Any] = x.numpy().reshape(-1)
-        self.numbers = numbers
-        self.is_small = numbers.nbytes <= small_bytes(size)
-        self.own: NDArray[Any] = numbers
-        """Where others find this worker's numbers."""
-        self.staged: Tensor | None = None
-        self.is_shown = self.is_added = self.is_over = False
 
 
 class Sums:
@@ -52,12 +33,12 @@ class Sums:
 
     def __init__(self, endpoint: Endpoint, tag: str, send: Send, beside: Beside) -> None:
         self._beside = beside
-        self._segment = SharedSegment(endpoint, tag, send)
+        self._segment = SharedSegment(endpoint, tag, send, range(endpoint.size))
+        self._shelf = Shelf(self._segment)
         self._lock = threading.Lock()
         self._count = 0
         self._hidden, self._shown, self._added = deque[Sum](), deque[Sum](), deque[Sum]()
         """What is not yet shown to others; shown, and not yet added up; added up, and not yet by all."""
-        self._staging: list[Tensor] = []
         self._is_stopped = False
 
     def start(self, operation: str, x: Tensor) -> Sum:
@@ -157,7 +138,7 @@ class Sums:
         one, before = self._hidden[0], self._hidden[0].number - SLOTS
         if (self._shown and self._shown[0].number <= before) or self._segment.late(DONE, before):
             return False
-        self._show(one)
+        self._shelf.show(one)
         self._shown.append(self._hidden.popleft())
         return True
 
@@ -180,30 +161,6 @@ class Sums:
         segment = self._segment
         return not segment.late(READY, number) and not segment.untold(number) and segment.are_alike(number)
 
-    def _show(self, one: Sum) -> None:
-        place = 0
-        if one.is_small:
-            slot: Bytes = self._segment.own.slots[one.number % SLOTS][: one.numbers.nbytes]
-            one.own = slot.view(one.numbers.dtype)
-            one.own[...] = one.numbers
-        else:
-            home = one.x
-            if not self._segment.lends(home):
-                home = one.staged = self._stage(one.numbers.nbytes)
-                one.own = home.numpy()[: one.numbers.nbytes].view(one.numbers.dtype)
-                np.copyto(one.own, one.numbers)
-            place = self._segment.place_of(home)
-        self._segment.show(one.number, one.operation, place)
-        one.is_shown = True
-        self._segment.post(READY)
-
-    def _stage(self, nbytes: int) -> Tensor:
-        """A block of at least so many bytes, and at most twice as many."""
-        for index, x in enumerate(self._staging):
-            if nbytes <= len(x) <= 2 * nbytes:
-                return self._staging.pop(index)
-        return self._segment.lent(nbytes)
-
     def _add(self, one: Sum) -> None:
         own = one.own.view(np.uint8)
         brought = [x.view(one.numbers.dtype) for x in self._segment.brought(one.number, own)]
@@ -212,19 +169,14 @@ class Sums:
                 add_up(brought, one.numbers)
                 return
             mine = piece(len(one.numbers), self._segment.rank, self._segment.size)
-            step = max(1, _AT_ONCE // one.numbers.itemsize)
-            for first in range(mine.start, mine.stop, step):
-                here = slice(first, min(first + step, mine.stop))
+            for here in slices_at_once(mine, one.numbers.itemsize):
                 total = brought[0][here]
                 add_up([x[here] for x in brought], total)
                 for x in brought[1:]:
                     np.copyto(x[here], total)
 
     def _finish(self, one: Sum) -> None:
-        if one.staged is not None:
-            np.copyto(one.numbers, one.own)
-            self._staging = [one.staged, *self._staging[: _KEPT - 1]]
-            one.staged = None
+        self._shelf.take_back(one)
         one.is_over = True
 
 

@@ -1,12 +1,14 @@
-"""`RealWire`: sums in memory that the processes of one host share, or over a c10d process group, as broadcasts are;
-everything ragged and all messages over sockets."""
+"""`RealWire`: sums in memory that the processes of one host share, and between hosts by messages; or over a c10d
+process group, as broadcasts are. Everything ragged and all messages over sockets."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,8 +23,11 @@ from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.host_exchange import Post
+from quorate.wire.real.host_sums import HostSums
+from quorate.wire.real.layout import WHOLE_BYTES, layout_of
 from quorate.wire.real.order import Order
-from quorate.wire.real.shared import is_possible
+from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.sums import Beside, Sums
 from quorate.wire.real.works import GroupWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
@@ -41,8 +46,8 @@ _SUMS = "sums in shared memory"
 class RealWire(CollectivesByMessages):
     """One process's wire on one channel; its process groups are made when a collective first needs them.
 
-    CPU tensors are summed in order of rank, whatever their size, where all workers are on one host that has shared
-    memory; elsewhere, and on GPUs, in the order the backend has.
+    CPU tensors are summed in order of rank on each host, and then in order of hosts, whatever their size, where hosts
+    have shared memory; elsewhere, and on GPUs, in the order the backend has.
     """
 
     def __init__(self, endpoint: Endpoint, name: str = "main", beside: Beside | None = None) -> None:
@@ -54,7 +59,7 @@ class RealWire(CollectivesByMessages):
         self._groups: dict[str, Any] = {}
         self._stores: list[BoardStore] = []
         self._beside = Beside() if beside is None else beside
-        self._sums: Sums | None = None
+        self._sums: Sums | HostSums | None = None
         self._channels: dict[str, RealWire] = {}
         self._busy = threading.Lock()
 
@@ -70,6 +75,9 @@ class RealWire(CollectivesByMessages):
     def joined(self) -> frozenset[int]:
         self.endpoint.who_is_gone()
         return self.endpoint.joined
+
+    def host_of(self, rank: int) -> int:
+        return self.endpoint.host_of(rank)
 
     def enter(self) -> None:
         report_coming(self.board, self.rank)
@@ -93,7 +101,7 @@ class RealWire(CollectivesByMessages):
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         operation = f"all_reduce {describe(x)}"
-        if self._goes_by_messages(operation, x):
+        if self._goes_by_messages(operation, x) and not self._is_long_way(x):
             return super().all_reduce(x)
         wide = _summable(x)
         if not self._shares(x.device):
@@ -102,12 +110,34 @@ class RealWire(CollectivesByMessages):
             count = self.order.called(operation)
             return SumWork(self.order, self._summing(), operation, count, x, wide)
 
-    def _shares(self, device: torch.device) -> bool:
-        return device.type == "cpu" and self.endpoint.is_local and is_possible()
+    @functools.cached_property
+    def _has_shared_memory(self) -> bool:
+        return self.endpoint.shares_memory()
 
-    def _summing(self) -> Sums:
+    def _shares(self, device: torch.device) -> bool:
+        return device.type == "cpu" and self._has_shared_memory
+
+    def _is_long_way(self, x: Tensor) -> bool:
+        """Whether it is not to be sent from every worker to every other; sums between hosts see by themselves where
+        workers have parted."""
+        is_large = x.numel() * x.element_size() > WHOLE_BYTES
+        return is_large and self.size > 1 and not self.endpoint.is_local and self._shares(x.device)
+
+    def _summing(self) -> Sums | HostSums:
         if self._sums is None:
-            self._sums = Sums(self.endpoint, self._tag(_SUMS), lambda m, to: self.send(m, to, _SUMS), self._beside)
+            endpoint, tag = self.endpoint, self._tag(_SUMS)
+
+            def send(message: Message, to: int) -> object:
+                return self.send(message, to, _SUMS)
+
+            if endpoint.is_local:
+                self._sums = Sums(endpoint, tag, send, self._beside)
+            else:
+                layout = layout_of(self.size, self.host_of)
+                ranks = layout.hosts[layout.place_of(self.rank)]
+                segment = SharedSegment(endpoint, tag, send, ranks, has_bells=True)
+                post = Post(self.send, lambda source, tag: endpoint.inbox.ask(source, self._tag(tag), segment.ring))
+                self._sums = HostSums(segment, layout, self.rank, post, _SUMS)
         return self._sums
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
@@ -205,11 +235,21 @@ class RealWire(CollectivesByMessages):
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
+        if self.endpoint.dead:
+            _abandon(self._groups.values())
         self._groups.clear()
+        if isinstance(self._sums, HostSums):
+            self._sums.close()
         self._sums = None
         if self.name == "main":
             self._beside.close()
             self.endpoint.close()
+
+
+def _abandon(groups: Iterable[Any]) -> None:
+    """Let them be there for as long as the process is: their end waits for what is under way with the dead."""
+    for group in groups:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _summable(x: Tensor) -> Tensor:

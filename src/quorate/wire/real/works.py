@@ -13,7 +13,8 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.mailbox import Outgoing
+from quorate.wire.real.host_sums import HostSums
+from quorate.wire.real.links import Outgoing
 from quorate.wire.real.order import Order
 from quorate.wire.real.sums import Sums
 
@@ -79,7 +80,9 @@ class GroupWork:
 class SumWork:
     """A sum under way in shared memory; what it came to is written to `x` in the thread that waits."""
 
-    def __init__(self, order: Order, sums: Sums, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
+    def __init__(
+        self, order: Order, sums: Sums | HostSums, operation: str, count: int, x: Tensor, moved: Tensor
+    ) -> None:
         self._order, self._sums, self._operation, self._count = order, sums, operation, count
         self._x, self._moved = x, moved
         self._sum = sums.start(operation, moved)
@@ -97,18 +100,19 @@ class SumWork:
         lost &= set(self._missing()) if lost else set()
         if lost:
             error = endpoint.connection_lost(self._operation, "closed by the other side")
-            raise (
-                error
-                if error.ranks
-                else PeerFailed(
-                    f"rank {min(lost)} ended while rank {endpoint.rank} waited for it in {self._operation}",
-                    sorted(lost),
-                )
-            )
+            if isinstance(error, PeerFailed) and not error.ranks:
+                who = f"rank {min(lost)} ended while rank {endpoint.rank} waited for it in {self._operation}"
+                raise PeerFailed(who, sorted(lost))
+            raise error
         return False
 
     def _missing(self) -> list[int]:
         return self._sums.missing(self._sum)
+
+    def _late(self) -> list[int]:
+        """Of those that may be, the ones who have not said that they wait for it too, if any."""
+        found, silent = self._missing(), self._order.missing(self._count)
+        return [rank for rank in found if rank in silent] or found or silent
 
     @contextmanager
     def _stops_where_it_fails(self) -> Iterator[None]:
@@ -124,13 +128,13 @@ class SumWork:
         if not self._is_taken:
             order, count = self._order, self._count
             if not self._sums.wait(self._sum, 0.0):
-                with order.waiting(count, self._operation, "in shared memory"), self._stops_where_it_fails():
+                with order.waiting(count, self._operation, "as a sum"), self._stops_where_it_fails():
                     order.endpoint.until(
                         self._ready,
                         waits_for=self._operation,
                         needed=order.endpoint.others,
                         timeout=timeout,
-                        missing=lambda: self._missing() or order.missing(count),
+                        missing=self._late,
                     )
             self._is_taken = True
             if self._moved is not self._x:
@@ -166,7 +170,7 @@ class SendWork:
         what = f"send to rank {self._to}"
         endpoint.until(self._outgoing.sent.wait, waits_for=what, needed=[self._to], timeout=timeout)
         if self._outgoing.lost:
-            raise endpoint.connection_lost(what, "closed by the other side")
+            raise endpoint.connection_lost(what, self._outgoing.why)
 
 
 class ReceiveWork:
@@ -182,6 +186,7 @@ class ReceiveWork:
         return self._waiting.filled.is_set() or self._endpoint.is_in_vain(self._needs)
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
+        self._endpoint.check()
         if not self._waiting.filled.is_set():
             self._endpoint.until(
                 self._waiting.filled.wait,

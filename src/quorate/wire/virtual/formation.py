@@ -1,6 +1,7 @@
 """What each collective makes of the workers' tensors: pure functions, by rank.
 
-Sums are formed in order of rank, in float32 where the type is a smaller float, so that every worker has the same bits.
+Sums are formed in order of rank, host by host, in float32 where the type is a smaller float, so that every worker has
+the same bits.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ Given = Sequence[Tensor]
 """What one worker gives: one tensor, one per rank, or none."""
 
 
-def form(operation: str, given: Sequence[Given], root: int) -> list[Any]:
+def form(operation: str, given: Sequence[Given], root: int, hosts: Sequence[int] = ()) -> list[Any]:
     """The results of `operation`, by rank; those that the contract says are written into `x` are.
 
-    `given[r]` is what worker r gave. Tensors in the results belong to the worker that gets them.
+    `given[r]` is what worker r gave, and `hosts[r]` its host, where there are several. Tensors in the results belong to
+    the worker that gets them.
     """
     size = len(given)
     match operation:
         case "barrier":
             return [None] * size
         case "all_reduce":
-            total = sum_in_order([x for (x,) in given])
+            total = sum_in_order([x for (x,) in given], hosts)
             return [write(x, total) for (x,) in given]
         case "reduce":
-            total = sum_in_order([x for (x,) in given])
+            total = sum_in_order([x for (x,) in given], hosts)
             return [write(x, total) if rank == root else x for rank, (x,) in enumerate(given)]
         case "broadcast":
             (source,) = given[root]
             return [x if rank == root else write(x, source) for rank, (x,) in enumerate(given)]
         case "reduce_scatter":
-            total = sum_in_order([x for (x,) in given]).flatten()
+            total = sum_in_order([x for (x,) in given], hosts).flatten()
             return [piece.clone() for piece in total.tensor_split(size)]
         case "all_gather":
             return [[copy(x) for (x,) in given] for _ in range(size)]

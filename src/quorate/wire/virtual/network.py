@@ -33,26 +33,44 @@ class Link:
         return nbytes / self.bandwidth
 
 
+SHARED_MEMORY = Link(latency=2e-6, bandwidth=math.inf)
+"""Between workers of one host: where large tensors lie is all that is told."""
+
+
 @dataclass(frozen=True)
 class Network:
     """A link between every two workers: all alike, but for those named in `links`.
 
     `links[a, b]` is the way from a to b, and also from b to a unless `links[b, a]` is there.
+
+    With `hosts`, for each rank the number of its host (a rank beyond them is on a host of its own), workers of one host
+    are joined by `SHARED_MEMORY`, and all that a host sends to others, or gets from them, shares its one port of
+    `bandwidth`, each way.
     """
 
     latency: float = 50e-6
     bandwidth: float = 1.25e9
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    hosts: Sequence[int] = ()
     _usual: Link = field(init=False, repr=False, compare=False)
+    _lowest: Sequence[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_usual", Link(self.latency, self.bandwidth))
+        object.__setattr__(self, "_lowest", [list(self.hosts).index(host) for host in self.hosts])
+
+    def host_of(self, rank: int) -> int:
+        """The lowest rank on the host of `rank`; 0 for all where no hosts are told apart."""
+        if not self.hosts:
+            return 0
+        return self._lowest[rank] if rank < len(self._lowest) else rank
 
     def link(self, source: int, target: int) -> Link:
         """The way from `source` to `target`."""
-        if not self.links:
-            return self._usual
-        return self.links.get((source, target)) or self.links.get((target, source)) or self._usual
+        named = self.links.get((source, target)) or self.links.get((target, source)) if self.links else None
+        if named is None and self.hosts and self.host_of(source) == self.host_of(target):
+            return SHARED_MEMORY
+        return named or self._usual
 
     def ring(self, size: int) -> Link:
         """The slowest latency and the slowest bandwidth on the ring 0 -> 1 -> ... -> 0."""
@@ -66,12 +84,14 @@ class Network:
     def mesh(self, size: int) -> Link:
         """The same among all links of workers 0 to `size` - 1."""
         named = [pair for pair in self.links if max(pair) < size]
+        if self.hosts:
+            return self._slowest((a, b) for a in range(size) for b in range(size) if a != b)
         slowest = self._slowest(named)
         is_every_link_named = size * (size - 1) <= len({p for a, b in named for p in ((a, b), (b, a)) if a != b})
         return slowest if is_every_link_named else _slower(slowest, self._usual)
 
     def _slowest(self, pairs: Iterable[tuple[int, int]]) -> Link:
-        if not self.links:
+        if not (self.links or self.hosts):
             return self._usual
         links = [self.link(a, b) for a, b in pairs] or [self._usual]
         return Link(max(link.latency for link in links), min(link.bandwidth for link in links))

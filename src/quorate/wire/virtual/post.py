@@ -11,6 +11,7 @@ from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.wire.boxes import Boxes
 from quorate.wire.virtual.formation import copy, nbytes
+from quorate.wire.virtual.ports import Ports
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Departure, VirtualWork
 
@@ -56,6 +57,7 @@ class Post:
         self._boxes = Boxes[Address, Receipt]()
         self._busy_until: dict[tuple[int, int], float] = {}
         self._on_their_way: dict[tuple[int, int], deque[tuple[Address, Message]]] = {}
+        self._ports = Ports(scene.network)
 
     def send(self, source: int, address: Address, message: Message) -> Departure:
         """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link."""
@@ -72,10 +74,16 @@ class Post:
             return Departure(scene, now, target)
         link = scene.network.link(source, target)
         way = (source, target)
+        scene.traffic.sent(source, target, nbytes(message.tensors), header_bytes)
         gone = max(now, self._busy_until.get(way, 0.0)) + link.transmission(size)
-        self._busy_until[way] = gone
         self._on_their_way.setdefault(way, deque()).append((address, copied))
-        scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
+        if self._ports.are_between(source, target):
+            gone = max(gone, self._ports.leaves(source, size, now))
+            begins = gone - self._ports.seconds(size) + link.latency
+            scene.scheduler.at(begins, partial(self._enter, source, target, size))
+        else:
+            scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
+        self._busy_until[way] = gone
         return Departure(scene, gone, target)
 
     def tell(self, address: Address, message: Message) -> None:
@@ -91,6 +99,11 @@ class Post:
     def is_on_its_way(self, address: Address, source: int) -> bool:
         """Whether a message from `source` to `address` is on the link."""
         return any(address == other for other, _ in self._on_their_way.get((source, address[1]), ()))
+
+    def _enter(self, source: int, target: int, size: int) -> None:
+        """The first byte is at the receiver's port."""
+        scheduler = self._scene.scheduler
+        scheduler.at(self._ports.enters(target, size, scheduler.now), partial(self._arrive, source, target))
 
     def _arrive(self, source: int, target: int) -> None:
         address, message = self._on_their_way[source, target].popleft()

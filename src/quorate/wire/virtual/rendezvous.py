@@ -112,8 +112,10 @@ class Rendezvous:
             return
         root = call.root or 0
         sizes = tuple(map(nbytes, meeting.given))
-        results = form(call.operation, meeting.given, root)
+        hosts = [self._scene.network.host_of(rank) for rank in range(self._scene.size)]
+        results = form(call.operation, meeting.given, root, hosts)
         seconds = collective_seconds(self._scene.network, call.operation, sizes, root)
+        self._scene.traffic.collective(call.operation, sizes, root)
         scheduler.at(meeting.latest + seconds, partial(_finish, arrivals, results))
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from quorate.core.errors import Failure, PeerFailed
 from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.ports import Traffic
 from quorate.wire.virtual.scheduler import Scheduler
 
 
@@ -31,6 +32,7 @@ class Scene(Protocol):
     timeout: float
     is_traced: bool
     scheduler: Scheduler
+    traffic: Traffic
     dead: frozenset[int]
     """The workers that have died and that the others have outlived."""
 

@@ -27,6 +27,7 @@ from quorate.wire.failure import (
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.ports import Traffic
 from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scene import Awaited
@@ -82,6 +83,7 @@ class Stage:
         self.is_traced = is_traced
         self.trace: list[str] = []
         self.scheduler = Scheduler(mixed(seed))
+        self.traffic = Traffic(network)
         self.board = VirtualBoard(self)
         self.post = Post(self)
         self.rendezvous = Rendezvous(self)

@@ -57,6 +57,9 @@ class VirtualWire(Wire):
     def joined(self) -> frozenset[int]:
         return self._stage.joined
 
+    def host_of(self, rank: int) -> int:
+        return self._stage.network.host_of(rank)
+
     def enter(self) -> None:
         report_coming(self.board, self.rank)
 

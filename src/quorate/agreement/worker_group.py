@@ -1,0 +1,185 @@
+"""One optimizer's exchanges among workers that step together as one learner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire
+from quorate.core.errors import WireTimeout, ranks_in_words
+from quorate.core.groups import Group, Leaves, Said
+from quorate.core.vectors import Flat, pack
+from quorate.observe.digests import digest_of
+from quorate.observe.step_times import StepTimer
+from quorate.replica.optimizer_state import optimizer_from_other, optimizer_to_plain
+from quorate.replica.replica import Replica
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.survivors import Survivors
+
+_OPERATION = "step of a learner"
+_SERVE_SECONDS = 0.5
+
+
+class WorkerGroup:
+    """Implements `core.groups.Group`.
+
+    Cost of an exchange among G workers: each sends its gradient to every other, (G - 1) d numbers, which on one host
+    lie in shared memory and are not copied; three words with the board.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        replica: Replica,
+        wire: Wire,
+        timer: StepTimer,
+        *,
+        write: Callable[[Flat], None],
+        serve: Callable[[], None],
+    ) -> None:
+        """`write` makes a vector this worker's gradient; `serve` is called now and then while it waits."""
+        self.ranks, self._replica, self._timer = tuple(sorted(ranks)), replica, timer
+        self._wire, self._write, self._serve = wire.channel("learner"), write, serve
+        self._survivors = Survivors(self._wire)
+        self._rested = self._left = 0
+        """The newest round in which all rested, and how often some have left since."""
+        self._is_doubted = False
+        self._step_again(self.ranks)
+
+    # -- core.groups.Group
+
+    @property
+    def others(self) -> frozenset[int]:
+        return self._stepping - self._wire.dead - {self._wire.rank}
+
+    @property
+    def dead(self) -> frozenset[int]:
+        return self._wire.dead.intersection(self.ranks)
+
+    def exchange(
+        self, header: Mapping[str, Any], *, weight: float | None = None, leaves: Leaves = ""
+    ) -> dict[int, Said]:
+        self._timer.arrived()
+        if leaves == "ended" and len(self.ranks) > 1:
+            self._wire.board.set(self._ended(self._wire.rank), json.dumps(self._rested).encode())
+        digest = self._digest() if self._is_doubted else None
+        about: dict[str, Any] = {"weight": 1.0 if weight is None else weight, "leaves": leaves, "digest": digest}
+        if not self.others:
+            found = {self._wire.rank: Said(header, **about)}
+        else:
+            gradient = None if weight is None else self._gradient(weight)
+            unused = [] if gradient is None else [i for i, x in enumerate(self._replica.gradients) if x is None]
+            told = {"said": dict(header), "unused": unused, **about}
+            message = Message(() if gradient is None else gradient.parts, told)
+            found = {rank: self._said(one) for rank, one in self._gather(message).items()}
+        left = [rank for rank, one in found.items() if one.leaves]
+        if left:
+            self._left += 1
+            self._step_again(self._stepping.difference(left))
+        return found
+
+    def write_gradient(self, given: Sequence[Said]) -> None:
+        vectors = [one.gradient for one in given if one.gradient is not None]
+        if not vectors:
+            return
+        with self._timer.spending("decode"):
+            total = sum(one.weight for one in given if one.gradient is not None)
+            columns = zip(*(x.parts for x in vectors), strict=True)
+            mean = Flat([sum_in_order(column).div_(total) for column in columns], vectors[0].layout)
+            unused = frozenset.intersection(*(one.unused for one in given if one.gradient is not None))
+            self._replica.used = [place not in unused for place in range(len(self._replica.trained))]
+            for place in unused:
+                self._replica.trained[place].grad = None  # of one whose replica was another
+        self._write(mean)
+
+    def doubt(self) -> None:
+        self._is_doubted = True
+
+    def trust(self) -> None:
+        self._is_doubted = False
+
+    def copy_replica(
+        self, source: int, header: Mapping[str, Any], tensors: Sequence[Tensor], *, takes: bool
+    ) -> tuple[Mapping[str, Any], tuple[Tensor, ...]] | None:
+        replica, mine = self._replica, Message()
+        if source == self._wire.rank:
+            about, kept = optimizer_to_plain(replica.optimizer)
+            copied = [x.detach().clone() for x in (*replica.every, *kept, *tensors)]
+            mine = Message(tuple(copied), {"optimizer": about, "kept": len(kept), "state": dict(header)})
+        found = self._gather(mine).get(source)
+        if found is None:
+            return None
+        first = len(replica.every)
+        last = first + int(found.header["kept"])
+        if takes:
+            self._adopt(found.tensors[:first], dict(found.header["optimizer"]), found.tensors[first:last])
+        return found.header["state"], found.tensors[last:]
+
+    def rested(self, number: int) -> None:
+        before, self._rested, self._left = self._rested, number, 0
+        if len(self.ranks) == 1 or before == number:
+            return
+        board = self._wire.board
+        said = {rank: board.get(self._ended(rank)) for rank in self.ranks}
+        # One that rested here, and has ended since, takes part in one exchange more.
+        ended = {rank for rank, one in said.items() if one is not None and json.loads(one) < number}
+        self._step_again(set(self.ranks) - ended)
+        self.doubt()
+
+    # -- inside
+
+    def _step_again(self, ranks: Sequence[int] | set[int] | frozenset[int]) -> None:
+        self._stepping = frozenset(ranks)
+        era = (self._rested * (len(self.ranks) + 1) + self._left) * self._wire.max_size + self.ranks[0]
+        self._survivors.among(self._stepping, era)  # a number that no other group has
+
+    def _ended(self, rank: int) -> str:
+        return f"{self._wire.name}/ended/{rank}"
+
+    def _said(self, message: Message) -> Said:
+        header, layout = message.header, self._replica.layout.bare
+        gradient = Flat(message.tensors, layout) if message.tensors else None
+        about = {name: header[name] for name in ("weight", "leaves", "digest")}
+        return Said(header["said"], gradient, unused=frozenset(header["unused"]), **about)
+
+    def _gather(self, message: Message) -> dict[int, Message]:
+        clock, limit = self._wire.clock, self._wire.timeout
+        work, until = self._survivors.gather(message, _OPERATION), clock.now() + limit
+        with self._timer.spending("wait"):
+            while True:
+                try:
+                    return work.wait(_SERVE_SECONDS)
+                except WireTimeout as error:
+                    if clock.now() > until:
+                        raise WireTimeout(
+                            f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(error.ranks)} in a "
+                            f"{_OPERATION}",
+                            error.ranks,
+                        ) from None
+                self._serve()
+
+    def _gradient(self, weight: float) -> Flat | None:
+        gradients = self._replica.gradients
+        if all(x is None for x in gradients):
+            return None
+        with self._timer.spending("encode"):
+            vector = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            pack(gradients, vector, scale=weight)
+        return vector
+
+    def _digest(self) -> str:
+        _, kept = optimizer_to_plain(self._replica.optimizer)
+        return f"{digest_of([*self._replica.every, *kept]):016x}"
+
+    def _adopt(self, parameters: Sequence[Tensor], about: dict[str, Any], kept: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for p, numbers in zip(self._replica.every, parameters, strict=True):
+                p.copy_(numbers)
+        optimizer_from_other(self._replica.optimizer, about, [x.clone() for x in kept])
+
+
+_: type[Group] = WorkerGroup

@@ -1,0 +1,217 @@
+"""What `quorate doctor --hosts` runs on each host. It is sent there as text, so it needs Python 3.8 and nothing else.
+
+Reads a JSON object a line from stdin, `{"do": NAME, ...}`, and answers each with one; ends with stdin.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    Told = dict[str, Any]
+
+SECONDS = 1.0
+"""That a measurement of bandwidth takes."""
+WITHIN = 3.0
+"""Seconds in which a connection is made, or is not."""
+HEADERS = 28
+"""Bytes of a datagram over IPv4 that are not its own."""
+_CHUNK = bytes(1 << 18)
+_SIOCGIFADDR, _SIOCGIFMTU = 0x8915, 0x8921
+_DISCOVER, _PROBE = 10, 3
+"""IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: nothing is cut into pieces, whatever was learnt about the way."""
+
+
+def about(packages: Sequence[str]) -> Told:
+    """What is installed here."""
+    versions: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "host": socket.gethostname(),
+        "versions": versions,
+    }
+
+
+def day() -> Told:
+    """The time of day, in seconds since 1970."""
+    return {"day": time.time()}
+
+
+def resolve(name: str) -> Told:
+    """The address that a name has here."""
+    return {"address": socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]}
+
+
+def towards(address: str) -> Told:
+    """Our own address on the way there, and the MTU of its interface (None: not known)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            wanted = struct.pack("256s", name.encode()[:15])
+            try:
+                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, wanted)[20:24]) == own:
+                    told = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, wanted)
+                    return {"address": own, "interface": name, "mtu": struct.unpack("I", told[16:20])[0]}
+            except OSError:
+                continue
+    return {"address": own, "interface": None, "mtu": None}
+
+
+def listen(address: str, port: int) -> Told:
+    """Listen there for connections, and at the same port for datagrams; port 0 is a free one."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen(16)
+    where = listener.getsockname()
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.bind(where)
+    threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+    threading.Thread(target=_answer, args=(datagrams,), daemon=True).start()
+    return {"port": where[1]}
+
+
+def _accept(listener: socket.socket) -> None:
+    while True:
+        threading.Thread(target=_serve, args=(listener.accept()[0],), daemon=True).start()
+
+
+def _serve(sock: socket.socket) -> None:
+    with sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        what = sock.recv(1)
+        while what == b"?":
+            sock.sendall(b"!")
+            what = sock.recv(1)
+        if what == b"#":
+            begin, count = time.monotonic(), 0
+            sock.settimeout(2 * SECONDS)
+            try:
+                while time.monotonic() - begin < 1.5 * SECONDS:
+                    more = len(sock.recv(1 << 20))
+                    if not more:
+                        break
+                    count += more
+            except OSError:
+                pass  # what came counts
+            sock.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
+
+
+def _answer(datagrams: socket.socket) -> None:
+    while True:
+        told, source = datagrams.recvfrom(1 << 16)
+        datagrams.sendto(struct.pack("!I", len(told)), source)
+
+
+def connect(address: str, port: int) -> Told:
+    """Connect, and close: seconds, or the error."""
+    begin = time.monotonic()
+    try:
+        with socket.create_connection((address, port), timeout=WITHIN):
+            return {"seconds": time.monotonic() - begin}
+    except TimeoutError:
+        return {"error": "timed out"}
+    except OSError as error:
+        return {"error": os.strerror(error.errno) if error.errno else str(error)}
+
+
+def ping(address: str, port: int, times: int) -> Told:
+    """Seconds of a byte to and fro: the median, over one connection."""
+    found = []
+    with socket.create_connection((address, port), timeout=WITHIN) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(times):
+            begin = time.monotonic()
+            sock.sendall(b"?")
+            if not sock.recv(1):
+                raise ConnectionResetError
+            found.append(time.monotonic() - begin)
+    return {"seconds": sorted(found)[len(found) // 2]}
+
+
+def fill(address: str, port: int) -> Told:
+    """Bytes a second that come there."""
+    with socket.create_connection((address, port), timeout=WITHIN) as sock:
+        until = time.monotonic() + SECONDS
+        sock.sendall(b"#")
+        sock.settimeout(0.2)
+        while time.monotonic() < until:
+            try:
+                sock.send(_CHUNK)
+            except TimeoutError:
+                continue
+            except OSError:
+                break  # it has measured for long enough
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has closed already
+        sock.settimeout(WITHIN + SECONDS)
+        told = b""
+        while len(told) < 16:
+            more = sock.recv(16 - len(told))
+            if not more:
+                raise ConnectionResetError("closed before it told what had come")
+            told += more
+    count, seconds = struct.unpack("!Qd", told)
+    return {"rate": count / seconds}
+
+
+def datagrams(address: str, port: int, mtu: int) -> Told:
+    """Whether a datagram of one byte comes there, and one that is as large as a packet may be."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
+        sock.settimeout(0.3)
+        sock.connect((address, port))
+        return {"small": _comes(sock, 1), "large": _comes(sock, mtu - HEADERS)}
+
+
+def _comes(sock: socket.socket, size: int) -> bool:
+    for _ in range(4):
+        try:
+            sock.send(bytes(size))
+            while True:
+                if struct.unpack("!I", sock.recv(4))[0] == size:
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+DOES: dict[str, Callable[..., Told]] = {
+    one.__name__: one for one in (about, day, resolve, towards, listen, connect, ping, fill, datagrams)
+}
+
+
+def main() -> None:
+    """Answer questions until there are no more."""
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        try:
+            told = DOES[asked.pop("do")](**asked)
+        except OSError as error:
+            told = {"failed": os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)}
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

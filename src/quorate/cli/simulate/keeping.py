@@ -1,0 +1,53 @@
+"""What `quorate simulate` leaves in the folder of a run, and says of it, whatever was simulated."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from quorate.core.errors import QuorateError
+from quorate.launch.run.folder import write_run
+
+FORMAT = 1
+"""Rises when a key of `simulate.json` changes its meaning or goes away."""
+FILE, PICTURE = "simulate.json", "simulate.svg"
+
+
+def begin(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Make the folder, and write down what is to be simulated."""
+    write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan})
+    (folder / "run.json").replace(folder / FILE)
+
+
+def keep(folder: Path, also: Path | None, found: Mapping[str, Any], draw: Callable[[], str]) -> dict[str, Any]:
+    """Write what was `found` beside what was planned, and the picture, into `also` as well; returns the whole.
+
+    Raises `QuorateError` where it cannot be written.
+    """
+    about: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8")) | dict(found)
+    try:
+        (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        drawn = draw()
+        for path in (folder / PICTURE, *([] if also is None else [also])):
+            path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise QuorateError(f"what was simulated cannot be kept: {error.strerror or error} ({error.filename})") from None
+    return about
+
+
+def tell_kept(
+    about: Mapping[str, Any], folder: Path, table: Callable[[], None], lines: Iterable[str], *, as_json: bool
+) -> None:
+    """As JSON; else the table, further `lines`, and where all of it is."""
+    if as_json:
+        typer.echo(json.dumps(about, indent=2))
+        return
+    table()
+    for line in lines:
+        typer.echo(line)
+    typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")

@@ -1,0 +1,72 @@
+"""Workers that step together as one: what a strategy sees of its own group, and of what they tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from quorate.core.vectors import Flat
+
+Leaves = Literal["", "rests", "ended"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one worker of a group has given in an exchange. Vectors may be its memory: they are not written to."""
+
+    header: Mapping[str, Any]
+    gradient: Flat | None = None
+    """Its gradient times the weight of its step, where it has one, and is not alone."""
+    unused: frozenset[int] = frozenset()
+    """Of which parameters it has none, counted in the order of their layout."""
+    weight: float = 1.0
+    leaves: Leaves = ""
+    """Whether it takes part in no further exchange until all workers have rested, or never again."""
+    digest: str | None = None
+    """Of its replica, from where somebody has doubted that replicas are equal until they have been made so."""
+
+
+class Group(Protocol):
+    """The workers that step together with this one. Each exchange is of all that step, and those that are left have the
+    same of it, also where a worker dies in the middle of it."""
+
+    ranks: tuple[int, ...]
+    """All of them, in order."""
+
+    @property
+    def others(self) -> frozenset[int]:
+        """Those besides this worker that step and have not died."""
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """Those that have died, as far as this worker knows."""
+
+    def exchange(
+        self, header: Mapping[str, Any], *, weight: float | None = None, leaves: Leaves = ""
+    ) -> dict[int, Said]:
+        """What all that step say, by rank, in order; the header is plain JSON. With a `weight`, the gradient as well.
+
+        Alone it costs nothing.
+        """
+
+    def write_gradient(self, given: Sequence[Said]) -> None:
+        """Make the mean of these gradients, by their weights, this worker's; the same bits on all."""
+
+    def doubt(self) -> None:
+        """This replica may not be that of the others: from now on exchanges tell its digest."""
+
+    def trust(self) -> None:
+        """Replicas are equal: see `doubt`."""
+
+    def copy_replica(
+        self, source: int, header: Mapping[str, Any], tensors: Sequence[Tensor], *, takes: bool
+    ) -> tuple[Mapping[str, Any], tuple[Tensor, ...]] | None:
+        """What `source`, one of those that step, has given: header and tensors, not to be written to; None where it has
+        died. All that step call it; who `takes` gets its parameters, and what its optimizer keeps, as well.
+        """
+
+    def rested(self, number: int) -> None:
+        """All workers have rested in round `number`: all of the group that have not ended step again."""

@@ -1,0 +1,63 @@
+"""What the launcher and an agent say to each other, as frames on the agent's stdin and stdout.
+
+| from the launcher | |
+|---|---|
+| `start`, JSON | start a worker: rank, words, folder, environment |
+| `signal`, rank, number, `0` or `1` | pass a signal on: to the worker, or to its group |
+| `data`, number, bytes; `close`, number | of a connection to the board |
+| `beat` | the launcher is there |
+| `leave` | no more is to come; end when nobody is left |
+
+| from the agent | |
+|---|---|
+| `hello`, JSON | the first frame: versions, host, an address, a free port |
+| `out` or `err`, rank, bytes | a worker has written something |
+| `ended`, rank, status | a worker has ended, and has written no more |
+| `refused`, sentence | a worker cannot be started here |
+| `open`, number; `data`, number, bytes; `close`, number | of a connection to the board |
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+from quorate.wire.board_frames import read_frame, write_frame
+
+MARK = b"\nquorate agent 1\n"
+"""Before the first frame: a login shell may have said something."""
+BEAT = 2.0
+"""Seconds between two beats."""
+
+
+class Pipes:
+    """Two descriptors as one stream of frames; several threads may send."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self._read, self._write = read, write
+        self._lock = threading.Lock()
+
+    def recv(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+        with suppress(OSError):
+            return os.read(self._read, size)
+        return b""
+
+    def sendall(self, data: bytes, /) -> None:
+        """All of them."""
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._write, left) :]
+
+    def send(self, *parts: bytes | str | int) -> bool:
+        """One frame; False where nobody reads any more."""
+        frame = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+        with suppress(OSError), self._lock:
+            write_frame(self, frame)
+            return True
+        return False
+
+    def next(self) -> list[bytes] | None:
+        """The next frame; None at the end. Raises `BadFrame`."""
+        return read_frame(self)

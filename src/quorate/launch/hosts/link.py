@@ -1,0 +1,190 @@
+"""The launcher's end of the connection to one host: ssh, and the agent behind it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.hosts.board_connections import BoardConnections
+from quorate.launch.hosts.frames import MARK, Pipes
+from quorate.launch.hosts.layout import Place
+from quorate.launch.run.folder import version_of
+from quorate.wire.board_frames import BadFrame
+
+CONNECT_SECONDS = 30.0
+LEAVE_SECONDS = 6.0
+LOST = -int(signal.SIGKILL)
+"""The status of a worker whose host is lost."""
+_OPTIONS = "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+_MOST_SAID_FIRST = 2**16
+
+
+def ssh_words(ssh: str, host: str) -> list[str]:
+    """The command that starts the agent on `host`, which has the same Python at the same place."""
+    agent = f"exec {shlex.quote(sys.executable)} -m quorate.launch.hosts.agent"
+    return [*shlex.split(ssh), *_OPTIONS.split(), "--", host, agent]
+
+
+class Link:
+    """One host of a run. `wrote` is given what its workers write: `out` or `err`, rank, bytes."""
+
+    def __init__(self, place: Place, ssh: str, wrote: Callable[[str, int, bytes], None]) -> None:
+        self.place, self._wrote = place, wrote
+        self.statuses: dict[int, int] = {}
+        """By rank, of those that have ended."""
+        self.lost: str | None = None
+        """Why there is no connection any more."""
+        self.about: Mapping[str, Any] = {}
+        """What the agent has said of itself."""
+        self._board: str | None = None
+        self._said: deque[str] = deque(maxlen=20)
+        self._is_up, self._is_over = threading.Event(), threading.Event()
+        self._refused: str | None = None
+        self._is_leaving = False
+        self._ssh = subprocess.Popen(
+            ssh_words(ssh, place.host),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the workers, which are told by us
+        )
+        assert self._ssh.stdin is not None and self._ssh.stdout is not None
+        self._pipes = Pipes(self._ssh.stdout.fileno(), self._ssh.stdin.fileno())
+        self._connections = BoardConnections(self._pipes)
+        self._errors = self._in_thread(self._keep_errors)
+        self._in_thread(self._listen)
+
+    # -- what the launcher does
+
+    def connect(self, seconds: float = CONNECT_SECONDS) -> None:
+        """Return when the agent is there. Raises `ConfigurationError`, which names the host."""
+        host = self.place.host
+        if not self._is_up.wait(seconds):
+            self.close()
+            raise ConfigurationError(f"host {host} cannot be reached by ssh: it has not answered for {seconds:g} s")
+        if self.about:
+            theirs, ours = self.about.get("version"), version_of("quorate")
+            if theirs != ours:
+                raise ConfigurationError(f"host {host} has quorate {theirs}, and this one {ours}; install one version")
+            return
+        status = self._ssh.wait()
+        said = self._last_words() or f"ssh ended with status {status}"
+        if status == 255:
+            raise ConfigurationError(f"host {host} cannot be reached by ssh: {said}")
+        raise ConfigurationError(f"quorate cannot be started on host {host} with {sys.executable}: {said}")
+
+    def start(self, rank: int, words: Sequence[str], script: str | None, folder: str, env: Mapping[str, str]) -> None:
+        """Let the agent start a worker there."""
+        about = {"rank": rank, "words": list(words), "script": script, "folder": folder, "environment": dict(env)}
+        self._board = self._board or env["QUORATE_BOARD"].removeprefix("unix:")
+        self._pipes.send("start", json.dumps(about))
+
+    def signal(self, rank: int, signum: int, *, to_group: bool) -> None:
+        """Pass it on."""
+        self._pipes.send("signal", rank, int(signum), int(to_group))
+
+    def beat(self) -> None:
+        """Say that the launcher is there."""
+        self._pipes.send("beat")
+
+    @property
+    def refused(self) -> str | None:
+        """Why a worker could not be started there."""
+        return self._refused
+
+    def leave(self) -> None:
+        """Let the agent end when nobody is left there."""
+        self._is_leaving = True
+        self._pipes.send("leave")
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End the connection, unless the agent ends it within so many seconds; who is left there is killed."""
+        self._is_leaving = True
+        with suppress(subprocess.TimeoutExpired):
+            self._ssh.wait(seconds)
+        assert self._ssh.stdin is not None
+        with suppress(OSError):
+            self._ssh.stdin.close()
+        try:
+            self._ssh.wait(LEAVE_SECONDS if self.about else 0.1)
+        except subprocess.TimeoutExpired:
+            self._ssh.kill()
+            self._ssh.wait()
+        self._is_over.wait(LEAVE_SECONDS)
+        assert self._ssh.stdout is not None
+        self._ssh.stdout.close()
+
+    # -- what comes from there
+
+    def _listen(self) -> None:
+        if self._skip_to_mark():
+            with suppress(BadFrame):
+                while (frame := self._pipes.next()) is not None:
+                    self._take(frame)
+        if not self._is_leaving:
+            self._errors.join(1.0)
+            host, said = self.place.host, self._last_words()
+            self.lost = f"was lost: the connection to host {host} has ended{f' ({said})' if said else ''}"
+        self._connections.close()
+        self._is_up.set()
+        self._is_over.set()
+
+    def _skip_to_mark(self) -> bool:
+        """Whether the agent has begun to speak; what a login shell has said before is passed over."""
+        said = b""
+        while not said.endswith(MARK) and len(said) < _MOST_SAID_FIRST:
+            one = self._pipes.recv(1)
+            if not one:
+                return False
+            said += one
+        return said.endswith(MARK)
+
+    def _take(self, frame: list[bytes]) -> None:
+        match frame:
+            case [b"out" | b"err" as kind, rank, data]:
+                self._wrote(kind.decode(), int(rank), data)
+            case [b"ended", rank, status]:
+                self.statuses[int(rank)] = int(status)
+            case [b"open", number]:
+                self._open(int(number))
+            case [b"refused", sentence]:
+                self._refused = sentence.decode(errors="replace")
+            case [b"hello", about]:
+                self.about = json.loads(about)
+                self._is_up.set()
+            case _:
+                self._connections.takes(frame)
+
+    def _open(self, number: int) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with suppress(OSError):
+            assert self._board is not None
+            connection.connect(self._board)
+        self._connections.add(number, connection)
+
+    def _keep_errors(self) -> None:
+        assert self._ssh.stderr is not None
+        with self._ssh.stderr as source:
+            for line in source:
+                if line.strip():
+                    self._said.append(line.decode(errors="replace").strip())
+
+    def _last_words(self) -> str:
+        self._errors.join(1.0)
+        return self._said[-1].rstrip(".") if self._said else ""
+
+    @staticmethod
+    def _in_thread(target: Any, *given: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=given, name="quorate host", daemon=True)
+        thread.start()
+        return thread

@@ -1,0 +1,36 @@
+"""What a launcher and the workers of several hosts tell each other, whose boards are two.
+
+`quorate run --hosts` has a board, at which its workers meet; between hosts these keep their notes among themselves from
+then on, so that nothing waits for the launcher. Each worker passes on what is new, both ways, twice a second and at its
+end: failures, deaths, and requests to leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.contracts import Board
+from quorate.launch.run.requests import ask_to_stop, asked_to_stop, tell_on
+from quorate.wire.failure import pass_on, say_of
+from quorate.wire.real.wire import RealWire
+
+
+@dataclass
+class LauncherNews:
+    """One of each worker; `board` is the launcher's, where it is another one than the workers'."""
+
+    board: Board | None = None
+
+    def pass_on(self, wire: RealWire) -> None:
+        """Let both know what either does. Raises as boards do."""
+        launcher, ours = self.board, wire.board
+        if launcher is None:
+            return
+        say_of(wire.rank, ours, launcher)
+        tell_on(wire.rank, ours, launcher)
+        pass_on(ours, launcher)
+        pass_on(launcher, ours)
+        for source, target in ((launcher, ours), (ours, launcher)):
+            status = asked_to_stop(source)
+            if status is not None and asked_to_stop(target) is None:
+                ask_to_stop(target, status)

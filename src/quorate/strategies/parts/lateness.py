@@ -1,0 +1,68 @@
+"""What an outer gradient counts by its age: in full, or less.
+
+Cosine-gated decay (Shah and Sun, "Cosine-Gated Adam-Decay", 2026, arXiv 2605.09126): an outer gradient of age T enters
+the outer optimizer times
+
+    sigma(T) = gamma(T) exp(-alpha T),    gamma(T) = (1 + cos(pi T / cutoff)) / 2 where T < cutoff, else 0
+
+With Adam for the outer optimizer that is theirs: plain Adam at T = 0, and its moments take in less of what is old. The
+abstract has the product, that it comes before the moments, and a cosine gate that is 0 past a cutoff; only the abstract
+was at hand, so that the formula of the gate and the defaults of `late_cutoff` and `late_alpha` are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Strategy
+from quorate.core.vectors import Flat
+
+Late = Literal["carry", "cosine", "decay", "drop"]
+NOBODY_WAITS = 1 << 20
+"""The bound on how many rounds a learner may be behind."""
+_WEIGHTS: dict[Late, str] = {"cosine": "gated", "decay": "falling"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatenessSettings(Strategy):
+    """The settings of `late="cosine"`."""
+
+    late_cutoff: float = 16.0
+    """With `late="cosine"`: the age, in rounds, from which on an outer gradient counts nothing."""
+    late_alpha: float = 0.1
+    """With `late="cosine"`: how fast it counts less before that, exp(-late_alpha T) beside the gate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.late_cutoff < math.inf:
+            raise ConfigurationError(f"late_cutoff is {self.late_cutoff}; it is a number of rounds above 0")
+        if not 0 <= self.late_alpha < math.inf:
+            raise ConfigurationError(f"late_alpha is {self.late_alpha}; it is a number from 0 on")
+
+    def late_terms(self, late: Late) -> dict[str, Any]:
+        """What rounds agree on about what comes late."""
+        return {
+            "late": "drop" if late == "drop" else "carry",
+            "late_weight": _WEIGHTS.get(late, "full"),
+            "late_cutoff": self.late_cutoff,
+            "late_alpha": self.late_alpha,
+            "max_staleness": NOBODY_WAITS,
+        }
+
+
+def over_full_weights(sums: Flat, told: Mapping[int, Sequence[Mapping[str, Any]]], fragment: int) -> Flat:
+    """`sums` of what learners handed in of a fragment, with what they counted before they were late for the sum of
+    their weights: so their mean is less by what each counts less, where all are late, too."""
+    *_, numbers = sums.segments()
+    total = numbers[:1] * 0
+    for _, own in sorted(told.items()):
+        total += sum(one["weights"][fragment] for one in own[:1])
+    if bool(total == numbers[0]):
+        return sums
+    found = sums.clone()  # the log of rounds has it as well
+    found.segments()[-1][:1] = total
+    return found

@@ -1,0 +1,43 @@
+"""How far learners have gone, as it is handed in and comes back: outer gradients, plain or radial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quorate.core.vectors import Flat
+
+
+def ways_of(given: Flat, size: int) -> list[torch.Tensor]:
+    """How far a worker had gone, by tensor, which handed in `given`."""
+    *ways, numbers = given.segments()
+    weight, *norms = numbers.tolist()
+    factors = [size / weight * (norm / weight if norm else 1.0) if weight else 0.0 for norm in norms]
+    return [way.reshape(-1) * factor for way, factor in zip(ways, factors, strict=True)]
+
+
+def laid_out_as(x: Flat, tensors: Sequence[torch.Tensor]) -> Flat:
+    """`tensors`, one for each part of `x`, as a vector beside it."""
+    return Flat([one.reshape(-1).to(to.device) for one, to in zip(tensors, x.parts, strict=True)], x.layout)
+
+
+def merged_ways(sums: Flat, size: int) -> list[torch.Tensor] | None:
+    """The outer gradient of a fragment, by tensor, of the `sums` of what learners have handed in; None where nobody has
+    made a step.
+
+    Plain: the mean by weights. Radial (Decoupled DiLoCo, after public descriptions): the mean of the directions by
+    weights, made one long, times the mean of the norms by weights.
+    """
+    *ways, numbers = sums.segments()
+    total, *norms = numbers.tolist()
+    if not total:
+        return None
+    found = []
+    for x, norm in zip(ways, norms, strict=True):
+        length = float(torch.linalg.vector_norm(x)) if norm else 0.0
+        if length:
+            found.append(x * (norm / total / length))
+        else:
+            found.append(x * (size / total) if total != size else x.clone())
+    return found

@@ -1,0 +1,47 @@
+"""Streaming DiLoCo: fragments come to their outer steps in turn, while local steps go on.
+
+Idea: The strategy `diloco` with a shorter period, the parameters cut into `fragments`, and an `overlap` of one local
+step: a mean is on its way while the next step is made, and each worker then goes on from the middle between where it is
+and the outer step's point (`merge`).
+
+Cost: As `diloco`; H is 100, so that five times as much is sent, in smaller messages. Nobody waits for a message that
+takes less than a step.
+
+When it loses: As `diloco`. Each fragment needs at least one tensor. The paper has fragments of three transformer
+blocks: set `fragments_by="layer"`, and `fragments` to a third of the blocks; `sync_every` is a multiple of it.
+
+Honesty:
+- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
+  `on_death="stop"` makes all stop
+- pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
+- slow worker: goes on; everyone waits for it when they take a mean in, unless `sync_every` is a time
+- corrupt gradient: untested; it spoils one replica, and with it the next outer step
+- resize: goes on; from the mean of the old replicas, with the outer optimizers' states
+- resume: goes on; every worker with its own replica, and the outer optimizers' states; a mean that was under way is
+  left out, and what it held counts in the fragment's next one
+
+Paper: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025 (arXiv 2501.18512), Algorithm 2, with H
+of 30 and 100 and an overlap of one step, after public descriptions. That there are two fragments, cut by bytes, is
+ours, as any model has them; outer rate and momentum are those of `diloco`. Outer gradients travel in full precision,
+where the paper has four bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.strategies import register
+from quorate.strategies.diloco import DiLoCo
+
+
+@register("streaming-diloco")
+@dataclass(frozen=True, kw_only=True)
+class StreamingDiLoCo(DiLoCo):
+    """Local steps, and outer steps of one fragment after the other, whose means are under way meanwhile."""
+
+    sync_every: int | str = 100
+    """H: as of `local-sgd`; of each fragment."""
+    fragments: int = 2
+    """As of `diloco`."""
+    overlap: int = 1
+    """As of `diloco`."""

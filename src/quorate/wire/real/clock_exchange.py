@@ -1,0 +1,106 @@
+"""How far this worker's clock is from the reference's: that of the lowest living rank, found from round trips.
+
+A question says when it was sent (t0, on our clock), its answer when it came and when it went (t1 and t2, on the other
+clock), and arrives at t3. The other clock is then ahead by ((t1 - t0) + (t2 - t3)) / 2, and that is wrong by at most
+half of the round trip, (t3 - t0) - (t2 - t1), however it is divided between the two ways (as in NTP, RFC 5905). Of
+several round trips the shortest counts. Cost: `TRIPS` short messages each way every `BETWEEN` seconds, on connections
+that there are anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from quorate.core.contracts import Clock
+from quorate.core.rows import ClockOffset
+
+TRIPS = 8
+"""Of which the shortest counts."""
+BETWEEN = 5.0
+"""Seconds between two estimates."""
+PATIENCE = 2.0
+"""Seconds after which an answer is not waited for any more."""
+ASKED, ANSWERED = "clock asked", "clock answered"
+_MOST = 64
+"""Estimates that are kept for whoever writes them down."""
+_DIGITS = 9
+
+Send = Callable[[int, dict[str, Any]], None]
+
+
+class ClockExchange:
+    """Of one worker. `is_here` says whether a rank is on this `machine`: it has the same clock, and is not asked.
+
+    All but `news` belongs to one thread, that of the lines.
+    """
+
+    def __init__(self, rank: int, clock: Clock, machine: str, is_here: Callable[[int], bool]) -> None:
+        self._rank, self._clock, self._is_here = rank, clock, is_here
+        self._machine = hashlib.sha256(machine.encode()).hexdigest()[:12]
+        self._news = deque[ClockOffset](maxlen=_MOST)
+        self._reference: int | None = None
+        self._best: ClockOffset | None = None
+        self._left = 0
+        self._asked: float | None = None
+        """When the question was sent whose answer is waited for."""
+        self._next = 0.0
+
+    def news(self) -> list[ClockOffset]:
+        """What was found since this was asked last; from any one thread."""
+        found = []
+        while self._news:
+            found.append(self._news.popleft())
+        return found
+
+    def step(self, living: Collection[int], send: Send) -> None:
+        """See whether it is time for a question; to be called some times a second."""
+        reference, now = min(living, default=self._rank), self._clock.now()
+        if reference != self._reference:
+            self._reference, self._asked, self._best, self._next = reference, None, None, now
+            if reference == self._rank or self._is_here(reference):
+                self._next = float("inf")
+                self._tell(now, 0.0, 0.0)
+        if self._asked is not None and now - self._asked > PATIENCE:
+            self._asked = None
+            self._go_on(send)
+        elif self._asked is None and now >= self._next:
+            self._next, self._left, self._best = now + BETWEEN, TRIPS, None
+            self._go_on(send)
+
+    def received(self, source: int, message: Mapping[str, Any], send: Send) -> None:
+        """A question, or an answer."""
+        now = self._clock.now()
+        if message["kind"] == ASKED:
+            send(source, {"kind": ANSWERED, "sent": message["sent"], "came": now, "went": self._clock.now()})
+        elif source == self._reference and self._asked is not None and message["sent"] == self._asked:
+            sent, came, went = self._asked, float(message["came"]), float(message["went"])
+            half = ((now - sent) - (went - came)) / 2
+            if self._best is None or half < self._best.uncertainty:
+                self._best = self._estimate((sent + now) / 2, ((came - sent) + (went - now)) / 2, half)
+            self._asked = None
+            self._go_on(send)
+
+    def _go_on(self, send: Send) -> None:
+        if self._left and self._reference is not None:
+            self._left -= 1
+            self._asked = self._clock.now()
+            send(self._reference, {"kind": ASKED, "sent": self._asked})
+        elif self._best is not None:
+            self._news.append(self._best)
+            self._best = None
+
+    def _tell(self, now: float, offset: float, uncertainty: float) -> None:
+        self._news.append(self._estimate(now, offset, uncertainty))
+
+    def _estimate(self, time: float, offset: float, uncertainty: float) -> ClockOffset:
+        assert self._reference is not None
+        return ClockOffset(
+            time=round(time, _DIGITS),
+            machine=self._machine,
+            reference=self._reference,
+            offset=round(offset, _DIGITS),
+            uncertainty=round(max(uncertainty, 0.0), _DIGITS),
+        )

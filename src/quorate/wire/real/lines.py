@@ -1,0 +1,256 @@
+"""Short messages between the hosts of a run: apart from tensors, so that they wait behind none of them.
+
+One connection each way, as of a mailbox, which proves that it knows the run's token. Unlike there a message may be
+lost: where a worker is not heard, its connection is opened anew, so that a cable that was cut for a while is in use
+again soon after it has healed, whatever the system has learnt to wait in the meantime.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from quorate.core.telling import tell
+from quorate.wire.real.arriving import Arriving, Lobby
+from quorate.wire.real.encryption import Encryption, Impostor, address_of
+from quorate.wire.real.line import Line
+
+_LONGEST = 1 << 28
+"""Bytes of one message."""
+_BEGIN = struct.Struct("!IH")
+"""Of a message: how long its JSON is, and from which rank it comes."""
+
+
+class _Messages:
+    """Of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def got(self, more: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Those that are whole now, each with its rank. Raises `ValueError` for bytes that are none."""
+        self._bytes += more
+        while len(self._bytes) >= _BEGIN.size:
+            length, source = _BEGIN.unpack_from(self._bytes)
+            if length > _LONGEST:
+                raise ValueError(f"a message of {length} bytes is announced")
+            end = _BEGIN.size + length
+            if len(self._bytes) < end:
+                return
+            said = json.loads(self._bytes[_BEGIN.size : end])
+            del self._bytes[:end]
+            yield source, said
+
+
+class Lines:
+    """This worker's. Its thread does what `do` is given, and calls all that `begin` is given; `send` belongs to it.
+
+    `step(now)` comes at least every `every` seconds and before anything that has happened is told: `received(source,
+    message)`, and `closed(peer)` when the peer's process, or its system, has ended a connection; behind that `flush()`.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        host: str,
+        key: bytes,
+        *,
+        every: float,
+        patience: float,
+        encryption: Encryption | None = None,
+    ) -> None:
+        self._rank, self._key, self._patience, self._encryption = rank, key, patience, encryption
+        self.every = every
+        """Seconds between two steps, at most."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=128)
+        self._listener.setblocking(False)
+        self.address = address_of(host, self._listener.getsockname()[1], encryption)
+        self._addresses = dict[int, str]()
+        self._lines = dict[int, Line]()
+        self._new = dict[int, Line]()
+        """Those that are to take the place of one that brings no answer."""
+        self._refused = set[int]()
+        """Those at whose address somebody else has answered."""
+        self._heard = dict[int, float]()
+        self._arriving = dict[Arriving, _Messages]()
+        self._lobby = Lobby()
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._wakes = socket.socketpair()
+        for end in (self._wake, self._wakes):
+            end.setblocking(False)
+        self._tasks: list[Callable[[], None]] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="quorate-lines", daemon=True)
+
+    def begin(
+        self,
+        addresses: Mapping[int, str],
+        received: Callable[[int, dict[str, Any]], None],
+        closed: Callable[[int], None],
+        step: Callable[[float], None],
+        flush: Callable[[], None],
+    ) -> None:
+        """From now on."""
+        self._addresses.update(addresses)
+        self._received, self._is_over, self._step, self._flush = received, closed, step, flush
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._selector.register(self._wakes, selectors.EVENT_READ, None)
+        self._thread.start()
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Let the thread do this; from any thread."""
+        self._tasks.append(task)
+        with suppress(OSError):
+            self._wake.send(b"!")
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closed = True
+        with suppress(OSError):
+            self._wake.send(b"!")
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
+        self._wake.close()
+        self._wakes.close()
+
+    def know(self, peer: int, address: str) -> None:
+        """Where it listens."""
+        self._addresses[peer] = address
+
+    def send(self, to: int, message: Mapping[str, Any]) -> None:
+        """Put it on its way; it may be lost."""
+        if to not in self._addresses:
+            return
+        now = time.monotonic()
+        line = self._lines.get(to)
+        if line is None:
+            line = self._open(to, self._lines)
+        elif now - max(self._heard.get(to, 0.0), line.since) > self._patience:
+            new = self._new.get(to)
+            if new is None or now - new.since > self._patience:
+                self._end(new)
+                self._open(to, self._new)
+        text = json.dumps(message).encode()
+        data = _BEGIN.pack(len(text), self._rank) + text
+        for one in (line, self._new.get(to)):
+            if one is not None:
+                one.add(data)
+                self._serve(one, 0)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while not self._closed:
+            events = self._selector.select(self.every)
+            self._step(time.monotonic())
+            for key, mask in events:
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._wakes:
+                    with suppress(BlockingIOError):
+                        self._wakes.recv(4096)
+                elif isinstance(key.data, Arriving):
+                    self._read(key.data)
+                elif key.data.sock.fileno() >= 0:
+                    self._serve(key.data, mask)
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:
+                task()
+            for late in self._lobby.overdue():
+                self._drop(late)
+            self._flush()
+        for end in (self._listener, *(one.sock for one in (*self._lines.values(), *self._new.values()))):
+            end.close()
+        for arriving in self._arriving:
+            arriving.close()
+        self._selector.close()
+
+    def _open(self, peer: int, among: dict[int, Line]) -> Line | None:
+        try:
+            line = among[peer] = Line(peer, self._addresses[peer], self._key, self._encryption)
+        except OSError:
+            return None
+        self._selector.register(line.sock, line.waits_for, line)
+        return line
+
+    def _look_after(self, line: Line) -> None:
+        if line.waits_for != line.wants:
+            line.waits_for = line.wants
+            self._selector.modify(line.sock, line.wants, line)
+
+    def _serve(self, line: Line, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_READ or (mask and not line.is_open):
+                line.read()
+                if line.is_open and self._new.get(line.peer) is line:
+                    self._end(self._lines.get(line.peer))
+                    self._lines[line.peer] = self._new.pop(line.peer)
+            if line.is_open:
+                line.write()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(line)
+            if isinstance(error, Impostor) and line.peer not in self._refused:
+                self._refused.add(line.peer)
+                tell(f"quorate: rank {self._rank} {error}\n")
+            if self._lines.get(line.peer) is line:
+                del self._lines[line.peer]
+                if isinstance(error, ConnectionError) and not isinstance(error, Impostor):
+                    self._over(line.peer)
+            return
+        self._look_after(line)
+
+    def _end(self, line: Line | None) -> None:
+        if line is not None and line.sock.fileno() >= 0:
+            self._selector.unregister(line.sock)
+            line.sock.close()
+
+    def _over(self, peer: int) -> None:
+        """Its process has ended, unless it has connected anew."""
+        if not any(one.source == peer for one in self._arriving):
+            self._is_over(peer)
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            arriving = Arriving(self._listener.accept()[0], self._encryption)
+            self._selector.register(arriving.sock, selectors.EVENT_READ, arriving)
+            self._arriving[arriving] = _Messages()
+            self._lobby.enter(arriving)
+
+    def _read(self, arriving: Arriving) -> None:
+        try:
+            if arriving in self._lobby:
+                if arriving.prove(self._key):
+                    self._lobby.leave(arriving)
+                return
+            more = arriving.sock.recv(1 << 18)
+            if not more:
+                raise ConnectionResetError
+            for source, said in self._arriving[arriving].got(more):
+                if source not in self._addresses and said["kind"] != "hello":
+                    raise ValueError("a message from none of the workers")
+                arriving.source = source
+                self._heard[source] = time.monotonic()
+                self._received(source, said)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            self._drop(arriving)
+
+    def _drop(self, arriving: Arriving) -> None:
+        self._lobby.leave(arriving)
+        if arriving in self._arriving:
+            del self._arriving[arriving]
+            self._selector.unregister(arriving.sock)
+            arriving.close()
+            if arriving.source is not None:
+                self._over(arriving.source)

@@ -1,0 +1,117 @@
+"""Connections of a mailbox, which only this side writes to, and messages on their way through them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+
+from quorate.wire.real.arriving import NONCE, proof
+from quorate.wire.real.encryption import Encryption, Impostor, check, split
+
+_CONNECT_SECONDS = 10.0
+
+
+class Unreachable(ConnectionError):
+    """Nobody has answered, which may change: the host, or the way there, is not there now."""
+
+
+class Outgoing:
+    """One message on its way; `sent` when the system has taken all of it, `lost` when the connection broke."""
+
+    def __init__(self, pieces: list[memoryview]) -> None:
+        self.pieces = deque(pieces)
+        self.sent = threading.Event()
+        self.lost = False
+        self.why = ""
+        """It was lost."""
+
+    def end(self, *, lost: bool = False, why: str = "") -> None:
+        """Send no more of the message; `lost`: it has not gone out whole."""
+        self.lost, self.why = lost, why
+        self.pieces.clear()
+        self.sent.set()
+
+
+class Link:
+    """Our connection to one peer, which only we write to; None while it is being made."""
+
+    def __init__(self, sock: socket.socket | None) -> None:
+        self.sock = sock
+        self.is_here = sock is not None and sock.family == socket.AF_UNIX
+        """Whether it is to a worker of this host."""
+        self.lock = threading.Lock()
+        self.queue: deque[Outgoing] = deque()
+        self.broken = False
+        self.why = "closed by the other side"
+        """It is broken."""
+
+    def push(self) -> bool:
+        """Write what the system takes now; True if something is left."""
+        with self.lock:
+            if self.sock is None:
+                return False
+            while self.queue:
+                first = self.queue[0]
+                while first.pieces:
+                    try:
+                        count = self.sock.send(first.pieces[0])
+                    except BlockingIOError:
+                        return True
+                    except OSError:
+                        self.end()
+                        return False
+                    rest = first.pieces[0][count:]
+                    if len(rest):
+                        first.pieces[0] = rest
+                    else:
+                        first.pieces.popleft()
+                self.queue.popleft().end()
+            return False
+
+    def end(self) -> None:
+        """Nothing goes out any more, and what has not is lost."""
+        self.broken = True
+        while self.queue:
+            self.queue.popleft().end(lost=True, why=self.why)
+
+
+def connect(address: str, token: bytes, fd: int | None = None, encryption: Encryption | None = None) -> socket.socket:
+    """A connection to the mailbox at `address`, which has been shown that we know `token`; with it goes `fd`.
+
+    Raises `ConnectionError`; `Impostor` where another certificate is shown than is expected.
+    """
+    kind, _, where = address.partition(":")
+    sock = None
+    try:
+        if kind == "unix":
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(_CONNECT_SECONDS)
+            sock.connect(where)
+        else:
+            host, _, port = split(address)[1].rpartition(":")
+            sock = socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if encryption is not None:
+                sock = encryption.made(sock)
+                sock.do_handshake()
+                check(sock, address)
+        nonce = b""
+        while len(nonce) < NONCE:
+            more = sock.recv(NONCE - len(nonce))
+            if not more:
+                raise ConnectionResetError("closed while introducing ourselves")
+            nonce += more
+        if fd is not None:
+            socket.send_fds(sock, [proof(token, nonce)], [fd])
+        else:
+            sock.sendall(proof(token, nonce))
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        if isinstance(error, Impostor):
+            raise
+        kind_of_error = ConnectionError if isinstance(error, ConnectionError) else Unreachable
+        raise kind_of_error(f"cannot reach the worker at {address}: {error}") from error
+    sock.setblocking(False)
+    return sock

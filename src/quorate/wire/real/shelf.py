@@ -1,0 +1,72 @@
+"""A sum under way in shared memory, and where this worker's numbers of it lie for the others of its host."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quorate.wire.real.shared_segment import READY, SLOTS, Bytes, SharedSegment, small_bytes
+
+_KEPT = 4
+"""Blocks for tensors that lie in memory of their own which are kept for the next ones."""
+
+
+class Sum:
+    """One sum under way: `x` (contiguous, of a type that is added as it is) becomes it."""
+
+    def __init__(self, x: Tensor, operation: str, number: int, size: int) -> None:
+        self.x, self.number, self.operation = x, number, zlib.crc32(operation.encode())
+        numbers: NDArray[Any] = x.numpy().reshape(-1)
+        self.numbers = numbers
+        self.is_small = numbers.nbytes <= small_bytes(size)
+        self.own: NDArray[Any] = numbers
+        """Where others find this worker's numbers."""
+        self.staged: Tensor | None = None
+        self.is_shown = self.is_added = self.is_over = False
+
+
+class Shelf:
+    """In a slot where they are few; else where they are if that is shared, and in a block beside it if not."""
+
+    def __init__(self, segment: SharedSegment) -> None:
+        self._segment = segment
+        self._staging: list[Tensor] = []
+
+    def show(self, one: Sum) -> None:
+        """Put this worker's numbers there, and say so."""
+        place = 0
+        if self._segment.size == 1:
+            pass  # there is nobody to find them
+        elif one.is_small:
+            slot: Bytes = self._segment.own.slots[one.number % SLOTS][: one.numbers.nbytes]
+            one.own = slot.view(one.numbers.dtype)
+            one.own[...] = one.numbers
+        else:
+            home = one.x
+            if not self._segment.lends(home):
+                home = one.staged = self._stage(one.numbers.nbytes)
+                one.own = home.numpy()[: one.numbers.nbytes].view(one.numbers.dtype)
+                np.copyto(one.own, one.numbers)
+            place = self._segment.place_of(home)
+        self._segment.show(one.number, one.operation, place)
+        one.is_shown = True
+        self._segment.post(READY)
+
+    def take_back(self, one: Sum) -> None:
+        """What has been written there is the sum."""
+        if one.own is not one.numbers:
+            np.copyto(one.numbers, one.own)
+        if one.staged is not None:
+            self._staging = [one.staged, *self._staging[: _KEPT - 1]]
+            one.staged = None
+
+    def _stage(self, nbytes: int) -> Tensor:
+        """A block of at least so many bytes, and at most twice as many."""
+        for index, x in enumerate(self._staging):
+            if nbytes <= len(x) <= 2 * nbytes:
+                return self._staging.pop(index)
+        return self._segment.lent(nbytes)

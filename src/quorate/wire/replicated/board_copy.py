@@ -1,0 +1,100 @@
+"""What a worker has of a replicated board: the writes in order, what they come to, and what it wants itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from quorate.wire.replicated.limits import Limits
+from quorate.wire.replicated.log import WriteLog
+from quorate.wire.replicated.state import BoardState, Write
+
+Send = Callable[[int, dict[str, Any]], None]
+
+
+class BoardCopy:
+    """One worker's; `applied` writes are in `state`, and more may be in `log`. It is as of `now`."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        limits: Limits,
+        send: Send,
+        now: float,
+        values: Mapping[str, bytes],
+        when_applied: Callable[[Write, Any], None],
+        when_read: Callable[[int], None],
+    ) -> None:
+        self.rank, self.limits, self.now = rank, limits, now
+        self.state, self.log = BoardState(size, values), WriteLog()
+        self.applied = self.term = 0
+        self.stopped: str | None = None
+        self.closed: dict[int, float] = {}
+        """Since when the connections are closed that others had to us."""
+        self._tell, self._when_applied, self._when_read = send, when_applied, when_read
+        self.proposed: dict[int, tuple[Write, float]] = {}
+        """Its own writes that are not in force, and when they were last passed on."""
+        self.reads: dict[int, float] = {}
+        """Its own reads, and when they were last asked for."""
+        self._readable: dict[int, int] = {}
+
+    def tell(self, to: int, kind: str, **more: Any) -> None:
+        """Send."""
+        self._tell(to, {"kind": kind, **more})
+
+    def is_closed(self, peer: int | None) -> bool:
+        """Whether its connection to us is, and it has not come back."""
+        since = None if peer is None else self.closed.get(peer)
+        return since is not None and self.now - since >= self.limits.back_within
+
+    def electors(self) -> list[frozenset[int]]:
+        """Those whose majorities an election needs: who votes now, and after what may be in force already."""
+        return self.state.voters_after(write for _, write in self.log.behind(self.applied))
+
+    def apply_up_to(self, number: int) -> None:
+        """Entries up to `number` are in force."""
+        while self.applied < number:
+            write = self.log.write_of(self.applied + 1)
+            result = None
+            is_first = write["do"] != "nothing" and not self.state.has_applied(write)
+            if is_first:
+                result = self.state.apply(write)
+            self.applied += 1
+            if is_first:
+                self._when_applied(write, result)
+            if write["by"] == self.rank:
+                self.proposed.pop(write["number"], None)
+        self.settle()
+
+    def settle(self) -> None:
+        """See what follows from what is in force now."""
+        if self.rank in self.state.gone and self.stopped is None:
+            self.stopped = self.taken_for_dead()
+        for number, (write, _) in list(self.proposed.items()):
+            if self.state.has_applied(write):
+                del self.proposed[number]
+        self.tell_readers()
+
+    def tell_readers(self) -> None:
+        """Of what can be read now."""
+        for number in [number for number, index in self._readable.items() if index <= self.applied]:
+            self.give_up(number)
+            self._when_read(number)
+
+    def readable(self, numbers: Iterable[int], index: int) -> None:
+        """These reads are answered by what is in force with entry `index`."""
+        self._readable.update(dict.fromkeys(numbers, index))
+        self.tell_readers()
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for this read any more."""
+        self.reads.pop(number, None)
+        self._readable.pop(number, None)
+
+    def taken_for_dead(self) -> str:
+        """Why it stops, in words."""
+        return (
+            f"rank {self.rank} was taken for dead, as it was not heard for {self.limits.silence:g} s, and the others "
+            "have gone on without it"
+        )

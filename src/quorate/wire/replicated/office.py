@@ -1,0 +1,233 @@
+"""What the one worker does that leads a replicated board: it puts writes in order, and hears everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorate.wire.replicated.board_copy import BoardCopy
+from quorate.wire.replicated.state import Write, is_majority
+
+_MOST = 200
+"""Writes in one message."""
+_BYTES = 1 << 18
+"""About as many of values in one message."""
+_NEVER = float("-inf")
+
+
+class Office:
+    """Of `replica`, in its term. The leader before was last heard at `since`; those in `heard` were heard then."""
+
+    def __init__(self, replica: BoardCopy, since: float, heard: Mapping[int, float]) -> None:
+        self._replica = replica
+        self._has = dict[int, int]()
+        """The newest entry that each is known to have."""
+        self._sent = dict[int, int]()
+        """The newest that is on its way there."""
+        self._applied = dict[int, int]()
+        self._since = since
+        self._heard, self._begins = dict(heard), replica.now
+        self._elected = max(heard.values(), default=since)
+        self._stamps = dict[int, float]()
+        """The newest word of ours that each has answered, by when it was sent."""
+        self._beat_at = replica.now
+        self._first = replica.log.last
+        """What is in force begins with this entry of ours."""
+        self._reads: list[tuple[int, int, float]] = []
+        self._is_due = True
+        self.newcomers: set[int] = set()
+        """Who follows, and has not joined."""
+
+    def take(self) -> None:
+        """Begin: what was put in order before is in force when something of this term is."""
+        replica = self._replica
+        replica.log.add(replica.term, {"do": "nothing", "by": -1, "number": 0, "done": 0})
+        self._first = replica.log.last
+        self._go_on()
+
+    # -- what is wanted
+
+    def propose(self, write: Write) -> None:
+        """Put it in order, unless it is already."""
+        replica = self._replica
+        known = ((one["by"], one["number"]) for _, one in replica.log.behind(replica.applied))
+        if replica.state.has_applied(write) or (write["by"], write["number"]) in known:
+            return
+        replica.log.add(replica.term, write)
+        self._is_due = True
+
+    def read(self, rank: int, number: int, now: float) -> None:
+        """Tell it from which entry on it reads the newest."""
+        self._reads.append((rank, number, now))
+        self._serve_reads()
+
+    def received(self, source: int, message: Mapping[str, Any]) -> None:
+        """A message of one that follows, or is to."""
+        kind, replica = message["kind"], self._replica
+        self._heard[source] = replica.now
+        if kind == "propose":
+            self.propose(message["write"])
+        elif kind == "read":
+            self.read(source, int(message["number"]), replica.now)
+        elif kind == "hello" and source not in self._targets():
+            self.newcomers.add(source)
+            self._send(source)
+        elif kind == "acked" and message["term"] == replica.term:
+            self._stamps[source] = max(self._stamps.get(source, _NEVER), message["stamp"])
+            self._applied[source] = int(message["applied"])
+            if message["yes"]:
+                self._has[source] = max(self._has.get(source, 0), int(message["number"]))
+            else:
+                lacks = min(int(message["number"]), self._sent.get(source, 0))
+                self._sent[source] = max(lacks, self._has.get(source, 0))  # what it had said before it may be older
+                self._send(source)
+            self._go_on()
+
+    # -- time
+
+    @property
+    def majority_heard(self) -> float:
+        """The newest word of ours that a majority has answered."""
+        replica, some = self._replica, {self._replica.rank}
+        if is_majority(some, replica.state.voters):
+            return replica.now
+        for peer in sorted(self._stamps, key=lambda peer: -self._stamps[peer]):
+            some.add(peer)
+            if is_majority(some, replica.state.voters):
+                return self._stamps[peer]
+        return self._since - replica.limits.stand_after
+
+    @property
+    def contact(self) -> float:
+        """When a majority was there: it has answered since, or has voted."""
+        return max(self.majority_heard, self._elected)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a majority has answered lately, or may still do so for the first time."""
+        replica = self._replica
+        return replica.now - max(self.majority_heard, self._begins) < replica.limits.yields_after
+
+    def passed(self) -> None:
+        """Time has."""
+        now = self._replica.now
+        self.newcomers = {peer for peer in self.newcomers if not self._is_missed(peer)}
+        if now - self._beat_at >= self._replica.limits.beat:
+            self._beat_at, self._is_due = now, False
+            for peer in self._targets():
+                self._sent[peer] = self._has.get(peer, self._sent.get(peer, self._first))
+                self._send(peer)
+            self._go_on()
+
+    def flush(self) -> None:
+        """Put what was proposed on its way."""
+        if self._is_due:
+            self._go_on()
+
+    def forgive(self, seconds: float) -> None:
+        """For so long this worker has heard nothing because it did not listen."""
+        self._since += seconds
+        self._begins += seconds
+        self._elected += seconds
+        self._heard = {peer: at + seconds for peer, at in self._heard.items()}
+        self._stamps = {peer: at + seconds for peer, at in self._stamps.items()}
+
+    def silent(self) -> dict[int, str]:
+        """Who is to be taken for dead, and how that is said; nobody while this worker hears no majority."""
+        replica, found = self._replica, dict[int, str]()
+        if replica.now - self.majority_heard >= replica.limits.yields_after:
+            return found
+        for peer in sorted(replica.state.voters - {replica.rank}):
+            if why := self._is_missed(peer):
+                found[peer] = why
+        return found
+
+    def _is_missed(self, peer: int) -> str:
+        """Whether it has ended or is silent, in words; else nothing."""
+        limits = self._replica.limits
+        if self._replica.is_closed(peer):
+            return "has ended"
+        is_silent = self._replica.now - self._heard.get(peer, self._since) >= limits.silence
+        return f"was not heard for {limits.silence:g} s" if is_silent else ""
+
+    @property
+    def is_known_to_all(self) -> bool:
+        """Whether everyone whose connection is open has what is in force."""
+        replica = self._replica
+        open_ones = [peer for peer in self._targets() if peer not in replica.closed]
+        return all(self._applied.get(peer, 0) >= replica.applied for peer in open_ones)
+
+    # -- entries
+
+    def _targets(self) -> list[int]:
+        replica = self._replica
+        everyone = frozenset().union(*replica.electors(), self.newcomers - replica.state.gone)
+        return sorted(everyone - {replica.rank})
+
+    def _go_on(self) -> None:
+        """Find out what is in force, and send what is new."""
+        before, targets = self._replica.applied, self._targets()
+        self._apply()
+        if self._is_due or self._replica.applied != before:
+            self._is_due = False
+            for peer in {*targets, *self._targets()}:  # who is one no more is told so
+                self._send(peer)
+        self._drop()
+        self._serve_reads()
+
+    def _apply(self) -> None:
+        replica = self._replica
+        while replica.applied < replica.log.last:
+            number = replica.applied + 1
+            counted = max(number, self._first)
+            have = [peer for peer, has in self._has.items() if has >= counted] + [replica.rank]
+            changes = replica.state.voters_after([replica.log.write_of(number)])
+            if counted > replica.log.last or not all(is_majority(have, voters) for voters in changes):
+                return
+            replica.apply_up_to(number)
+
+    def _drop(self) -> None:
+        replica = self._replica
+        self._all_have = min((self._has.get(peer, 0) for peer in self._targets()), default=replica.applied)
+        self._all_have = min(self._all_have, replica.applied)
+        if self._all_have - replica.log.base >= _MOST:
+            replica.log.drop(self._all_have)
+
+    def _send(self, peer: int) -> None:
+        replica = self._replica
+        log, now = replica.log, replica.now
+        about: dict[str, Any] = {"term": replica.term, "stamp": now, "applied": replica.applied}
+        about |= {"age": now - self.contact, "unheard": now - self._heard.get(peer, self._since)}
+        behind = self._sent.get(peer, self._first if peer in replica.state.voters else -1)
+        if behind < log.base:
+            self._sent[peer] = replica.applied
+            whole = {"state": replica.state.as_json(), "applied_term": log.term_of(replica.applied)}
+            replica.tell(peer, "whole", **about, **whole)
+            return
+        behind = min(behind, log.last)
+        entries, weight = [], 0
+        for entry in log.behind(behind, _MOST):
+            entries.append(entry)
+            weight += len(entry[1].get("value", ""))
+            if weight > _BYTES:
+                break
+        self._sent[peer] = behind + len(entries)
+        place = {"behind": behind, "behind_term": log.term_of(behind), "entries": entries, "all_have": log.base}
+        replica.tell(peer, "append", **about, **place)
+
+    # -- reads
+
+    def _serve_reads(self) -> None:
+        replica = self._replica
+        if not self._reads or replica.applied < self._first:
+            return
+        heard, kept = self.majority_heard, []
+        is_fresh = replica.now - heard < 0.8 * replica.limits.stand_after  # nobody else can have been elected
+        for rank, number, at in self._reads:
+            if not (is_fresh or heard >= at):
+                kept.append((rank, number, at))
+            elif rank == replica.rank:
+                replica.readable([number], replica.applied)
+            else:
+                replica.tell(rank, "index", number=number, index=replica.applied)
+        self._reads = kept

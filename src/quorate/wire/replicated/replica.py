@@ -1,0 +1,293 @@
+"""One worker's copy of a replicated board: how writes come into an order that is the same everywhere.
+
+Pure: takes messages and gives messages, knows no clock and no connection. Raft (Ongaro and Ousterhout, 2014), with
+three differences: who votes is a part of what is written (`BoardState.voters`), and what changes it needs a majority
+before and after it; of two equal halves the one with the lowest rank decides; nobody votes against a leader it hears.
+
+Cost of a write with P workers: 2 (P - 1) messages from the leader and as many answers, one round trip. Of a read: two
+messages, none for the leader.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quorate.core.errors import ranks_in_words
+from quorate.wire.replicated.board_copy import BoardCopy, Send
+from quorate.wire.replicated.limits import Limits
+from quorate.wire.replicated.office import Office
+from quorate.wire.replicated.state import BoardState, Write, is_majority
+
+
+class Replica(BoardCopy):
+    """`applied` writes are in `state`. `when_applied(write, result)` is told of each, in order, and `when_read(number)`
+    when what `read(number)` asked for can be read from `state`.
+
+    `address` is given by one that joins: where it is reached. `stopped` is set when this worker cannot go on: it is cut
+    off, or was taken for dead.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        limits: Limits,
+        send: Send,
+        now: float,
+        *,
+        values: Mapping[str, bytes] = {},
+        address: str | None = None,
+        draw: random.Random | None = None,
+        when_applied: Callable[[Write, Any], None] = lambda write, result: None,
+        when_read: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        super().__init__(rank, size, limits, send, now, values, when_applied, when_read)
+        self.leads: int | None = 0 if address is None else None
+        self._address = address
+        self.lost: tuple[int, ...] = ()
+        """Who has ended, where that is why."""
+        self._draw = random.Random(rank) if draw is None else draw
+        self._voted: int | None = 0
+        self._heard = self.contact = now
+        """When the leader was heard, and when it had last heard a majority."""
+        self._stands_at = self._next_stand()
+        self._votes: dict[str, set[int]] = {}
+        self._asked_at = now if address is None else now - limits.beat
+        self.office = Office(self, now, {}) if rank == 0 else None
+
+    # -- what this worker wants
+
+    def propose(self, write: Write) -> None:
+        """Let it come to pass, once; said again until it has."""
+        self.proposed[write["number"]] = (write, self.now)
+        self._pass_on(write)
+
+    def read(self, number: int) -> None:
+        """Ask for the newest: `when_read(number)` is called when it is here."""
+        self.reads[number] = self.now
+        self._ask_to_read(number)
+
+    def _pass_on(self, write: Write) -> None:
+        if self.office is not None:
+            self.office.propose(write)
+        elif self.leads is not None:
+            self.tell(self.leads, "propose", write=write)
+
+    def _ask_to_read(self, number: int) -> None:
+        if self.office is not None:
+            self.office.read(self.rank, number, self.now)
+        elif self.leads is not None:
+            self.tell(self.leads, "read", number=number)
+
+    # -- time
+
+    def passed(self, now: float) -> None:
+        """It is `now`. To be called at least once per beat; time in which it was not counts against nobody."""
+        gap, self.now = now - self.now, now
+        if self.stopped is not None:
+            return
+        if gap > 2 * self.limits.beat:
+            self._forgive(gap - self.limits.beat)
+        if self.office is not None:
+            self.office.passed()
+            self.contact = max(self.contact, self.office.contact)
+            if not self.office.is_heard:  # somebody who is may lead
+                self._follow(self.term, None)
+                self._stands_at = self._next_stand()
+        elif self.rank in self.state.voters and self._misses_the_leader():
+            self._poll()
+        elif self._address is not None and self._is_forgotten():
+            self._knock()
+        for number, (write, since) in list(self.proposed.items()):
+            if now - since >= self.limits.beat:
+                self.proposed[number] = (write, now)
+                self._pass_on(write)
+        for number, since in list(self.reads.items()):
+            if now - since >= self.limits.beat and number not in self._readable:
+                self.reads[number] = now
+                self._ask_to_read(number)
+        there = self.state.voters - {peer for peer, since in self.closed.items() if now - since >= self.limits.beat}
+        if self.rank in there and not is_majority(there, self.state.voters):
+            self.lost = tuple(sorted(self.state.voters - there))
+            ended = ranks_in_words(self.lost)
+            self.stopped = f"{ended} ended, and rank {self.rank} cannot go on without a majority of the workers"
+        elif self.rank in there and now - self.contact >= self.limits.silence:
+            self.stopped = (
+                f"rank {self.rank} has not heard from the majority of the workers for {self.limits.silence:g} s, and "
+                "they may go on without it"
+            )
+
+    @property
+    def looks_after(self) -> float:
+        """Seconds after which `passed` has something to do, if nothing comes."""
+        if self.closed:
+            return self.limits.back_within / 4
+        if self.office is not None:
+            return self.limits.beat / 2
+        return self.limits.beat * (1.0 if self.now - self._heard < 1.2 * self.limits.beat else 0.2)
+
+    def flush(self) -> None:
+        """All that was there is told: send what is new."""
+        if self.office is not None:
+            self.office.flush()
+
+    def _is_forgotten(self) -> bool:
+        """Whether this one, which is to join, is not told what is written."""
+        is_outside = self.rank not in self.state.voters and not self.state.has_left(self.rank)
+        silence = self.now - max(self._heard, self._asked_at)
+        return is_outside and (self.leads is None or silence >= self.limits.stand_after) and silence >= self.limits.beat
+
+    def _knock(self) -> None:
+        self._asked_at = self.now
+        for peer in sorted(self.state.voters):
+            self.tell(peer, "hello", address=self._address)
+
+    def _forgive(self, seconds: float) -> None:
+        self._heard += seconds
+        self.contact += seconds
+        self._stands_at += seconds
+        self.closed = {peer: since + seconds for peer, since in self.closed.items()}
+        if self.office is not None:
+            self.office.forgive(seconds)
+
+    def _next_stand(self) -> float:
+        return self.now + self.limits.stand_after + self._draw.random() * self.limits.spread
+
+    def _hears_the_leader(self) -> bool:
+        if self.office is not None:
+            return self.office.is_heard
+        if self.leads is None or self.is_closed(self.leads):
+            return False
+        return self.now - self._heard < self.limits.stand_after
+
+    def _misses_the_leader(self) -> bool:
+        if self.is_closed(self.leads) and self._stands_at > self.now + self.limits.spread:
+            self._stands_at = self.now + self._draw.random() * self.limits.spread
+        return self.now >= self._stands_at
+
+    # -- elections
+
+    def _poll(self) -> None:
+        """Ask whether they would vote for this worker, before it disturbs anyone."""
+        self._stands_at = self.now + (0.2 + 0.3 * self._draw.random()) * self.limits.stand_after
+        self._votes.setdefault("poll", set()).add(self.rank)
+        self._call("poll", self.term + 1)
+
+    def _stand(self) -> None:
+        self.term, self._voted, self.leads, self.office = self.term + 1, self.rank, None, None
+        self._votes, self._asked_at = {"vote": {self.rank}}, self.now
+        self._call("vote", self.term)
+
+    def _call(self, what: str, term: int) -> None:
+        for peer in sorted(frozenset().union(*self.electors()) - {self.rank}):
+            self.tell(peer, what, term=term, place=list(self.log.place))
+        self._count(what)
+
+    def _count(self, what: str) -> None:
+        if not all(is_majority(self._votes.get(what, ()), voters) for voters in self.electors()):
+            return
+        votes, self._votes = self._votes[what], {}
+        if what == "poll":
+            self._stand()
+            return
+        heard = dict.fromkeys(votes, self._asked_at)
+        self.leads = self.rank
+        self.office = Office(self, self._heard, heard)
+        self.office.take()
+
+    def _asked_for_vote(self, source: int, message: Mapping[str, Any]) -> None:
+        term, what = int(message["term"]), message["kind"]
+        is_deaf = not self._hears_the_leader()
+        is_ours = tuple(message["place"]) >= self.log.place and is_deaf
+        if is_deaf and not is_ours and self.rank in self.state.voters:
+            self._stands_at = min(self._stands_at, self.now)  # with what the other one lacks
+        if what == "vote" and is_ours and term > self.term:
+            self._follow(term, None)
+        if what == "vote":
+            is_ours = is_ours and term == self.term and self._voted in (None, source)
+        else:
+            is_ours = is_ours and term > self.term
+            if is_ours:  # of several that stand at once one is to win
+                self._stands_at = max(self._stands_at, self.now + self.limits.spread / 2)
+                if source < self.rank:
+                    self._votes.pop("poll", None)
+        if is_ours and what == "vote":
+            self._voted, self._stands_at = source, self._next_stand()
+        self.tell(source, "polled" if what == "poll" else "voted", term=term, yes=is_ours, now_in=self.term)
+
+    def _voted_for(self, source: int, message: Mapping[str, Any]) -> None:
+        what = "poll" if message["kind"] == "polled" else "vote"
+        if message["now_in"] > self.term and what == "poll":
+            self._follow(int(message["now_in"]), None)
+        elif what in self._votes and message["yes"] and message["term"] == self.term + (what == "poll"):
+            self._votes[what].add(source)
+            self._count(what)
+
+    def _follow(self, term: int, leads: int | None) -> None:
+        if term > self.term:
+            self.term, self._voted = term, None
+        self.leads, self.office, self._votes = leads, None, {}
+
+    # -- messages
+
+    def received(self, source: int, message: Mapping[str, Any]) -> None:
+        """One message of another worker."""
+        kind = message["kind"]
+        if kind == "gone":
+            if self.stopped is None:
+                self.stopped = self.taken_for_dead()
+            return
+        if self.stopped is not None:
+            return
+        self.closed.pop(source, None)
+        if source in self.state.gone:
+            self.tell(source, "gone")
+        elif kind == "append":
+            self._append(source, message)
+        elif kind == "whole":
+            self._take_whole(source, message)
+        elif kind in ("poll", "vote"):
+            self._asked_for_vote(source, message)
+        elif kind in ("polled", "voted"):
+            self._voted_for(source, message)
+        elif kind == "index":
+            if message["number"] in self.reads:
+                self.readable([int(message["number"])], int(message["index"]))
+        elif kind == "acked" and message["term"] > self.term:
+            self._follow(int(message["term"]), None)
+        elif self.office is not None:
+            self.office.received(source, message)
+
+    def _is_of_our_leader(self, source: int, message: Mapping[str, Any]) -> bool:
+        """Whether it is from who leads now, whom this worker follows then."""
+        if message["term"] < self.term:
+            self.tell(source, "acked", term=self.term, yes=False, number=0, stamp=-1.0, applied=0)
+            return False
+        self._follow(int(message["term"]), source)
+        self._heard, self._stands_at = self.now, self._next_stand()
+        self.contact = max(self.contact, self.now - max(message["age"], message["unheard"]))
+        return True
+
+    def _append(self, source: int, message: Mapping[str, Any]) -> None:
+        if not self._is_of_our_leader(source, message):
+            return
+        behind = int(message["behind"])
+        follows = self.log.follows(behind, int(message["behind_term"]))
+        number = self.log.merge(behind, message["entries"]) if follows else min(self.log.last, behind - 1)
+        if follows:
+            self.apply_up_to(min(int(message["applied"]), number))
+            self.log.drop(min(int(message["all_have"]), self.applied))
+        about = {"number": max(number, self.applied), "stamp": message["stamp"], "applied": self.applied}
+        self.tell(source, "acked", term=self.term, yes=follows, **about)
+
+    def _take_whole(self, source: int, message: Mapping[str, Any]) -> None:
+        if not self._is_of_our_leader(source, message):
+            return
+        if message["applied"] > self.applied:
+            self.state, self.applied = BoardState.from_json(message["state"]), int(message["applied"])
+            self.log.begin(self.applied, int(message["applied_term"]))
+            self.settle()
+        about = {"number": self.applied, "stamp": message["stamp"], "applied": self.applied}
+        self.tell(source, "acked", term=self.term, yes=True, **about)

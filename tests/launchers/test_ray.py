@@ -1,0 +1,49 @@
+"""The script of docs/howto/launch-ray.md: a worker dies, Ray starts all anew, and they go on from a checkpoint."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_documents import blocks
+from tests.architecture.tree import ROOT
+
+PYTHON = ROOT / ".venv" / "ray" / "bin" / "python"
+"""Of an environment with Ray, which `make test-launchers` makes."""
+KUBERNETES = """
+import sys, yaml
+kinds = [one["kind"] for one in yaml.safe_load_all(sys.stdin)]
+assert kinds == ["Service", "Job"], kinds
+"""
+
+pytestmark = [
+    pytest.mark.launchers,
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs Ray in .venv/ray: make test-launchers installs it"),
+]
+
+
+@pytest.mark.timeout(280)
+def test_a_failure_is_outlived(tmp_path: Path) -> None:
+    (script,) = blocks(ROOT / "docs" / "howto" / "launch-ray.md", "python")
+    before, begun, after = script.partition("    step = quorate.load() or 0\n")
+    marks = f'    here = Path("{tmp_path}")\n    (here / f"begins at {{step}}").touch()\n'
+    script = before + begun + marks + after
+    step = "        step += 1\n"
+    dies = f"{step}        if step == 10 and world.rank == 1 and not (here / 'died').exists():\n"
+    dies += "            (here / 'died').touch()\n            os._exit(7)\n"
+    assert begun and step in script
+    (tmp_path / "train.py").write_text(script.replace(step, dies))
+    ended = subprocess.run([str(PYTHON), "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=260)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "result {'step': 16}" in ended.stdout.splitlines(), ended.stdout
+    assert {one.name for one in tmp_path.glob("begins at *")} == {"begins at 0", "begins at 8"}
+    kept = (tmp_path / "runs" / "first" / "checkpoints").iterdir()
+    assert sorted(one.name for one in kept) == ["step-00000012", "step-00000016"]
+
+
+def test_the_manifest_for_kubernetes_is_yaml() -> None:
+    """Nothing else is known of it."""
+    (manifest,) = blocks(ROOT / "docs" / "howto" / "launch-kubernetes.md", "yaml")
+    subprocess.run([str(PYTHON), "-c", KUBERNETES], input=manifest, text=True, check=True, timeout=60)

@@ -1,0 +1,76 @@
+"""Batches that `shard` brings to a device: tensors wherever they are in a batch, in the same order, counted alike."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.data.on_device import moved
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+
+META = torch.device("meta")
+
+
+def test_tensors_move_wherever_they_are() -> None:
+    Pair = namedtuple("Pair", "x names")
+    batch = {"a": (torch.ones(2), [torch.zeros(1), "text", 3]), "b": Pair(torch.ones(3), ["n"])}
+    found = moved(batch, META)
+    assert [found["a"][0].device, found["a"][1][0].device, found["b"].x.device] == [META] * 3
+    assert found["a"][1][1:] == ["text", 3] and type(found["b"]) is Pair and found["b"].names == ["n"]
+
+
+def test_a_loader_gives_its_batches_there() -> None:
+    def live(wire: Wire) -> list[torch.device]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join()
+            loader = quorate.shard(TensorDataset(torch.arange(8.0)), 2, device="meta")
+            found = [x.device for (x,) in loader]
+            place.leave()
+            return found
+        finally:
+            current.forget(thread_only=True)
+
+    assert VirtualWorld(2).run(live) == [[META] * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [
+        ("gpu", "torch knows no such device"),
+        (3.5, "torch knows no such device"),
+        pytest.param(
+            "cuda:0",
+            "there is no GPU here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
+        ),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_sentence(device: object, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        quorate.shard(TensorDataset(torch.arange(8.0)), 2, device=device)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_gpu_has_the_next_batch_early() -> None:
+    from quorate.data.on_device import on_device
+
+    asked: list[int] = []
+
+    def batches():  # type: ignore[no-untyped-def]
+        for number in range(3):
+            asked.append(number)
+            yield torch.full((1 << 20,), float(number)).pin_memory()
+
+    found = []
+    for x in on_device(batches(), torch.device("cuda")):
+        assert asked[-1] == min(2, len(found) + 1)
+        found.append(float(x.mean()))
+    assert found == [0.0, 1.0, 2.0]

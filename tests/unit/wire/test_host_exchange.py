@@ -1,0 +1,123 @@
+"""The exchange of one slice between hosts, with messages that come in any order: sums, bytes, who is waited for."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quorate.core.contracts import Message, Work
+from quorate.wire.real.host_exchange import DIRECT_BYTES, Buffers, Exchange, Post
+from quorate.wire.real.inbox import Inbox, Waiting
+from quorate.wire.work import Done
+
+SMALL, LARGE = 100, DIRECT_BYTES // 4 + 1000
+
+
+class OnItsWay:
+    """A message that has not gone out."""
+
+    is_out = False
+
+    def done(self) -> bool:
+        return self.is_out
+
+    def wait(self, timeout: float | None = None) -> None:
+        raise AssertionError("nobody waits for what is sent")
+
+
+class Network:
+    """Hosts whose heads are ranks 10, 11, ...; messages arrive when they are let through."""
+
+    def __init__(self, count: int, numel: int, what: int = 7) -> None:
+        self.heads = [10 + host for host in range(count)]
+        self.inboxes = {rank: Inbox() for rank in self.heads}
+        self.under_way: list[tuple[int, int, str, Message]] = []
+        self.sent = Counter[int]()
+        draw = np.random.default_rng(count)
+        scales = [10.0 ** (host % 3 - 1) for host in range(count)]
+        self.own = [(draw.standard_normal(numel) * scale).astype(np.float32) for scale in scales]
+        self.into = [np.zeros(numel, np.float32) for _ in self.heads]
+        self.exchanges = [self.begun(host, what + (host == 0 and what < 0)) for host in range(count)]
+
+    def begun(self, host: int, what: int) -> Exchange:
+        rank = self.heads[host]
+
+        def send(message: Message, to: int, tag: str) -> Work[None]:
+            copied = Message(tuple(x.clone() for x in message.tensors), message.header)
+            self.under_way.append((rank, to, tag, copied))
+            self.sent[rank] += sum(x.numel() for x in message.tensors)
+            return Done(None)
+
+        def ask(source: int, tag: str) -> Waiting:
+            return self.inboxes[rank].ask(source, tag)
+
+        buffer = Buffers().take(self.own[host].nbytes)
+        buffer.memory[: self.own[host].nbytes].view(np.float32)[...] = self.own[host]
+        return Exchange(Post(send, ask), "x", what, self.heads, host, buffer, self.into[host])
+
+    def let_through(self, index: int) -> None:
+        source, to, tag, message = self.under_way.pop(index)
+        self.inboxes[to].put(source, tag, message)
+
+
+@pytest.mark.parametrize("numel", [SMALL, LARGE])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_hosts_are_added_in_order_whatever_comes_first(count: int, numel: int) -> None:
+    for seed in range(5):
+        network, draw = Network(count, numel), random.Random(seed)
+        is_there = [exchange.move() for exchange in network.exchanges]
+        assert not any(is_there)
+        while network.under_way:
+            network.let_through(draw.randrange(len(network.under_way)))
+            is_there = [exchange.move() for exchange in network.exchanges]
+        assert all(is_there)
+        total = network.own[0].copy()
+        for x in network.own[1:]:
+            total += x
+        assert all(np.array_equal(x, total) for x in network.into)
+
+
+def test_large_slices_are_cut_so_that_nobody_carries_more_than_its_share() -> None:
+    count = 5
+    network = Network(count, LARGE)
+    while network.under_way:
+        network.let_through(0)
+        for exchange in network.exchanges:
+            exchange.move()
+    for sent in network.sent.values():
+        assert sent / (4 * LARGE) == pytest.approx(2 * (count - 1) / count, rel=0.05)
+
+
+def test_who_has_sent_nothing_is_missing_and_not_who_waits_for_it() -> None:
+    network = Network(3, LARGE)
+    network.under_way = [one for one in network.under_way if one[0] != network.heads[2]]
+    while network.under_way:
+        network.let_through(0)
+        for exchange in network.exchanges:
+            exchange.move()
+    assert [network.exchanges[host].missing() for host in (0, 1)] == [[2], [2]]
+
+
+def test_what_is_part_of_another_sum_is_not_added() -> None:
+    network = Network(2, SMALL, what=-1)  # host 0 means something else
+    while network.under_way:
+        network.let_through(0)
+    assert not any(exchange.move() for exchange in network.exchanges)
+    assert not any(x.any() for x in network.into)
+
+
+def test_a_buffer_is_used_again_once_nobody_holds_it_and_all_has_gone_out() -> None:
+    buffers, message = Buffers(), OnItsWay()
+    first = buffers.take(1000)
+    assert buffers.take(1000) is not first
+    first.is_held = False
+    sent: list[Any] = [message]
+    first.sent.extend(sent)
+    assert buffers.take(1000) is not first
+    message.is_out = True
+    assert buffers.take(10) is not first, "it is far too large"
+    assert buffers.take(900) is first

@@ -1,0 +1,63 @@
+"""Every strategy on two hosts of two workers: it trains, is evaluated, and leaves equal replicas."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import quorate
+from quorate.launch.worker.world import World
+from tests.support.every_strategy import NAMES
+from tests.support.hosts import are_possible, hosts
+from tests.support.processes import run_real_world
+
+pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
+
+EPOCHS = 2
+
+
+def ends(names: list[str], world: World) -> list[tuple[str, float]]:
+    """For each strategy a digest of everything that is equal in the end, and the mean of what was measured."""
+    found = []
+    for name in names:
+        try:
+            found.append(end(name, world))
+        except Exception as error:
+            error.add_note(f"under {name}")
+            raise
+    assert not world.wire.endpoint.is_local  # type: ignore[attr-defined]
+    return found
+
+
+def end(name: str, world: World) -> tuple[str, float]:
+    torch.set_num_threads(1)
+    torch.manual_seed(world.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))
+    plain = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer: Any = quorate.distribute(plain, model, name)
+    draw = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(48, 3, generator=draw), torch.randn(48, 1, generator=draw))
+    loader = quorate.shard(data, batch_size=3, seed=1)
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+        with world.evaluate(), torch.no_grad():
+            loss = world.mean(float((model(data.tensors[0]) - data.tensors[1]).square().mean()))
+    optimizer.finish()
+    digest = hashlib.sha256(b"".join(x.detach().numpy().tobytes() for x in model.state_dict().values()))
+    return digest.hexdigest(), loss
+
+
+def test_every_strategy_trains_across_hosts() -> None:
+    with hosts(2) as (first, second):
+        by_rank = run_real_world(4, partial(ends, NAMES), timeout=240.0, on=[first, first, second, second])
+    for name, told in zip(NAMES, zip(*by_rank, strict=True), strict=True):
+        assert len(set(told)) == 1, f"{name}: {told}"
+        assert told[0][1] < 10.0, f"{name} has not learnt: {told}"
