@@ -24,6 +24,7 @@ BUDGETS = {
     "soak": 33,
     "unit/agreement": 8,
     "unit/buckets": 8,
+    "unit/codecs": 20,
     "unit/checkpoint": 36,
     "unit/cli": 30,
     "unit/compare": 10,

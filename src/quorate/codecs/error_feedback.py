@@ -1,0 +1,55 @@
+"""Error feedback: what a codec leaves out is remembered, and encoded with the next vector.
+
+u = g + e is encoded in place of g, and e = u - decoded is what is remembered: so what was decoded so far, and e, add up
+to what was to be sent so far. Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018; Karimireddy et
+al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the gradient and not of the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from quorate.core.codec import Codec, Draw, Memory, Shapes
+
+ERROR = "error"
+"""The memory of what was left out: to be added to the next vector."""
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Codec):
+    """The codec `of`, and what it leaves out is remembered."""
+
+    of: Codec
+
+    @property
+    def is_linear(self) -> bool:  # type: ignore[override]
+        return self.of.is_linear
+
+    @property
+    def memories(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (ERROR, *self.of.memories)
+
+    def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
+        wanted = x + memory[ERROR]
+        code, inner = self.of.encode(wanted, shapes, _without(memory), draw)
+        left = wanted.sub_(self.of.decode(code, shapes, draw))
+        return code, {**inner, ERROR: left}
+
+    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
+        return self.of.decode(code, shapes, draw)
+
+    def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
+        self.of.add_decoded(into, code, shapes, draw)
+
+    def wire_bytes(self, shapes: Shapes) -> int | None:
+        return self.of.wire_bytes(shapes)
+
+    def contraction(self, shapes: Shapes) -> float | None:
+        return self.of.contraction(shapes)
+
+
+def _without(memory: Mapping[str, Tensor]) -> Memory:
+    return {name: x for name, x in memory.items() if name != ERROR}

@@ -1,0 +1,95 @@
+"""What a codec is: how a vector is written small, and read again; pure."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from quorate.core.draws import mixed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of the tensors that a vector holds, laid end to end."""
+
+Memory = Mapping[str, "Tensor"]
+"""What a codec remembers, by name: vectors as long as those that it encodes, of zeros at first."""
+
+
+def numel_of(shapes: Shapes) -> int:
+    """The length of a vector of such tensors."""
+    return sum(map(math.prod, shapes))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where random numbers come from: what they are for, and no generator that somebody else draws from, too."""
+
+    seed: int = 0
+    """The run's."""
+    round: int = 0
+    """Counts the vectors that were encoded before."""
+    rank: int = 0
+    """Who encodes."""
+    part: int = 0
+    """Of a vector in several parts."""
+
+    def generator(self, device: torch.device, *, shared: bool = False) -> torch.Generator:
+        """A new generator on `device`; with `shared` the same on all workers, whatever `rank` is."""
+        import torch
+
+        found = torch.Generator(device)
+        found.manual_seed(mixed(self.seed, self.round, self.part, -1 if shared else self.rank) >> 1)
+        return found
+
+    def of(self, rank: int) -> Draw:
+        """The same for another worker."""
+        return replace(self, rank=rank)
+
+
+class Codec(ABC):
+    """How a vector is written small. A frozen dataclass: its fields are its settings; it has no state.
+
+    A vector is a 1-D tensor of finite float32 numbers (or float64, or bfloat16), on any device: several tensors of
+    `shapes` laid end to end. Whoever encodes has made sure that they are finite. Randomness comes from the `Draw`
+    alone, and what is remembered from one vector to the next goes in and comes out, so that a message that came to
+    nothing is encoded again as if it had never been.
+    """
+
+    is_linear: ClassVar[bool] = False
+    """Whether codes may be added, number by number, and their sum decodes to the sum of the vectors. Else a code is
+    bytes, and each worker's is decoded by itself."""
+    is_biased: ClassVar[bool] = True
+    """Whether what is decoded differs in the mean from what was encoded: then the difference is to be remembered, and
+    encoded with the next vector (`codecs.error_feedback`)."""
+    memories: ClassVar[tuple[str, ...]] = ()
+    """The names of what it remembers."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
+        """The code of `x`, and what is remembered behind it. Neither `x` nor `memory` is changed.
+
+        A code is a 1-D tensor on the device of `x`: of uint8, or (linear codecs) of floats, as many for any `x`.
+        """
+
+    @abstractmethod
+    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
+        """The vector (float32, 1-D, on the code's device) that `code` stands for; `draw` is as it was in `encode`."""
+
+    def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
+        """Add what `code` stands for to `into`, in place; faster than `decode` where most of it is zeros."""
+        into.add_(self.decode(code, shapes, draw))
+
+    @abstractmethod
+    def wire_bytes(self, shapes: Shapes) -> int | None:
+        """The bytes of a code of such a vector; None where that depends on the numbers."""
+
+    def contraction(self, shapes: Shapes) -> float | None:
+        """delta: at least so much of the squared norm of any vector is in its code, in the mean over draws:
+        E |x - decoded|^2 <= (1 - delta) |x|^2. None where there is no such bound above 0."""
+        return None
