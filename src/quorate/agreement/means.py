@@ -17,8 +17,8 @@ from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
 from quorate.observe.backward import Spending
 from quorate.observe.step_times import StepTimer, Timed
-from quorate.reducers.dense import Dense
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.reducers.reducer import Reducer
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
@@ -63,6 +63,7 @@ class MeansOfAll:
         timer: StepTimer,
         watches: Watches,
         shadow: Shadow,
+        reducer: Reducer,
         *,
         overlaps: bool,
         before: MeansOfAll | None = None,
@@ -70,9 +71,10 @@ class MeansOfAll:
         self.wire, self.size, self._replica = wire, wire.size, replica
         self.layout, self._parameters = replica.layout, replica.trained
         self.headers: Headers = Headers(replica, wire, watches.announced, None if before is None else before.headers)
-        self.reducer: Dense | FaultTolerantSum = Dense(self.layout, wire)
+        reducer.spending = timer.spending
+        self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
-            self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed)
+            self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         flat = self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
@@ -85,9 +87,15 @@ class MeansOfAll:
         self._weight = 1.0
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
-            if isinstance(self.reducer, FaultTolerantSum) and isinstance(before.reducer, FaultTolerantSum):
-                self.reducer.follows(before.reducer)
+            self._follow(before.reducer)
         self.ready.scale = self._weight / self.size
+
+    def _follow(self, before: Reducer | FaultTolerantSum) -> None:
+        if isinstance(self.reducer, FaultTolerantSum):
+            if isinstance(before, FaultTolerantSum):
+                self.reducer.follows(before)
+        elif isinstance(before, Reducer):
+            self.reducer.follows(before)
 
     def gradient_begins(self, weight: float) -> None:
         """A backward pass begins whose gradient counts `weight`."""

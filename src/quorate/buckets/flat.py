@@ -7,7 +7,8 @@ the part that can only travel at the very end is small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,30 +40,37 @@ def layout_of(
     header: int = 0,
     part_bytes: int = PART_BYTES,
     first_part_bytes: int = FIRST_PART_BYTES,
+    coded: Callable[[str, Tensor], bool] | None = None,
 ) -> Layout:
     """The layout of named tensors, with `header` extra elements at the end of the last part (float32 or float64).
 
-    One part holds tensors of one device and one dtype of summation. Raises `ConfigurationError` for tensors that
-    cannot be averaged (integers, booleans, numbers of 8 bits), and for those that have no numbers of their own.
+    One part holds tensors of one device and one dtype of summation; those for which `coded` says so have parts of their
+    own (`Part.coded`). Parts are then in the order in which a backward pass fills them. Raises `ConfigurationError` for
+    tensors that cannot be averaged (integers, booleans, numbers of 8 bits), and for those that have no numbers of their
+    own.
     """
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
     parts: list[Part] = []
     sizes: list[int] = []
-    open_parts: dict[tuple[torch.device, torch.dtype], int] = {}
+    open_parts: dict[tuple[torch.device, torch.dtype, bool], int] = {}
     for index in reversed(range(len(tensors))):
         name, x = tensors[index]
         _check(name, x)
-        key = (x.device, sum_dtype(x.dtype))
+        key = (x.device, sum_dtype(x.dtype), coded is not None and coded(name, x))
         number = open_parts.get(key)
         if number is None:
             number = open_parts[key] = len(sizes)
             sizes.append(0)
-            parts.append(Part(0, key[1], key[0]))
+            parts.append(Part(0, key[1], key[0], key[2]))
         places[index] = (number, sizes[number])
         sizes[number] += x.numel()
-        if sizes[number] * key[1].itemsize >= (first_part_bytes if number == 0 else part_bytes):
+        is_first = number == 0 or parts[number].coded > any(part.coded for part in parts[:number])
+        if sizes[number] * key[1].itemsize >= (first_part_bytes if is_first else part_bytes):
             del open_parts[key]  # full: what becomes ready later must not hold it back
-    if header and (not parts or parts[-1].dtype not in _COUNTS):
+    if coded is not None:
+        places, order = _as_filled(places)
+        parts, sizes = [parts[number] for number in order], [sizes[number] for number in order]
+    if header and (not parts or parts[-1].dtype not in _COUNTS or parts[-1].coded):
         parts.append(Part(0, torch.float32, tensors[0][1].device if tensors else torch.device("cpu")))
         sizes.append(0)
     if header:
@@ -71,7 +79,15 @@ def layout_of(
         Segment(name, tuple(x.shape), x.dtype, part, offset)
         for (name, x), (part, offset) in zip(tensors, places, strict=True)
     )
-    return Layout(segments, tuple(Part(n, p.dtype, p.device) for n, p in zip(sizes, parts, strict=True)), header)
+    return Layout(segments, tuple(replace(p, numel=n) for n, p in zip(sizes, parts, strict=True)), header)
+
+
+def _as_filled(places: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+    """`places` (part, offset) of tensors, where parts are numbered in the order in which a backward pass fills them;
+    and the old number of each part."""
+    first = {part: index for index, (part, _) in reversed(list(enumerate(places)))}
+    order = sorted(first, key=lambda part: -first[part])
+    return [(order.index(part), offset) for part, offset in places], order
 
 
 def _check(name: str, x: Tensor) -> None:

@@ -147,6 +147,9 @@ class Strategy(ABC):
     where each becomes the consensus. Replicas that are not equal after each step are compared only at the end, and each
     optimizer's state is its worker's own."""
 
+    compresses: ClassVar[bool] = False
+    """Whether all its means are of gradients (`Means.of_gradient`), so that codecs may write them small."""
+
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on without it."""
     on_error: Literal["stop", "continue"] = "stop"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -40,6 +40,8 @@ class Part:
     numel: int
     dtype: torch.dtype
     device: torch.device
+    coded: bool = False
+    """Whether a codec may write it small: it has whole tensors only, and no header."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Layout:
     def digest(self) -> str:
         """Equal on workers with equal layouts (names, shapes, dtypes, places; not devices)."""
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
-        text += repr([(p.numel, str(p.dtype)) for p in self.parts]) + repr(self.header)
+        text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -66,7 +68,7 @@ class Layout:
         if not self.header:
             return self
         *parts, last = self.parts
-        return Layout(self.segments, (*parts, Part(last.numel - self.header, last.dtype, last.device)), 0)
+        return Layout(self.segments, (*parts, replace(last, numel=last.numel - self.header)), 0)
 
     @cached_property
     def by_part(self) -> tuple[tuple[int, ...], ...]:

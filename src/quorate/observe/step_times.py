@@ -53,6 +53,7 @@ class StepTimer:
         self.waited_before = 0.0
         """Seconds that were waited in the step before."""
         self._bytes_out = self._bytes_in = 0
+        self._is_spending = False
         self._reset()
 
     def _reset(self) -> None:
@@ -75,22 +76,31 @@ class StepTimer:
 
     @contextmanager
     def spending(self, on: Spent) -> Iterator[None]:
-        """What the block takes is spent on that."""
-        begin = self._clock.now()
+        """What the block takes is spent on that; a block inside another one belongs to the outer one."""
+        if self._is_spending:
+            yield
+            return
+        begin, self._is_spending = self._clock.now(), True
         try:
             yield
         finally:
             self.spent(on, self._clock.now() - begin)
+            self._is_spending = False
 
     def spent(self, on: Spent, seconds: float) -> None:
         """So many seconds went into that."""
         self._spent[on] += seconds
 
+    @property
+    def coding(self) -> float:
+        """Seconds of this step that codecs have taken so far."""
+        return self._spent["encode"] + self._spent["decode"]
+
     def arrived(self, at: float | None = None) -> None:
         """The worker has come to the meeting point of this step (now, unless told); only the first time counts."""
         if self._arrive is None:
             self._arrive = self._clock.now() if at is None else at
-            self._busy_before = self._spent["update"]
+            self._busy_before = self._spent["update"] + self._spent["encode"]
 
     @property
     def work(self) -> float:
@@ -162,7 +172,7 @@ class StepTimer:
 
 
 class Timed(Generic[T]):
-    """A work whose waiting is the timer's `wait`."""
+    """A work whose waiting is the timer's `wait`, but for what codecs take meanwhile."""
 
     def __init__(self, work: Work[T], timer: StepTimer) -> None:
         self._work, self._timer = work, timer
@@ -171,5 +181,8 @@ class Timed(Generic[T]):
         return self._work.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        with self._timer.spending("wait"):
+        begin, busy = self._timer.clock.now(), self._timer.coding
+        try:
             return self._work.wait(timeout)
+        finally:
+            self._timer.spent("wait", self._timer.clock.now() - begin - (self._timer.coding - busy))

@@ -1,12 +1,13 @@
 """`FaultTolerantSum`: sums that go on among the survivors when a worker dies, with the same bits on all of them.
 
-As long as all live, a sum is `Dense`'s, and then committed: nobody uses it before the board says that everyone has it.
-Its parts travel as they are ready. If a worker dies before the commit, those that are left form the whole sum anew from
-what each of them has kept of its own, whichever parts had travelled. So they do where a part changed after it had left.
+As long as all live, a sum is that of another reducer (`Dense`), and then committed: nobody uses it before the board
+says that everyone has it. Its parts travel as they are ready. If a worker dies before the commit, those that are left
+form the whole sum anew from what each of them has kept of its own, whichever parts had travelled. So they do where a
+part changed after it had left.
 
-Cost beside `Dense`'s: two to four words with the board for each sum, a few tenths of a millisecond; what is kept of a
-contribution. A sum that is formed anew, as all are after a death, sends every worker's vector to every other: (P - 1) d
-numbers each.
+Cost beside that of the other: two to four words with the board for each sum, a few tenths of a millisecond; what is
+kept of a contribution. A sum that is formed anew, as all are after a death, sends every worker's message
+(`Reducer.message`) to every other: (P - 1) d numbers each where it is dense.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
-from quorate.wire.exchange import sum_in_order
+from quorate.reducers.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
 
 _SLICE = 0.05
@@ -38,9 +39,15 @@ class FaultTolerantSum:
     """
 
     def __init__(
-        self, layout: Layout, wire: Wire, beside: list[FaultTolerantSum] | None = None, changed: slice = slice(0)
+        self,
+        layout: Layout,
+        wire: Wire,
+        beside: list[FaultTolerantSum] | None = None,
+        changed: slice = slice(0),
+        of: Reducer | None = None,
     ) -> None:
-        self.wire, self._dense, self.changed = wire, Dense(layout, wire), changed
+        """`of` forms the sums as long as all live; by default `Dense`."""
+        self.wire, self.of, self.changed = wire, Dense(layout, wire) if of is None else of, changed
         self.under_way: list[_Sum] = []
         """The oldest first; each moves on when those before it are over, so that all workers form them in one order."""
         self.beside = [] if beside is None else beside
@@ -59,6 +66,12 @@ class FaultTolerantSum:
         self.beside.remove(before)
         self.survivors, self._calls = before.survivors, before._calls
         self.counted, self.is_whole = before.counted, before.is_whole
+        self.of.follows(before.of)
+
+    @property
+    def state(self) -> Any:
+        """See `Reducer.state`."""
+        return self.of.state
 
     @property
     def calls(self) -> int:
@@ -81,7 +94,7 @@ class FaultTolerantSum:
             self._lacks_parts = True
             return
         try:
-            self._dense.part_ready(part, x)
+            self.of.part_ready(part, x)
         except QuorateError:
             self._lacks_parts = True  # `start`, or whoever waits for the sum, meets the cause
 
@@ -92,9 +105,9 @@ class FaultTolerantSum:
         `kept` gives this worker's contribution once more, with nothing in `changed`, if need be.
         """
         self._calls += 1
-        dense = self._launched(x)
-        work = self._dense.abandon() if dense is None else dense
-        self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=dense is not None))
+        whole = self._launched(x)
+        work = self.of.abandon() if whole is None else whole
+        self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=whole is not None))
         self._lacks_parts = False
         return self.under_way[-1]
 
@@ -122,7 +135,7 @@ class FaultTolerantSum:
         if self._lacks_parts or not self.is_whole or self.wire.dead:
             return None
         try:
-            return self._dense.start(x)
+            return self.of.start(x)
         except PeerFailed:
             return None  # whoever has died will be on the board
 
@@ -130,9 +143,9 @@ class FaultTolerantSum:
         """Never: where a part changed after it had left, the whole sum is formed anew."""
         raise AssertionError("a sum with a part that changed was not formed anew")
 
-    def wire_bytes(self, size: int) -> int:
-        """Bytes one worker sends for one sum among `size` workers that all live."""
-        return self._dense.wire_bytes(size)
+    def wire_bytes(self, size: int) -> int | None:
+        """Bytes one worker sends for one sum among `size` workers that all live; None as of `Reducer`."""
+        return self.of.wire_bytes(size)
 
 
 @dataclass
@@ -224,7 +237,7 @@ class _Sum:
             self._over()
         elif how is not None:
             self._reducer.is_whole = self._has_changed and self._reducer.is_whole
-            self._anew = self._reducer.survivors.gather(Message(self._kept().parts), "sum")
+            self._anew = self._reducer.survivors.gather(Message(self._reducer.of.message(self._kept())), "sum")
 
     def _how(self, seconds: float) -> bytes | None:
         """What has been decided of this sum: it counts, or it is formed anew; None where that is open."""
@@ -258,9 +271,7 @@ class _Sum:
         wire = self._wire
         # Not every worker may have learnt by now on which host a newcomer is.
         hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in found]
-        columns = zip(self._x.parts, *(one.tensors for one in found.values()), strict=True)
-        sums = [sum_in_order([x.to(into.device) for x in all_], hosts) for into, *all_ in columns]
-        self._x = Flat(sums, self._x.layout)
+        self._x = self._reducer.of.sum_of([one.tensors for one in found.values()], list(found), hosts, self._x)
         self._counted = len(found)
         self._over()
 

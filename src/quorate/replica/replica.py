@@ -29,13 +29,19 @@ class Replica:
     """The user's model and optimizer; implements `core.own_replica.OwnReplica`. It knows no other worker.
 
     `plain` is the optimizer's own class. `header` gives the number of elements that vectors over the parameters have
-    behind them, from the number of tensors and of parts.
+    behind them, from the number of tensors and of parts. `is_coded` says which parameters are written small.
     """
 
     def __init__(
-        self, optimizer: Optimizer, plain: type[Optimizer], model: Module, header: Callable[[int, int], int]
+        self,
+        optimizer: Optimizer,
+        plain: type[Optimizer],
+        model: Module,
+        header: Callable[[int, int], int],
+        is_coded: Callable[[str, Tensor], bool] | None = None,
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
+        self._is_coded = is_coded
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -51,8 +57,8 @@ class Replica:
         self.trained = [p for _, p in named]
         """The parameters that vectors are over, in their order."""
         tensors: list[tuple[str, Tensor]] = list(named)
-        parts = len(layout_of(tensors).parts)
-        self.layout = layout_of(tensors, header=self._header(len(tensors), parts))
+        parts = len(layout_of(tensors, coded=self._is_coded).parts)
+        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), coded=self._is_coded)
         self.used = [False] * len(named)
         """Which of them any worker had a gradient for, in the newest mean of gradients."""
 

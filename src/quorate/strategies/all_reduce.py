@@ -41,6 +41,8 @@ from quorate.strategies import register
 class AllReduce(Strategy):
     """All workers' gradients are averaged at the end of every backward; equal to torch DDP."""
 
+    compresses = True
+
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that
     it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""

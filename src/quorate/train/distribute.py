@@ -16,7 +16,6 @@ from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
 from quorate.core.rows import Distribute as DistributeRow
-from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
 from quorate.observe.backward import listeners
@@ -24,6 +23,7 @@ from quorate.observe.finite import OnNonfinite
 from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
+from quorate.reducers.reduction import Reduction
 from quorate.replica.plain_step import check_closure
 from quorate.strategies import strategies
 from quorate.train.check_call import check_call, check_channel
@@ -32,6 +32,7 @@ from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
+from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
 from quorate.train.step_weight import Weight, check_weighable
 from quorate.train.watched import COMPARE_EVERY, Watched
@@ -174,7 +175,9 @@ def distribute(
     check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     told = chosen_in(place)
     baseline = None if told.strategy_name is None else told.baselines.get(told.strategy_name)
-    label, chosen = (told.strategy_name, None) if baseline is not None else _chosen(strategy, settings, told)
+    label, chosen, reduction = told.strategy_name, None, Reduction()
+    if baseline is None:
+        label, chosen, reduction = _chosen(strategy, settings, told)
     listeners(place)
     _scale_learning_rates(optimizer, told.learning_rate_factor)
     told.optimizers += 1
@@ -183,7 +186,8 @@ def distribute(
     swapped: Any = optimizer
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
-    kept = Distributed(channel, optimizer, model, label, _settings(chosen))
+    said = _settings(chosen) | {name: _plain(value) for name, value in reduction.said.items()}
+    kept = Distributed(channel, optimizer, model, label, said)
     if place.wire.max_size == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
         listeners(place).all.append(LeavesAlone(place))
@@ -201,7 +205,7 @@ def distribute(
         swapped.__class__ = _class_of(Distributes, plain)
         try:
             check_weighable(weight, chosen, label)
-            named = dataclasses.replace(watched, strategy=label)
+            named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
         except BaseException:
             swapped.__class__ = plain
@@ -219,7 +223,7 @@ def distribute(
             data_context(place).nobody_waits = True
     told.label = told.label or label
     trained(place).add(kept)
-    _record(place, channel, optimizer, label, chosen)
+    _record(place, kept, chosen)
     return optimizer
 
 
@@ -235,19 +239,17 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         group["lr"] = group["lr"] * factor
 
 
-def _record(
-    place: current.Place, channel: str, optimizer: Optimizer, label: str | None, chosen: Strategy | None
-) -> None:
+def _record(place: current.Place, kept: Distributed, chosen: Strategy | None) -> None:
     """What was chosen, into the records."""
-    recorder = timing(place).recorder
+    recorder, optimizer = timing(place).recorder, kept.optimizer
     if recorder is None:
         return
     recorder.write(
         DistributeRow(
-            optimizer=channel,
+            optimizer=kept.name,
             algorithm=type(optimizer).__mro__[2].__name__,
-            strategy=label,
-            settings=_settings(chosen),
+            strategy=kept.strategy,
+            settings=dict(kept.settings),
             apart=chosen is not None and chosen.replicas != "equal",
             parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
             learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
@@ -264,22 +266,20 @@ def _plain(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy]:
-    """The strategy of the script, or what the command line says instead; and what it is called."""
+def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy, Reduction]:
+    """What the script says, or the command line instead: the name, the strategy, and how its means are formed."""
     name, over = told.strategy_name, dict(told.settings)
     if isinstance(strategy, Strategy):
-        if settings:
-            raise ConfigurationError(
-                f"settings {sorted(settings)} come with a strategy that has its own; give its name"
-            )
+        kind = type(strategy)
+        own = sorted(settings.keys() & {field.name for field in dataclasses.fields(kind)})
+        if own:
+            raise ConfigurationError(f"settings {own} come with a strategy that has its own; give its name")
         if name is None:
-            chosen = dataclasses.replace(strategy, **settings_for(type(strategy), over)) if over else strategy
-            return type(strategy).__name__, chosen
+            return kind.__name__, *with_reduction(kind, {**settings, **over}, kind.__name__, strategy)
     if name is not None:
         label, raw = name, over
     else:
         assert isinstance(strategy, str)
         label, raw = strategy, {**settings, **over}
     label = strategies.registered(label)
-    kind = strategies.get(label)
-    return label, kind(**settings_for(kind, raw))
+    return label, *with_reduction(strategies.get(label), raw, label)

@@ -48,7 +48,8 @@ class Loop(Listener):
         self._place, self._listeners = place, listeners(place)
         self._pacing, self._saving = injected(place).pacing, saving(place)
         header = partial(header_length, max_size=place.wire.max_size)
-        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header)
+        is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
+        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._watches = StepWatches(self.worker, place)
         self.relayout = Relayout(self.worker, place, self._synchronize)

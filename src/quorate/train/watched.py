@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.observe.finite import OnNonfinite, check_policy
+from quorate.reducers.reduction import Reduction
 from quorate.train.step_weight import Weight, check_weight
 
 COMPARE_EVERY = 1000
@@ -23,6 +24,8 @@ class Watched:
     """What a worker counts in means of all."""
     strategy: str = "(unnamed)"
     """What it is called in sentences."""
+    reduction: Reduction = field(default_factory=Reduction)
+    """How means of gradients are formed."""
 
     def __post_init__(self) -> None:
         check_policy(self.on_nonfinite)
@@ -34,4 +37,5 @@ class Watched:
     @property
     def choices(self) -> dict[str, Any]:
         """By the names that arguments have."""
-        return {"on_nonfinite": self.on_nonfinite, "compare_every": self.compare_every, "weight": self.weight}
+        plain = {"on_nonfinite": self.on_nonfinite, "compare_every": self.compare_every, "weight": self.weight}
+        return plain | {name: str(value) for name, value in self.reduction.said.items()}

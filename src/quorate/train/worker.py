@@ -63,7 +63,7 @@ class StrategyWorker:
         self.timer = StepTimer(place, name, meter)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater = data_context(place).seed, updater
-        self.differs = strategy.replicas != "equal"
+        self._reduction, self.differs = watched.reduction, strategy.replicas != "equal"
         self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
         self.agrees_in_backward = strategy.agrees_in_backward
@@ -110,7 +110,10 @@ class StrategyWorker:
             synchronized=lambda: synchronize(self.means, place),
         )
         overlaps = self.agrees_in_backward and self.strategy.meets == "all"
-        return MeansOfAll(self.replica, self.wire, self.timer, watches, shadow, overlaps=overlaps, before=before)
+        reducer = self._reduction.reducer(self.replica.layout, self.wire, self.seed)
+        return MeansOfAll(
+            self.replica, self.wire, self.timer, watches, shadow, reducer, overlaps=overlaps, before=before
+        )
 
     def lay_out(self) -> None:
         """Go on with the parameters that are trained now; nothing is in flight."""

@@ -1,0 +1,97 @@
+"""How means of gradients are formed, as a user chooses it: `compress`, `reduce`, and which parameters stay dense."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor
+
+from quorate.codecs import codecs
+from quorate.codecs.error_feedback import ErrorFeedback
+from quorate.core.codec import Codec
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.settings import settings_for
+from quorate.core.vectors import Layout
+from quorate.reducers.coded import Coded
+from quorate.reducers.dense import Dense
+from quorate.reducers.reducer import Reducer
+
+NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionSettings:
+    """The settings of `distribute` beside the strategy's and the codec's."""
+
+    compress: str = NONE
+    """By which codec gradients are written small."""
+    error_feedback: bool | None = None
+    """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
+    dense: tuple[str, ...] = ()
+    """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
+    dense_below: int = 1024
+    """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
+
+    def __post_init__(self) -> None:
+        if self.dense_below < 0:
+            raise ConfigurationError(f"dense_below is {self.dense_below}; it is a count of numbers, from 0 on")
+
+
+NAMES = tuple(one.name for one in dataclasses.fields(ReductionSettings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How the means of one optimizer's gradients are formed."""
+
+    settings: ReductionSettings = field(default_factory=ReductionSettings)
+    codec: Codec | None = None
+
+    def is_coded(self, name: str, x: Tensor) -> bool:
+        """Whether the parameter `name` is written small."""
+        is_large = x.dim() > 1 and x.numel() >= self.settings.dense_below
+        return is_large and x.is_floating_point() and not any(fnmatchcase(name, one) for one in self.settings.dense)
+
+    def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
+        """What forms sums of vectors laid out so; `seed` is the run's."""
+        return Dense(layout, wire) if self.codec is None else Coded(layout, wire, self.codec, seed)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """Every setting that matters here, by name: for records, and to be compared among workers."""
+        if self.codec is None:
+            return {}
+        inner = self.codec.of if isinstance(self.codec, ErrorFeedback) else self.codec
+        own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}  # type: ignore[arg-type]
+        asked = dataclasses.asdict(self.settings) | {"error_feedback": isinstance(self.codec, ErrorFeedback)}
+        return asked | own
+
+
+def reduction_of(raw: Mapping[str, object]) -> Reduction:
+    """What these settings say, those of the codec among them.
+
+    Raises `ConfigurationError` for a codec or a setting that nobody knows.
+    """
+    settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
+    rest = {k: v for k, v in raw.items() if k not in NAMES}
+    if settings.compress == NONE:
+        if raw.keys() - {"compress"}:
+            raise ConfigurationError(
+                f"{', '.join(sorted(raw.keys() - {'compress'}))}: there is no codec to set; {_how()}"
+            )
+        return Reduction(settings=settings)
+    if settings.compress not in codecs:
+        raise unknown("codec", settings.compress, (*codecs.names(), NONE))
+    kind: Any = codecs.get(settings.compress)
+    codec: Codec = kind(**settings_for(kind, rest))
+    needed = codec.is_biased if settings.error_feedback is None else settings.error_feedback
+    return Reduction(settings=settings, codec=ErrorFeedback(codec) if needed else codec)
+
+
+def _how() -> str:
+    return f'choose one with compress="..." ({", ".join(codecs.names())})'
