@@ -68,7 +68,7 @@ def layout_of(
         if sizes[number] * key[1].itemsize >= (first_part_bytes if is_first else part_bytes):
             del open_parts[key]  # full: what becomes ready later must not hold it back
     if coded is not None:
-        places, order = _as_filled(places)
+        places, order = _as_filled(places, parts)
         parts, sizes = [parts[number] for number in order], [sizes[number] for number in order]
     if header and (not parts or parts[-1].dtype not in _COUNTS or parts[-1].coded):
         parts.append(Part(0, torch.float32, tensors[0][1].device if tensors else torch.device("cpu")))
@@ -82,11 +82,16 @@ def layout_of(
     return Layout(segments, tuple(replace(p, numel=n) for n, p in zip(sizes, parts, strict=True)), header)
 
 
-def _as_filled(places: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+def _as_filled(places: list[tuple[int, int]], parts: Sequence[Part]) -> tuple[list[tuple[int, int]], list[int]]:
     """`places` (part, offset) of tensors, where parts are numbered in the order in which a backward pass fills them;
-    and the old number of each part."""
+    and the old number of each part. The last one that is not coded comes last, as the header travels at the very end.
+    """
     first = {part: index for index, (part, _) in reversed(list(enumerate(places)))}
     order = sorted(first, key=lambda part: -first[part])
+    dense = [part for part in order if not parts[part].coded and parts[part].dtype in _COUNTS]
+    if dense:
+        order.remove(dense[-1])
+        order.append(dense[-1])
     return [(order.index(part), offset) for part, offset in places], order
 
 

@@ -54,6 +54,10 @@ class Participant(Worker, Protocol):
     def replica(self) -> Replica: ...
 
     @property
+    def reducer_state(self) -> Any:
+        """What the reducer of its means remembers: see `reducers.reducer.Reducer.state`."""
+
+    @property
     def has_rounds(self) -> bool:
         """Whether its strategy has agreed on rounds."""
 

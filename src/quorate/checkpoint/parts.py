@@ -136,6 +136,7 @@ def _own_state(one: Distributed) -> dict[str, Any]:
         "rounds": None if worker is None or not worker.has_rounds else worker.rounds.kept(),
         "state": _fields(one, shared=False),
         "replica": _own_replica(one) if one.is_apart else None,
+        "reducer": _reducer_fields(one),
     }
 
 
@@ -150,6 +151,12 @@ def _fields(one: Distributed, *, shared: bool) -> dict[str, Any]:
     laws = laws_of(state)
     wanted = {name for name, law in laws.items() if law != "drop" and (law == "same") == shared}
     return {name: flats_as_parts(getattr(state, name)) for name in laws if name in wanted}
+
+
+def _reducer_fields(one: Distributed) -> dict[str, Any]:
+    """What the reducer of the optimizer's means remembers, such as what a codec has left out."""
+    state = None if one.worker is None else one.worker.reducer_state
+    return {name: flats_as_parts(getattr(state, name)) for name, law in laws_of(state).items() if law != "drop"}
 
 
 def _model_file(name: str, one: Distributed, memory: HostMemory) -> TensorFile:

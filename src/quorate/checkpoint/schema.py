@@ -80,6 +80,7 @@ class OwnKept(TypedDict):
     rounds: RoundsKept | None
     state: dict[str, Any]
     replica: Replica | None
+    reducer: NotRequired[dict[str, Any]]
 
 
 @with_config(STRICT)

@@ -1,4 +1,5 @@
-"""A strategy's state and its rounds, in a world that may have another size than the one that kept them."""
+"""What a strategy, its rounds and its reducer remember, in a world that may have another size than the one that kept
+it."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ def restore_state(
     elif any(kept is not None and kept["entries"] for kept in rounds):
         count = sum(entry["count"] for kept in rounds for entry in kept["entries"])
         sentences.append(f"{count} gradients that were pending are left out: {one.strategy} takes none that are late")
+    sentences += _restore_reducer(one, [old.get("reducer", {}) for old in olds], rank, size)
     laws = laws_of(None if worker is None else worker.state)
     if worker is None or not laws:
         return sentences
@@ -52,6 +54,30 @@ def restore_state(
         if len(olds) != size and law != "same":
             sentences.append(f"resized by the law {law}: {name} of {one.strategy}")
     return sentences
+
+
+def _restore_reducer(one: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> list[str]:
+    """The same of what the reducer of the optimizer's means remembers; it begins anew where another one had kept it."""
+    state = None if one.worker is None else one.worker.reducer_state
+    laws = laws_of(state)
+    if not laws:
+        return ["what codecs had left out of gradients is lost: nothing is compressed here"] if any(olds) else []
+    assert one.worker is not None
+    for name, law in laws.items():
+        now = getattr(state, name)
+        values = [parts_as_flats(old.get(name), one.worker.replica.layout) for old in olds]
+        if any(not _is_like(value, now) for value in values):
+            return [
+                f"what the codec of {one.strategy} remembers begins anew: the checkpoint has another one's, or none"
+            ]
+        setattr(state, name, resized(law, f"{name} of the codec", values, rank, size))
+    return []
+
+
+def _is_like(value: Any, now: Any) -> bool:
+    if isinstance(now, dict):
+        return isinstance(value, dict) and value.keys() == now.keys() and all(_is_like(value[k], now[k]) for k in now)
+    return type(value) is type(now)
 
 
 def _check_rounds(one: Distributed, worker: Participant, old: dict[str, Any], *, is_same: bool) -> None:

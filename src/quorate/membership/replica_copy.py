@@ -74,12 +74,13 @@ class ReplicaCopy:
         extras = {name: thing.state_dict() for name, thing in trained(self._place).extras.items()}
         tensors: list[Tensor] = []
         fields = flats_as_parts(self._fields(_GIVEN))
-        return _put({"fields": fields, "extras": extras, "step": self._worker.step}, tensors), tensors
+        reducer = flats_as_parts(_fields_of(self._worker.reducer_state, ("same",)))
+        said = {"fields": fields, "reducer": reducer, "extras": extras, "step": self._worker.step}
+        return _put(said, tensors), tensors
 
     def _fields(self, laws: Sequence[str]) -> dict[str, Any]:
         """What the strategy keeps under one of these."""
-        state = self._worker.state
-        return {name: getattr(state, name) for name, law in laws_of(state).items() if law in laws}
+        return _fields_of(self._worker.state, laws)
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Become what was captured. Raises `ConfigurationError` where this worker has built another model."""
@@ -117,6 +118,8 @@ class ReplicaCopy:
                 write_back([x], numbers.reshape(-1))
         state = _got(whole["state"], tensors[others:end])
         self._adopt_fields(state["fields"])
+        for name, value in parts_as_flats(state["reducer"], replica.layout).items():
+            setattr(self._worker.reducer_state, name, value)
         trained(self._place).entered = Entered(state["extras"], state["step"])
         enter_at(self._place, whole["data"])
         return tensors[end:]
@@ -124,6 +127,10 @@ class ReplicaCopy:
     def _adopt_fields(self, fields: dict[str, Any]) -> None:
         for name, value in parts_as_flats(fields, self._worker.replica.layout).items():
             object.__setattr__(self._worker.state, name, value)
+
+
+def _fields_of(state: Any, laws: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(state, name) for name, law in laws_of(state).items() if law in laws}
 
 
 def _put(some: Any, tensors: list[Tensor]) -> str:

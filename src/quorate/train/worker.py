@@ -275,6 +275,10 @@ class StrategyWorker:
         self.timer.rounds = count
 
     @property
+    def reducer_state(self) -> Any:
+        return self.means.reducer.state
+
+    @property
     def has_rounds(self) -> bool:
         return self._rounds is not None
 

@@ -1,0 +1,168 @@
+"""Sums of what codecs have written small: nothing is lost, all have the same bits, and what came to nothing is encoded
+again as if it had not been before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quorate.buckets.flat import layout_of
+from quorate.codecs import codecs
+from quorate.codecs.error_feedback import ERROR, ErrorFeedback
+from quorate.codecs.top_k import TopK
+from quorate.core.codec import Codec
+from quorate.core.contracts import Wire
+from quorate.core.vectors import Flat
+from quorate.reducers.coded import Coded
+from quorate.reducers.dense import Dense
+from quorate.wire.metered import Meter, Metered
+from quorate.wire.virtual.world import VirtualWorld
+
+LAYOUT = layout_of(
+    [("a", torch.zeros(20, 3)), ("b", torch.zeros(3)), ("c", torch.zeros(3, 40)), ("d", torch.zeros(40))],
+    header=2,
+    part_bytes=200,
+    first_part_bytes=200,
+    coded=lambda name, x: x.dim() > 1,
+)
+SIZES = [1, 2, 3, 5]
+
+
+def fed_back(name: str) -> Codec:
+    codec: Codec = codecs.get(name)()
+    return ErrorFeedback(codec) if codec.is_biased else codec
+
+
+def drawn(*seeds: int) -> Flat:
+    draw = torch.Generator().manual_seed(hash(seeds) % 2**31)
+    x = Flat([torch.randn(p.numel, generator=draw) for p in LAYOUT.parts], LAYOUT)
+    x.header.fill_(1.0)
+    return x
+
+
+def together(size: int, task: Callable[[Wire], Any]) -> list[Any]:
+    return VirtualWorld(size, timeout=30.0).run(task)
+
+
+def equal(one: Flat, other: Flat) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(one.parts, other.parts, strict=True))
+
+
+def test_large_tensors_have_parts_of_their_own_and_the_header_has_not() -> None:
+    assert [part.coded for part in LAYOUT.parts] == [True, True, False]
+    assert [LAYOUT.segments[index].name for index in (*LAYOUT.by_part[0], *LAYOUT.by_part[1])] == ["c", "a"]
+    assert LAYOUT.parts[2].numel == 3 + 40 + 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", codecs.names())
+def test_what_came_and_what_is_left_is_what_was_given(name: str, size: int) -> None:
+    """Where errors are fed back; and all have the same bits, and the header and small tensors are exact."""
+
+    def task(wire: Wire) -> tuple[list[Flat], list[Flat], Flat | None]:
+        reducer = Coded(LAYOUT, wire, fed_back(name), seed=3)
+        given = [drawn(wire.rank, step) for step in range(6)]
+        came = [reducer.start(one.clone()).wait() for one in given]
+        return given, came, reducer.state.memory.get(ERROR)
+
+    told = together(size, task)
+    for step in range(6):
+        assert all(equal(came[step], told[0][1][step]) for _, came, _ in told)
+        exact = [x.bare().parts[2] for x in (told[0][1][step], *(given[step] for given, _, _ in told))]
+        torch.testing.assert_close(exact[0], torch.stack(exact[1:]).sum(0), rtol=1e-5, atol=1e-5)
+        assert told[0][1][step].header.tolist() == [size, size]
+    if told[0][2] is not None:
+        for part in (0, 1):
+            wanted = sum(one.parts[part].double() for given, _, _ in told for one in given)
+            found = sum(one.parts[part].double() for one in told[0][1])
+            left = sum(error.parts[part].double() for _, _, error in told)
+            torch.testing.assert_close(found + left, wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_numbers_are_the_dense_sum(size: int) -> None:
+    def task(wire: Wire) -> tuple[Flat, Flat]:
+        x = drawn(wire.rank)
+        coded = Coded(LAYOUT, wire, TopK(density=1.0), seed=0).start(x.clone()).wait()
+        return coded, Dense(LAYOUT, wire).start(x.clone()).wait()
+
+    for coded, dense in together(size, task):
+        assert equal(coded, dense)
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_bytes_on_the_wire_are_those_stated(name: str) -> None:
+    def task(wire: Wire) -> tuple[int, int | None]:
+        meter = Meter()
+        reducer = Coded(LAYOUT, Metered(wire, meter), fed_back(name), seed=0)
+        reducer.start(drawn(wire.rank)).wait()
+        return sum(meter.bytes_out.values()), reducer.wire_bytes(wire.size)
+
+    for sent, stated in together(3, task):
+        assert stated in (None, sent)
+
+
+@pytest.mark.parametrize("name", ["top-k", "half"])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(name: str, bad: float) -> None:
+    def task(wire: Wire) -> tuple[Flat, Flat, Any, Any]:
+        reducer = Coded(LAYOUT, wire, ErrorFeedback(codecs.get(name)()), seed=0)
+        reducer.start(drawn(wire.rank, 0)).wait()
+        before = reducer.state.memory[ERROR].clone()
+        x = drawn(wire.rank, 1)
+        if wire.rank == 1:
+            x.parts[0][7] = bad
+        came = reducer.start(x).wait()
+        after = reducer.state.memory[ERROR].clone()
+        return came, reducer.start(drawn(wire.rank, 2)).wait(), before, after
+
+    for rank, (came, then, before, after) in enumerate(together(3, task)):
+        assert came.parts[0].isnan().all() and came.parts[1].isfinite().all()
+        assert all(part.isfinite().all() for part in then.parts)
+        assert torch.equal(before.parts[0], after.parts[0]) == (rank == 1)
+        assert not torch.equal(before.parts[1], after.parts[1])
+
+
+def test_a_part_that_is_summed_again_counts_once() -> None:
+    """As if its first numbers had never been given."""
+
+    def task(wire: Wire, *, again: bool) -> tuple[list[Flat], Flat]:
+        reducer, came = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0), []
+        for step in range(3):
+            x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
+            if not again:
+                x.parts[0].copy_(changed.parts[0])
+            sums = reducer.start(x).wait()
+            if again:
+                sums.parts[0].copy_(changed.parts[0])
+                reducer.again(0, sums.parts[0]).wait()
+            came.append(sums.clone())
+        return came, reducer.state.memory[ERROR]
+
+    for (came, error), (wanted, left) in zip(
+        together(3, lambda wire: task(wire, again=True)), together(3, lambda wire: task(wire, again=False)), strict=True
+    ):
+        assert all(map(equal, came, wanted)) and equal(error, left)
+
+
+def test_what_is_remembered_goes_on_with_other_parameters() -> None:
+    """One froze, and another one came."""
+    other = layout_of(
+        [("e", torch.zeros(9, 9)), ("c", torch.zeros(3, 40))], header=2, coded=lambda name, x: x.dim() > 1
+    )
+
+    def task(wire: Wire) -> tuple[Tensor, Tensor, Tensor, int]:
+        before = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
+        before.start(drawn(wire.rank)).wait()
+        after = Coded(other, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
+        after.follows(before)
+        error = after.state.memory[ERROR]
+        return before.state.memory[ERROR].segment(2), error.segment(1), error.segment(0), after.state.sums
+
+    for old, new, fresh, sums in together(2, task):
+        assert torch.equal(old, new) and old.any() and not fresh.any() and sums == 1
