@@ -64,7 +64,6 @@ def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtu
     if name not in strategies:
         raise unknown("strategy", name, (*strategies, *baselines))
     if settings:
-        from quorate.core.settings import settings_for
+        from quorate.train.reduced import with_reduction
 
-        kind = strategies.get(name)
-        kind(**settings_for(kind, settings))
+        with_reduction(strategies.get(name), settings, name)

@@ -1,0 +1,202 @@
+"""What is learnt from gradients that codecs write small, in ordinary loops, on unequal workers, and among those that
+die, join, rest, stop and go on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quorate
+from quorate.codecs import codecs
+from quorate.codecs.error_feedback import ERROR
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.world import World
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.kept_trainings import in_world
+from tests.unit.rounds.test_joining import Plan, check
+
+FOR_SMALL: dict[str, dict[str, Any]] = {"top-k": {"density": 0.15}}
+"""Settings for tensors of some hundred numbers and some hundred steps, where defaults are for larger ones."""
+CODED = {name: {"compress": name, "dense_below": 0, **FOR_SMALL.get(name, {})} for name in codecs.names()}
+STEPS = 150
+
+
+@dataclass
+class Loop:
+    """An ordinary training of a small network on drawn data."""
+
+    settings: dict[str, Any]
+    make: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)
+    clips: bool = False
+    accumulates: int = 1
+    schedules: bool = False
+    uneven: bool = False
+
+    def run(self, size: int = 3) -> tuple[float, list[torch.Tensor]]:
+        """The loss of rank 0 on data of its own at the end, and each worker's parameters."""
+        told = VirtualWorld(size, seed=2).run(self._live)
+        return told[0][0], [parameters for _, parameters in told]
+
+    def _live(self, wire: Wire) -> tuple[float, torch.Tensor]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 2))
+            optimizer: Any = quorate.distribute(self.make(model.parameters()), model, **self.settings)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+            draw, pace = torch.Generator().manual_seed(10 + wire.rank), random.Random(wire.rank)
+            for _ in range(STEPS - 20 * wire.rank if self.uneven else STEPS):
+                optimizer.zero_grad()
+                for turn in range(self.accumulates):
+                    with optimizer.accumulate() if turn < self.accumulates - 1 else nullcontext():
+                        (self._loss(model, draw) / self.accumulates).backward()
+                if self.clips:
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                wire.clock.sleep(0.01 * pace.random())
+                optimizer.step()
+                if self.schedules:
+                    schedule.step()
+            optimizer.finish()
+            place.leave()
+            with torch.no_grad():
+                loss = float(self._loss(model, torch.Generator().manual_seed(99), 512))
+            return loss, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        finally:
+            current.forget(thread_only=True)
+
+    @staticmethod
+    def _loss(model: nn.Module, draw: torch.Generator, examples: int = 16) -> torch.Tensor:
+        x = torch.randn(examples, 8, generator=draw)
+        y = torch.stack([(x[:, :4].sum(1)).tanh(), (x[:, 4:] * x[:, :4]).sum(1).tanh()], 1)
+        return (model(x) - y).square().mean()
+
+
+LOOPS: dict[str, dict[str, Any]] = {
+    "SGD with momentum": {},
+    "AdamW": {"make": lambda p: torch.optim.AdamW(p, lr=0.01)},
+    "clipped, with a schedule": {"clips": True, "schedules": True},
+    "accumulated": {"accumulates": 2},
+    "uneven ends": {"uneven": True},
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", codecs.names())
+def test_an_ordinary_loop_learns_nearly_as_much(name: str, loop: str) -> None:
+    dense, _ = Loop({}, **LOOPS[loop]).run()
+    loss, replicas = Loop(CODED[name], **LOOPS[loop]).run()
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    assert loss <= 1.6 * dense + 0.02, f"{loss:.4f}, dense {dense:.4f}"
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_one_dies_and_one_joins(name: str) -> None:
+    settings = {"on_death": "continue", **CODED[name]}
+    plan = Plan(size=3, strategy="all-reduce", settings=settings, joins={3: 0.05}, deaths={0: 100})
+    assert set(check(plan, plan.run())) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("name", codecs.names())
+@pytest.mark.seeds(2, 6)
+def test_at_any_time(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.choice([2, 3, 5])
+    plan = Plan(
+        size=size,
+        strategy="all-reduce",
+        settings={"on_death": "continue", **CODED[name]},
+        joins={size: draw.uniform(0.0, 0.5)} if draw.random() < 0.6 else {},
+        deaths={rank: draw.randint(1, 150) for rank in draw.sample(range(size), draw.choice([0, 1]))},
+        seed=seed,
+        freezes=draw.choice([None, 2]),
+    )
+    check(plan, plan.run())
+
+
+def trained(world: World, name: str, steps: int, save_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Parameters, and what was left out of gradients by then (of rank 0 after the first load, where there was one)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer: Any = quorate.distribute(plain, model, **CODED[name])
+    step = quorate.load() or 0
+    worker = optimizer.__dict__["_quorate_worker"]
+    while step < steps:
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + world.rank))
+        optimizer.zero_grad()
+        (model(x) - world.rank).square().mean().backward()
+        optimizer.step()
+        step += 1
+        if step == save_at:
+            quorate.save()
+    error = worker.reducer_state.memory.get(ERROR)
+    left = torch.zeros(1) if error is None else torch.cat([x.flatten() for x in error.segments()])
+    left = left.clone()
+    optimizer.finish()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), left
+
+
+@pytest.mark.parametrize("name", codecs.names())
+@pytest.mark.parametrize("size", [2, 3])
+def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name: str) -> None:
+    whole = in_world(size, tmp_path / "whole", lambda world: trained(world, name, 12))
+    in_world(size, tmp_path / "kept", lambda world: trained(world, name, 8, save_at=5))
+    again = in_world(size, tmp_path / "kept", lambda world: trained(world, name, 12))
+    for mine, other in zip(again, whole, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, size: int) -> None:
+    before = in_world(3, tmp_path, lambda world: trained(world, "top-k", 5, save_at=5))
+    if size == 1:
+        return
+    after = in_world(size, tmp_path, lambda world: trained(world, "top-k", 5))
+    sums = [torch.stack([left for _, left in ends]).sum(0) for ends in (before, after)]
+    assert float(sums[0].abs().max()) > 0.01
+    torch.testing.assert_close(sums[0], sums[1])
+
+
+def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    in_world(2, tmp_path, lambda world: trained(world, "top-k", 5, save_at=5))
+    in_world(2, tmp_path, lambda world: trained(world, "half", 6))
+    assert "what the codec of all-reduce remembers begins anew" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "sentence"),
+    [
+        ("all-reduce", {"compress": "top"}, 'unknown codec "top"'),
+        ("all-reduce", {"compress": "top-k", "density": 2.0}, "density is 2.0; it is a share"),
+        ("all-reduce", {"compress": "top-k", "densty": 0.1}, 'unknown setting of TopK "densty"'),
+        ("all-reduce", {"dense_below": 3}, "dense_below: there is no codec to set; choose one with compress="),
+        ("all-reduce", {"compress": "half", "dense_below": -1}, "dense_below is -1"),
+        ("all-reduce", {"density": 0.1}, 'unknown setting of AllReduce "density"'),
+        ("local-sgd", {"compress": "half"}, 'compress="half" does not go with local-sgd'),
+        ("quorum", {"compress": "half"}, 'compress="half" does not go with quorum'),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
+    def live(wire: Wire) -> str:
+        current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            model = nn.Linear(2, 1)
+            with pytest.raises(ConfigurationError) as refused:
+                quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
+            return str(refused.value)
+        finally:
+            current.forget(thread_only=True)
+
+    assert all(found.startswith(sentence) for found in VirtualWorld(2).run(live))
