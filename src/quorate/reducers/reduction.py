@@ -19,9 +19,10 @@ from quorate.core.settings import settings_for
 from quorate.core.vectors import Layout
 from quorate.reducers.coded import Coded
 from quorate.reducers.dense import Dense
+from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.reducers.reducer import Reducer
 
-NONE = "none"
+NONE, POWER_SGD = "none", "power-sgd"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Reduction:
     """How the means of one optimizer's gradients are formed."""
 
     settings: ReductionSettings = field(default_factory=ReductionSettings)
-    codec: Codec | None = None
+    codec: Codec | PowerSGDSettings | None = None
 
     def is_coded(self, name: str, x: Tensor) -> bool:
         """Whether the parameter `name` is written small."""
@@ -59,17 +60,21 @@ class Reduction:
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """What forms sums of vectors laid out so; `seed` is the run's."""
-        return Dense(layout, wire) if self.codec is None else Coded(layout, wire, self.codec, seed)
+        if self.codec is None:
+            return Dense(layout, wire)
+        if isinstance(self.codec, PowerSGDSettings):
+            return PowerSGD(layout, wire, self.codec, seed)
+        return Coded(layout, wire, self.codec, seed)
 
     @property
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
         if self.codec is None:
             return {}
-        inner = self.codec.of if isinstance(self.codec, ErrorFeedback) else self.codec
-        own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}  # type: ignore[arg-type]
-        asked = dataclasses.asdict(self.settings) | {"error_feedback": isinstance(self.codec, ErrorFeedback)}
-        return asked | own
+        inner: Any = self.codec.of if isinstance(self.codec, ErrorFeedback) else self.codec
+        own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
+        feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
+        return dataclasses.asdict(self.settings) | {"error_feedback": feeds_back} | own
 
 
 def reduction_of(raw: Mapping[str, object]) -> Reduction:
@@ -85,8 +90,12 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
                 f"{', '.join(sorted(raw.keys() - {'compress'}))}: there is no codec to set; {_how()}"
             )
         return Reduction(settings=settings)
+    if settings.compress == POWER_SGD:
+        if settings.error_feedback is False:
+            raise ConfigurationError(f"{POWER_SGD} is nothing without error feedback; leave error_feedback out")
+        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest)))
     if settings.compress not in codecs:
-        raise unknown("codec", settings.compress, (*codecs.names(), NONE))
+        raise unknown("codec", settings.compress, compressing())
     kind: Any = codecs.get(settings.compress)
     codec: Codec = kind(**settings_for(kind, rest))
     needed = codec.is_biased if settings.error_feedback is None else settings.error_feedback
@@ -94,4 +103,9 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
 
 
 def _how() -> str:
-    return f'choose one with compress="..." ({", ".join(codecs.names())})'
+    return f'choose one with compress="..." ({", ".join(compressing())})'
+
+
+def compressing() -> list[str]:
+    """What `compress` may be."""
+    return sorted((*codecs.names(), POWER_SGD, NONE))
