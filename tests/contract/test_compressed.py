@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,15 @@ LOOPS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
+def _dense(loop: str) -> float:
+    return Loop({}, **LOOPS[loop]).run()[0]
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("name", CODED)
 def test_an_ordinary_loop_learns_nearly_as_much(name: str, loop: str) -> None:
-    dense, _ = Loop({}, **LOOPS[loop]).run()
+    dense = _dense(loop)
     loss, replicas = Loop(CODED[name], **LOOPS[loop]).run()
     assert all(torch.equal(replica, replicas[0]) for replica in replicas)
     assert loss <= 1.6 * dense + 0.02, f"{loss:.4f}, dense {dense:.4f}"
@@ -129,12 +135,14 @@ def test_at_any_time(name: str, seed: int) -> None:
     check(plan, plan.run())
 
 
-def trained(world: World, name: str, steps: int, save_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def trained(
+    world: World, name: str, steps: int, save_at: int | None = None, **settings: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Parameters, and what was left out of gradients by then (of rank 0 after the first load, where there was one)."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
     plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, **CODED[name])
+    optimizer: Any = quorate.distribute(plain, model, **CODED[name], **settings)
     step = quorate.load() or 0
     worker = optimizer.__dict__["_quorate_worker"]
     while step < steps:
@@ -146,8 +154,8 @@ def trained(world: World, name: str, steps: int, save_at: int | None = None) -> 
         if step == save_at:
             quorate.save()
     state = worker.reducer_state
-    error = state.memory.get(ERROR) if name != "power-sgd" else state.error
-    left = torch.zeros(1) if error is None else torch.cat([x.flatten() for x in error.segments()])
+    error = [*state.memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
+    left = torch.cat([x.flatten() for x in error]) if error else torch.zeros(1)
     left = left.clone()
     optimizer.finish()
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), left
@@ -190,6 +198,12 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
         ("all-reduce", {"density": 0.1}, 'unknown setting of AllReduce "density"'),
         ("local-sgd", {"compress": "half"}, 'compress="half" does not go with local-sgd'),
         ("quorum", {"compress": "half"}, 'compress="half" does not go with quorum'),
+        (
+            "diloco",
+            {"compress": "power-sgd"},
+            'compress="power-sgd" is for gradients (all-reduce); diloco takes a codec',
+        ),
+        ("diloco", {"compress": "half", "after": 3}, 'compress="half" does not go with synchronous steps before'),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
@@ -205,3 +219,53 @@ def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[s
             current.forget(thread_only=True)
 
     assert all(found.startswith(sentence) for found in VirtualWorld(2).run(live))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "whole": {"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5},
+    "fragments": {"strategy": "diloco", "sync_every": 6, "fragments": 3, "overlap": 1, "outer_momentum": 0.5},
+}
+OF_WAYS = [name for name in CODED if name != "power-sgd"]
+
+
+@cache
+def _dense_ways(way: str) -> float:
+    return Loop(WAYS[way]).run()[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OF_WAYS)
+def test_ways_of_local_steps_are_written_small(name: str, way: str) -> None:
+    loss, replicas = Loop(WAYS[way] | CODED[name]).run()
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    assert loss <= 1.6 * _dense_ways(way) + 0.02, f"{loss:.4f}, dense {_dense_ways(way):.4f}"
+
+
+@pytest.mark.parametrize("name", OF_WAYS)
+@pytest.mark.seeds(2, 6)
+def test_they_are_among_those_that_die_and_join(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.choice([2, 3, 5])
+    plan = Plan(
+        size=size,
+        strategy="diloco",
+        settings={"sync_every": 4, "fragments": draw.choice([1, 2]), **CODED[name]},
+        joins={size: draw.uniform(0.0, 0.5)} if draw.random() < 0.6 else {},
+        deaths={rank: draw.randint(1, 150) for rank in draw.sample(range(size), draw.choice([0, 1]))},
+        seed=seed,
+    )
+    check(plan, plan.run())
+
+
+@pytest.mark.parametrize("name", OF_WAYS)
+def test_local_steps_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
+    settings = {"strategy": "diloco", "sync_every": 4, "fragments": 2, "momentum": "keep"}
+
+    def live(world: World, steps: int, save_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return trained(world, name, steps, save_at, **settings)
+
+    whole = in_world(2, tmp_path / "whole", lambda world: live(world, 16))
+    in_world(2, tmp_path / "kept", lambda world: live(world, 9, save_at=7))
+    again = in_world(2, tmp_path / "kept", lambda world: live(world, 16))
+    for mine, other in zip(again, whole, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))

@@ -7,11 +7,14 @@ import dataclasses
 import typing
 from typing import Any
 
+from torch import Tensor
+
 from quorate.checkpoint.encoding import parts_as_flats
 from quorate.checkpoint.participants import Distributed, Participant
 from quorate.checkpoint.schema import check_field, check_options
 from quorate.core.errors import CheckpointError
 from quorate.core.resize import ADAPTED, laws_of, resized
+from quorate.core.vectors import Flat
 from quorate.rounds.terms import check_change
 
 
@@ -70,13 +73,27 @@ def _restore_reducer(one: Distributed, olds: list[dict[str, Any]], rank: int, si
             return [
                 f"what the codec of {one.strategy} remembers begins anew: the checkpoint has another one's, or none"
             ]
-        setattr(state, name, resized(law, f"{name} of the codec", values, rank, size))
+        value = resized(law, f"{name} of the codec", values, rank, size)
+        if not _written(now, value):
+            setattr(state, name, value)
     return []
 
 
-def _is_like(value: Any, now: Any) -> bool:
+def _written(now: Any, value: Any) -> bool:
+    """Whether the tensors of `now` have taken the numbers of `value`: others may hold views of them."""
     if isinstance(now, dict):
-        return isinstance(value, dict) and value.keys() == now.keys() and all(_is_like(value[k], now[k]) for k in now)
+        now.update({key: one for key, one in value.items() if not _written(now.get(key), one)})
+        return True
+    if isinstance(now, Flat) or (isinstance(now, Tensor) and now.shape == value.shape):
+        now.copy_(value)
+        return True
+    return False
+
+
+def _is_like(value: Any, now: Any) -> bool:
+    if isinstance(now, dict) and isinstance(value, dict):
+        counts = all(isinstance(one, int) for one in (*now.values(), *value.values()))  # there may be more by now
+        return counts or (value.keys() == now.keys() and all(_is_like(value[key], now[key]) for key in now))
     return type(value) is type(now)
 
 

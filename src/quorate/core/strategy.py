@@ -147,8 +147,9 @@ class Strategy(ABC):
     where each becomes the consensus. Replicas that are not equal after each step are compared only at the end, and each
     optimizer's state is its worker's own."""
 
-    compresses: ClassVar[bool] = False
-    """Whether all its means are of gradients (`Means.of_gradient`), so that codecs may write them small."""
+    compresses: ClassVar[Literal["nothing", "gradients", "ways"]] = "nothing"
+    """What all its means are of, so that codecs may write it small: gradients (`Means.of_gradient`), or how far workers
+    went (`Means.of`). Where some are of parameters, nothing: a codec would spoil these."""
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on without it."""

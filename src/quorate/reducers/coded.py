@@ -18,7 +18,7 @@ from torch import Tensor
 from quorate.core.codec import Codec, Draw, Memory, Shapes
 from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, Segment
 from quorate.reducers.reducer import Reducer
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.exchange import sum_in_order
@@ -29,68 +29,126 @@ from quorate.wire.work import Together
 class CodedState:
     """What the codec of one worker remembers."""
 
-    memory: dict[str, Flat] = kept("sum")
-    """By the codec's name for it; what parts that are not coded have there stays 0."""
-    sums: int = kept("same")
-    """How many there have been: random numbers are drawn for each."""
+    memory: dict[str, dict[str, Tensor]] = kept("sum")
+    """By the codec's name for it, and by the tensor's name: as many numbers as the tensor has."""
+    sums: dict[str, int] = kept("same", default_factory=dict)
+    """How many there have been, by the digest of the layout; random numbers are drawn for each."""
 
 
 class Coded(Reducer):
     """The sum of what workers' codes stand for; parts that are not `Part.coded` are summed as they are.
 
+    Vectors may also be of another layout, in which tensors of the same names are coded; of one layout, one sum is under
+    way at a time.
+
     Cost per worker: for a linear codec as an all-reduce of its code; for others the code is sent to each other worker,
     and P codes are decoded.
     """
 
-    def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int) -> None:
+    def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
+        """`state` is that of another one, whose tensors these are."""
         super().__init__(layout, wire)
         self.codec, self._seed = codec, seed
-        self._shapes = _shapes_of(layout)
-        self._state = CodedState(memory={name: Flat.zeros(layout.bare) for name in codec.memories}, sums=0)
+        self._shapes, self._names = _shapes_of(layout), _names_of(layout)
+        self._salt = int(layout.digest[:8], 16)
+        """So that vectors of other layouts are drawn for anew."""
+        self._own: dict[int, Memory] = {}
+        """By part, what is remembered, as vectors: where the state is this one's, which has views of them."""
+        if state is None:
+            state = CodedState(memory={name: {} for name in codec.memories}, sums={})
+            for part, shapes in self._shapes.items():
+                about = layout.parts[part]
+                self._own[part] = {
+                    name: torch.zeros(about.numel, dtype=about.dtype, device=about.device) for name in codec.memories
+                }
+                for name, vector in self._own[part].items():
+                    pieces = vector.split([math.prod(shape) for shape in shapes])
+                    state.memory[name].update(zip(self._names[part], pieces, strict=True))
+        self._state = state
+        self._state.sums.setdefault(layout.digest, 0)
         self._next: dict[int, Memory] = {}
         """By part, what is remembered once the newest sum counts."""
         self._is_over = False
         """Whether the newest sum was started, so that the next part is of another one."""
+        self._family: dict[str, Coded] = {layout.digest: self}
+        """All that share the state, by the digest of their layouts."""
 
     def follows(self, before: Reducer) -> None:
         """As of `Reducer`: what is remembered of tensors that both have."""
         assert isinstance(before, Coded)
-        before.commit()
-        self._state.sums = before._state.sums
-        there = {segment.name: index for index, segment in enumerate(before.layout.segments)}
-        for name, old in before._state.memory.items():
-            for index, segment in enumerate(self.layout.segments):
-                if segment.name in there and self.layout.parts[segment.part].coded:
-                    self._state.memory[name].segment(index).copy_(old.segment(there[segment.name]))
+        old = before.state
+        self._state.sums |= {self.layout.digest: old.sums[before.layout.digest]}
+        for name, tensors in self._state.memory.items():
+            for tensor, numbers in tensors.items():
+                if tensor in old.memory[name]:
+                    numbers.copy_(old.memory[name][tensor])
 
     @property
     def state(self) -> CodedState:
-        self.commit()
+        for one in self._family.values():
+            one.commit()
         return self._state
+
+    def _begin(self) -> None:
+        """A sum begins: what was left out of those before it counts, as far as they had the same tensors."""
+        mine = {name for names in self._names.values() for name in names}
+        for one in self._family.values():
+            if one is self or any(not mine.isdisjoint(names) for names in one._names.values()):
+                one.commit()
 
     def commit(self) -> None:
         """The newest sum counts, if there is one: remember what was left out of it."""
         if self._is_over:
             for part, memory in self._next.items():
                 for name, x in memory.items():
-                    self._state.memory[name].parts[part].copy_(x)
-            self._state.sums += 1
+                    self._remember(part, name, x)
+            self._state.sums[self.layout.digest] += 1
             self._next, self._is_over = {}, False
 
+    def _remember(self, part: int, name: str, x: Tensor) -> None:
+        if part in self._own:
+            self._own[part][name].copy_(x)
+            return
+        pieces = x.split([math.prod(shape) for shape in self._shapes[part]])
+        for tensor, numbers in zip(self._names[part], pieces, strict=True):
+            self._state.memory[name][tensor].copy_(numbers)
+
+    def _memory(self, part: int) -> Memory:
+        if part in self._own:
+            return self._own[part]
+        return {
+            name: torch.cat([one[tensor] for tensor in self._names[part]]) for name, one in self._state.memory.items()
+        }
+
+    def _of(self, layout: Layout) -> Coded:
+        """The one for vectors laid out so."""
+        if layout.digest not in self._family:
+            found = Coded(layout, self.wire, self.codec, self._seed, self._state)
+            found.spending, found._family = self.spending, self._family
+            self._family[layout.digest] = found
+        return self._family[layout.digest]
+
     def part_ready(self, part: int, x: Tensor) -> None:
-        self.commit()
+        if not self._under_way:
+            self._begin()
         self._under_way[part] = self._launched(part, x)
 
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
-        self.commit()
+        mine = self._of(x.layout)
+        if mine is not self:
+            return mine.start(x, kept)
+        if not self._under_way:
+            self._begin()
         found = super().start(x, kept)
         self._is_over = True
         return found
 
-    def abandon(self) -> Work[list[Any]]:
-        self.commit()
-        self._is_over = True  # what was launched is encoded once more, by `message`
-        return super().abandon()
+    def abandon(self, x: Flat) -> Work[list[Any]]:
+        mine = self._of(x.layout)
+        if not mine._under_way:
+            mine._begin()
+        mine._is_over = True  # what was launched is encoded once more, by `message`
+        return super().abandon(x)
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
         if part not in self._shapes:
@@ -107,14 +165,16 @@ class Coded(Reducer):
         return x
 
     def _draw(self, part: int, rank: int) -> Draw:
-        return Draw(seed=self._seed, round=self._state.sums, rank=rank, part=part)
+        number = self._state.sums[self.layout.digest]
+        return Draw(seed=self._seed + self._salt, round=number, rank=rank, part=part)
 
     def _encoded(self, part: int, x: Tensor) -> Tensor:
         with self.spending("encode"):
-            memory = {name: vector.parts[part] for name, vector in self._state.memory.items()}
             is_finite = math.isfinite(float(x.abs().max())) if x.numel() else True
             given = x if is_finite else torch.zeros_like(x)
-            code, then = self.codec.encode(given, self._shapes[part], memory, self._draw(part, self.wire.rank))
+            code, then = self.codec.encode(
+                given, self._shapes[part], self._memory(part), self._draw(part, self.wire.rank)
+            )
             if is_finite:
                 self._next[part] = then
                 return code
@@ -152,6 +212,9 @@ class Coded(Reducer):
     # -- for sums that are formed anew
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
+        mine = self._of(x.layout)
+        if mine is not self:
+            return mine.message(x)
         return tuple(
             self._encoded(part, x.parts[part]) if part in self._shapes else x.parts[part]
             for part in range(len(x.parts))
@@ -160,6 +223,9 @@ class Coded(Reducer):
     def sum_of(
         self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
+        mine = self._of(like.layout)
+        if mine is not self:
+            return mine.sum_of(found, ranks, hosts, like)
         sums = Flat.zeros(like.layout)
         for part, into in enumerate(sums.parts):
             column = [one[part].to(into.device) for one in found]
@@ -174,9 +240,16 @@ class Coded(Reducer):
 
 def _shapes_of(layout: Layout) -> dict[int, Shapes]:
     """Of the parts that are coded: the shapes of their tensors, in the order in which they lie."""
-    found = {}
-    for number, part in enumerate(layout.parts):
-        if part.coded:
-            inside = sorted((layout.segments[index] for index in layout.by_part[number]), key=lambda one: one.offset)
-            found[number] = tuple(segment.shape for segment in inside)
-    return found
+    return {number: tuple(one.shape for one in inside) for number, inside in _inside(layout).items()}
+
+
+def _names_of(layout: Layout) -> dict[int, list[str]]:
+    return {number: [one.name for one in inside] for number, inside in _inside(layout).items()}
+
+
+def _inside(layout: Layout) -> dict[int, list[Segment]]:
+    return {
+        number: sorted((layout.segments[index] for index in layout.by_part[number]), key=lambda one: one.offset)
+        for number, part in enumerate(layout.parts)
+        if part.coded
+    }

@@ -106,7 +106,7 @@ class FaultTolerantSum:
         """
         self._calls += 1
         whole = self._launched(x)
-        work = self.of.abandon() if whole is None else whole
+        work = self.of.abandon(x) if whole is None else whole
         self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=whole is not None))
         self._lacks_parts = False
         return self.under_way[-1]

@@ -173,10 +173,10 @@ class PowerSGD(Reducer):
         self._is_over = True
         return found
 
-    def abandon(self) -> Work[list[Any]]:
+    def abandon(self, x: Flat) -> Work[list[Any]]:
         self.commit()
         self._is_over = True
-        return super().abandon()
+        return super().abandon(x)
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
         def finish(found: list[Any]) -> Tensor:

@@ -58,8 +58,9 @@ class Reducer(ABC):
         """What `start` takes as `kept` for a vector that the sum is written into; never asked for here."""
         return lambda: x
 
-    def abandon(self) -> Work[list[Any]]:
-        """What `part_ready` has launched since the last `start`, as one work: no sum comes of it."""
+    def abandon(self, x: Flat) -> Work[list[Any]]:
+        """What `part_ready` has launched since the last `start`, as one work: no sum comes of it, and `x` goes into one
+        that is formed by messages instead."""
         works, self._under_way = self._under_way, {}
         return Together(list(works.values()), lambda parts: parts, self.wire.clock)
 

@@ -53,6 +53,11 @@ class Reduction:
     settings: ReductionSettings = field(default_factory=ReductionSettings)
     codec: Codec | PowerSGDSettings | None = None
 
+    @property
+    def is_of_gradients(self) -> bool:
+        """Whether it is for nothing else."""
+        return isinstance(self.codec, PowerSGDSettings)
+
     def is_coded(self, name: str, x: Tensor) -> bool:
         """Whether the parameter `name` is written small."""
         is_large = x.dim() > 1 and x.numel() >= self.settings.dense_below

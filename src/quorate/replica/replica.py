@@ -266,8 +266,12 @@ class Replica:
                 tensors += [(f"{name}/{kept}", p) for name, p in named]
             if numbers:
                 tensors.append((_NUMBERS, torch.zeros(numbers, dtype=self._wide)))
-            self._layouts[key] = layout_of(tensors, header=own.header)
+            self._layouts[key] = layout_of(tensors, header=own.header, coded=self._coded_among(names))
         return self._layouts[key]
+
+    def _coded_among(self, names: Sequence[str]) -> Callable[[str, Tensor], bool] | None:
+        is_coded, known = self._is_coded, frozenset(names)
+        return None if is_coded is None else lambda name, x: name in known and is_coded(name, x)
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
         state = self.optimizer.state

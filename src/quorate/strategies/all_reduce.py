@@ -41,7 +41,7 @@ from quorate.strategies import register
 class AllReduce(Strategy):
     """All workers' gradients are averaged at the end of every backward; equal to torch DDP."""
 
-    compresses = True
+    compresses = "gradients"
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that

@@ -57,6 +57,8 @@ from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 class DiLoCo(LocalStepSettings, OuterStepSettings):
     """Hundreds of local steps, then one step of an outer optimizer on how far they went."""
 
+    compresses = "ways"
+
     sync_every: int | str = 500
     """H: as of `local-sgd`; of each fragment."""
     after: int | Literal["decay"] = 0

@@ -25,10 +25,20 @@ def with_reduction(
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
     mine = settings_for(kind, {name: value for name, value in raw.items() if name in own})
     reduction = reduction_of(others)
-    if reduction.codec is not None and not kind.compresses:
-        raise ConfigurationError(
-            f'compress="{reduction.settings.compress}" does not go with {label}: what is compressed are gradients that '
-            "all workers average in every step; use all-reduce"
-        )
     made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
+    if reduction.codec is not None:
+        _check(made, reduction, label)
     return made, reduction
+
+
+def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
+    asked = f'compress="{reduction.settings.compress}"'
+    if strategy.compresses == "nothing":
+        raise ConfigurationError(
+            f"{asked} does not go with {label}, whose means are not of gradients in every step (all-reduce), nor of "
+            "how far workers went (diloco; with outer_rate=1 and outer_momentum=0 it is local-sgd)"
+        )
+    if strategy.compresses == "ways" and reduction.is_of_gradients:
+        raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")
+    if getattr(strategy, "after", 0):
+        raise ConfigurationError(f"{asked} does not go with synchronous steps before the local ones; leave after=0")

@@ -45,6 +45,10 @@ def drawn(*seeds: int) -> Flat:
     return x
 
 
+def remembered(reducer: Coded) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in reducer.state.memory[ERROR].items()}
+
+
 def together(size: int, task: Callable[[Wire], Any]) -> list[Any]:
     return VirtualWorld(size, timeout=30.0).run(task)
 
@@ -64,7 +68,7 @@ def test_large_tensors_have_parts_of_their_own_and_the_header_has_not() -> None:
 def test_what_came_and_what_is_left_is_what_was_given(name: str, size: int) -> None:
     """Where errors are fed back; and all have the same bits, and the header and small tensors are exact."""
 
-    def task(wire: Wire) -> tuple[list[Flat], list[Flat], Flat | None]:
+    def task(wire: Wire) -> tuple[list[Flat], list[Flat], dict[str, Tensor] | None]:
         reducer = Coded(LAYOUT, wire, fed_back(name), seed=3)
         given = [drawn(wire.rank, step) for step in range(6)]
         came = [reducer.start(one.clone()).wait() for one in given]
@@ -77,10 +81,10 @@ def test_what_came_and_what_is_left_is_what_was_given(name: str, size: int) -> N
         torch.testing.assert_close(exact[0], torch.stack(exact[1:]).sum(0), rtol=1e-5, atol=1e-5)
         assert told[0][1][step].header.tolist() == [size, size]
     if told[0][2] is not None:
-        for part in (0, 1):
-            wanted = sum(one.parts[part].double() for given, _, _ in told for one in given)
-            found = sum(one.parts[part].double() for one in told[0][1])
-            left = sum(error.parts[part].double() for _, _, error in told)
+        for index, name in ((0, "a"), (2, "c")):
+            wanted = sum(one.segment(index).flatten().double() for given, _, _ in told for one in given)
+            found = sum(one.segment(index).flatten().double() for one in told[0][1])
+            left = sum(error[name].double() for _, _, error in told)
             torch.testing.assert_close(found + left, wanted, rtol=1e-4, atol=1e-3)
 
 
@@ -113,25 +117,25 @@ def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(name: str, ba
     def task(wire: Wire) -> tuple[Flat, Flat, Any, Any]:
         reducer = Coded(LAYOUT, wire, ErrorFeedback(codecs.get(name)()), seed=0)
         reducer.start(drawn(wire.rank, 0)).wait()
-        before = reducer.state.memory[ERROR].clone()
+        before = remembered(reducer)
         x = drawn(wire.rank, 1)
         if wire.rank == 1:
             x.parts[0][7] = bad
         came = reducer.start(x).wait()
-        after = reducer.state.memory[ERROR].clone()
+        after = remembered(reducer)
         return came, reducer.start(drawn(wire.rank, 2)).wait(), before, after
 
     for rank, (came, then, before, after) in enumerate(together(3, task)):
         assert came.parts[0].isnan().all() and came.parts[1].isfinite().all()
         assert all(part.isfinite().all() for part in then.parts)
-        assert torch.equal(before.parts[0], after.parts[0]) == (rank == 1)
-        assert not torch.equal(before.parts[1], after.parts[1])
+        assert torch.equal(before["c"], after["c"]) == (rank == 1)
+        assert not torch.equal(before["a"], after["a"])
 
 
 def test_a_part_that_is_summed_again_counts_once() -> None:
     """As if its first numbers had never been given."""
 
-    def task(wire: Wire, *, again: bool) -> tuple[list[Flat], Flat]:
+    def task(wire: Wire, *, again: bool) -> tuple[list[Flat], dict[str, Tensor]]:
         reducer, came = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0), []
         for step in range(3):
             x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
@@ -142,12 +146,12 @@ def test_a_part_that_is_summed_again_counts_once() -> None:
                 sums.parts[0].copy_(changed.parts[0])
                 reducer.again(0, sums.parts[0]).wait()
             came.append(sums.clone())
-        return came, reducer.state.memory[ERROR]
+        return came, remembered(reducer)
 
     for (came, error), (wanted, left) in zip(
         together(3, lambda wire: task(wire, again=True)), together(3, lambda wire: task(wire, again=False)), strict=True
     ):
-        assert all(map(equal, came, wanted)) and equal(error, left)
+        assert all(map(equal, came, wanted)) and all(torch.equal(error[name], left[name]) for name in "ac")
 
 
 def test_what_is_remembered_goes_on_with_other_parameters() -> None:
@@ -162,7 +166,29 @@ def test_what_is_remembered_goes_on_with_other_parameters() -> None:
         after = Coded(other, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
         after.follows(before)
         error = after.state.memory[ERROR]
-        return before.state.memory[ERROR].segment(2), error.segment(1), error.segment(0), after.state.sums
+        return before.state.memory[ERROR]["c"], error["c"], error["e"], after.state.sums[other.digest]
 
     for old, new, fresh, sums in together(2, task):
         assert torch.equal(old, new) and old.any() and not fresh.any() and sums == 1
+
+
+def test_vectors_of_another_layout_share_what_is_remembered() -> None:
+    """As fragments do: a tensor's error goes on in whichever vector it comes next."""
+    alone = layout_of([("c", torch.zeros(3, 40)), ("n", torch.zeros(1))], coded=lambda name, x: x.dim() > 1)
+
+    def task(wire: Wire) -> tuple[Tensor, Tensor]:
+        reducer = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
+        given, came = torch.zeros(120), torch.zeros(120)
+        for step in range(4):
+            x = drawn(wire.rank, step)
+            given += x.segment(2).flatten()
+            if step % 2:
+                small = Flat.zeros(alone)
+                small.segment(0).copy_(x.segment(2))
+                came += reducer.start(small).wait().segment(0).flatten()
+            else:
+                came += reducer.start(x).wait().segment(2).flatten()
+        return given - reducer.state.memory[ERROR]["c"], came
+
+    told = together(3, task)
+    torch.testing.assert_close(sum(given for given, _ in told), told[0][1], rtol=1e-4, atol=1e-4)
