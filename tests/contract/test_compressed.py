@@ -21,6 +21,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from quorate.reducers.reduction import NONE, compressing
+from quorate.reducers.two_phase import TwoPhaseState
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.kept_trainings import in_world
@@ -31,9 +32,10 @@ FOR_SMALL: dict[str, dict[str, Any]] = {
     "power-sgd": {"rank": 2, "start": 2, "min_rate": 1.0},
 }
 """Settings for tensors of some hundred numbers and some hundred steps, where defaults are for larger ones."""
-CODED = {
+CODED: dict[str, dict[str, Any]] = {
     name: {"compress": name, "dense_below": 0, **FOR_SMALL.get(name, {})} for name in compressing() if name != NONE
 }
+CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
 STEPS = 150
 
 
@@ -156,6 +158,8 @@ def trained(
     state = worker.reducer_state
     error = [*state.memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
     left = torch.cat([x.flatten() for x in error]) if error else torch.zeros(1)
+    if isinstance(state, TwoPhaseState) and state.owned:
+        left = left + torch.cat([*state.owned.values()])
     left = left.clone()
     optimizer.finish()
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), left
@@ -172,7 +176,7 @@ def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name
 
 
 @pytest.mark.parametrize("size", [2, 4, 5])
-@pytest.mark.parametrize("name", ["top-k", "power-sgd"])
+@pytest.mark.parametrize("name", ["top-k", "power-sgd", "top-k, two-phase"])
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, name: str, size: int) -> None:
     before = in_world(3, tmp_path, lambda world: trained(world, name, 5, save_at=5))
     after = in_world(size, tmp_path, lambda world: trained(world, name, 5))
@@ -193,6 +197,7 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
         ("all-reduce", {"compress": "top"}, 'unknown codec "top"'),
         ("all-reduce", {"compress": "top-k", "density": 2.0}, "density is 2.0; it is a share"),
         ("all-reduce", {"compress": "top-k", "densty": 0.1}, 'unknown setting of TopK "densty"'),
+        ("all-reduce", {"compress": "half", "reduce": "ring"}, 'unknown way to reduce "ring"'),
         ("all-reduce", {"dense_below": 3}, "dense_below: there is no codec to set; choose one with compress="),
         ("all-reduce", {"compress": "half", "dense_below": -1}, "dense_below is -1"),
         ("all-reduce", {"density": 0.1}, 'unknown setting of AllReduce "density"'),

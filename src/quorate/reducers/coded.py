@@ -49,7 +49,7 @@ class Coded(Reducer):
         """`state` is that of another one, whose tensors these are."""
         super().__init__(layout, wire)
         self.codec, self._seed = codec, seed
-        self._shapes, self._names = _shapes_of(layout), _names_of(layout)
+        self._shapes, self._names = shapes_of(layout), _names_of(layout)
         self._salt = int(layout.digest[:8], 16)
         """So that vectors of other layouts are drawn for anew."""
         self._own: dict[int, Memory] = {}
@@ -123,7 +123,7 @@ class Coded(Reducer):
     def _of(self, layout: Layout) -> Coded:
         """The one for vectors laid out so."""
         if layout.digest not in self._family:
-            found = Coded(layout, self.wire, self.codec, self._seed, self._state)
+            found = type(self)(layout, self.wire, self.codec, self._seed, self._state)
             found.spending, found._family = self.spending, self._family
             self._family[layout.digest] = found
         return self._family[layout.digest]
@@ -238,7 +238,7 @@ class Coded(Reducer):
         return sums
 
 
-def _shapes_of(layout: Layout) -> dict[int, Shapes]:
+def shapes_of(layout: Layout) -> dict[int, Shapes]:
     """Of the parts that are coded: the shapes of their tensors, in the order in which they lie."""
     return {number: tuple(one.shape for one in inside) for number, inside in _inside(layout).items()}
 

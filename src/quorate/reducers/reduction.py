@@ -11,18 +11,20 @@ from typing import Any
 from torch import Tensor
 
 from quorate.codecs import codecs
-from quorate.codecs.error_feedback import ErrorFeedback
-from quorate.core.codec import Codec
+from quorate.codecs.error_feedback import ERROR, ErrorFeedback
+from quorate.core.codec import Codec, numel_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for
 from quorate.core.vectors import Layout
-from quorate.reducers.coded import Coded
+from quorate.reducers.coded import Coded, shapes_of
 from quorate.reducers.dense import Dense
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.reducers.reducer import Reducer
+from quorate.reducers.two_phase import TwoPhase
 
 NONE, POWER_SGD = "none", "power-sgd"
+AUTO, GATHER, TWO_PHASE = "auto", "gather", "two-phase"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class ReductionSettings:
 
     compress: str = NONE
     """By which codec gradients are written small."""
+    reduce: str = AUTO
+    """How their sum is formed: `gather` (every code to everyone), `two-phase`, or `auto` by what they cost."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     dense: tuple[str, ...] = ()
@@ -69,7 +73,17 @@ class Reduction:
             return Dense(layout, wire)
         if isinstance(self.codec, PowerSGDSettings):
             return PowerSGD(layout, wire, self.codec, seed)
-        return Coded(layout, wire, self.codec, seed)
+        kind = TwoPhase if self._takes_two_phases(layout, wire.size) else Coded
+        return kind(layout, wire, self.codec, seed)
+
+    def _takes_two_phases(self, layout: Layout, size: int) -> bool:
+        """As asked; else where every code to everyone would be more than a dense sum, which is 2 numbers for each."""
+        codec = self.codec
+        assert isinstance(codec, Codec)
+        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec):
+            return self.settings.reduce == TWO_PHASE
+        parts = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in shapes_of(layout).values()]
+        return sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in parts) > 0
 
     @property
     def said(self) -> dict[str, Any]:
@@ -103,8 +117,19 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         raise unknown("codec", settings.compress, compressing())
     kind: Any = codecs.get(settings.compress)
     codec: Codec = kind(**settings_for(kind, rest))
+    if settings.reduce not in (AUTO, GATHER, TWO_PHASE):
+        raise unknown("way to reduce", settings.reduce, (AUTO, GATHER, TWO_PHASE))
+    if settings.reduce == TWO_PHASE and _keeps_more(codec):
+        raise ConfigurationError(
+            f"{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out "
+            f'reduce="{TWO_PHASE}"'
+        )
     needed = codec.is_biased if settings.error_feedback is None else settings.error_feedback
     return Reduction(settings=settings, codec=ErrorFeedback(codec) if needed else codec)
+
+
+def _keeps_more(codec: Codec) -> bool:
+    return bool(set(codec.memories) - {ERROR})
 
 
 def _how() -> str:

@@ -20,6 +20,7 @@ from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat
 from quorate.reducers.coded import Coded
 from quorate.reducers.dense import Dense
+from quorate.reducers.two_phase import TwoPhase, TwoPhaseState
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 
@@ -31,6 +32,8 @@ LAYOUT = layout_of(
     coded=lambda name, x: x.dim() > 1,
 )
 SIZES = [1, 2, 3, 5]
+KINDS: dict[str, type[Coded]] = {"gather": Coded, "two-phase": TwoPhase}
+WAYS = [(kind, name) for kind in KINDS for name in codecs.names() if kind == "gather" or not codecs.get(name).memories]
 
 
 def fed_back(name: str) -> Codec:
@@ -43,6 +46,15 @@ def drawn(*seeds: int) -> Flat:
     x = Flat([torch.randn(p.numel, generator=draw) for p in LAYOUT.parts], LAYOUT)
     x.header.fill_(1.0)
     return x
+
+
+def left_out(reducer: Coded) -> dict[str, Tensor] | None:
+    """By tensor, what will still come; None where nothing is fed back."""
+    state = reducer.state
+    owned = state.owned if isinstance(state, TwoPhaseState) else {}
+    return (
+        {name: x + owned.get(name, 0.0) for name, x in state.memory[ERROR].items()} if ERROR in state.memory else None
+    )
 
 
 def remembered(reducer: Coded) -> dict[str, Tensor]:
@@ -64,15 +76,15 @@ def test_large_tensors_have_parts_of_their_own_and_the_header_has_not() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", codecs.names())
-def test_what_came_and_what_is_left_is_what_was_given(name: str, size: int) -> None:
+@pytest.mark.parametrize(("kind", "name"), WAYS)
+def test_what_came_and_what_is_left_is_what_was_given(kind: str, name: str, size: int) -> None:
     """Where errors are fed back; and all have the same bits, and the header and small tensors are exact."""
 
     def task(wire: Wire) -> tuple[list[Flat], list[Flat], dict[str, Tensor] | None]:
-        reducer = Coded(LAYOUT, wire, fed_back(name), seed=3)
+        reducer = KINDS[kind](LAYOUT, wire, fed_back(name), seed=3)
         given = [drawn(wire.rank, step) for step in range(6)]
         came = [reducer.start(one.clone()).wait() for one in given]
-        return given, came, reducer.state.memory.get(ERROR)
+        return given, came, left_out(reducer)
 
     told = together(size, task)
     for step in range(6):
@@ -89,21 +101,22 @@ def test_what_came_and_what_is_left_is_what_was_given(name: str, size: int) -> N
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_all_numbers_are_the_dense_sum(size: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_numbers_are_the_dense_sum(kind: str, size: int) -> None:
     def task(wire: Wire) -> tuple[Flat, Flat]:
         x = drawn(wire.rank)
-        coded = Coded(LAYOUT, wire, TopK(density=1.0), seed=0).start(x.clone()).wait()
+        coded = KINDS[kind](LAYOUT, wire, TopK(density=1.0), seed=0).start(x.clone()).wait()
         return coded, Dense(LAYOUT, wire).start(x.clone()).wait()
 
     for coded, dense in together(size, task):
         assert equal(coded, dense)
 
 
-@pytest.mark.parametrize("name", codecs.names())
-def test_bytes_on_the_wire_are_those_stated(name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), WAYS)
+def test_bytes_on_the_wire_are_those_stated(kind: str, name: str) -> None:
     def task(wire: Wire) -> tuple[int, int | None]:
         meter = Meter()
-        reducer = Coded(LAYOUT, Metered(wire, meter), fed_back(name), seed=0)
+        reducer = KINDS[kind](LAYOUT, Metered(wire, meter), fed_back(name), seed=0)
         reducer.start(drawn(wire.rank)).wait()
         return sum(meter.bytes_out.values()), reducer.wire_bytes(wire.size)
 
@@ -113,9 +126,10 @@ def test_bytes_on_the_wire_are_those_stated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["top-k", "half"])
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(name: str, bad: float) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(kind: str, name: str, bad: float) -> None:
     def task(wire: Wire) -> tuple[Flat, Flat, Any, Any]:
-        reducer = Coded(LAYOUT, wire, ErrorFeedback(codecs.get(name)()), seed=0)
+        reducer = KINDS[kind](LAYOUT, wire, ErrorFeedback(codecs.get(name)()), seed=0)
         reducer.start(drawn(wire.rank, 0)).wait()
         before = remembered(reducer)
         x = drawn(wire.rank, 1)
@@ -132,11 +146,12 @@ def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(name: str, ba
         assert not torch.equal(before["a"], after["a"])
 
 
-def test_a_part_that_is_summed_again_counts_once() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_is_summed_again_counts_once(kind: str) -> None:
     """As if its first numbers had never been given."""
 
     def task(wire: Wire, *, again: bool) -> tuple[list[Flat], dict[str, Tensor]]:
-        reducer, came = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0), []
+        reducer, came = KINDS[kind](LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0), []
         for step in range(3):
             x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
             if not again:
@@ -154,16 +169,17 @@ def test_a_part_that_is_summed_again_counts_once() -> None:
         assert all(map(equal, came, wanted)) and all(torch.equal(error[name], left[name]) for name in "ac")
 
 
-def test_what_is_remembered_goes_on_with_other_parameters() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_remembered_goes_on_with_other_parameters(kind: str) -> None:
     """One froze, and another one came."""
     other = layout_of(
         [("e", torch.zeros(9, 9)), ("c", torch.zeros(3, 40))], header=2, coded=lambda name, x: x.dim() > 1
     )
 
     def task(wire: Wire) -> tuple[Tensor, Tensor, Tensor, int]:
-        before = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
+        before = KINDS[kind](LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
         before.start(drawn(wire.rank)).wait()
-        after = Coded(other, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
+        after = KINDS[kind](other, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
         after.follows(before)
         error = after.state.memory[ERROR]
         return before.state.memory[ERROR]["c"], error["c"], error["e"], after.state.sums[other.digest]
