@@ -23,6 +23,7 @@ from quorate.launch.worker.world import World
 from quorate.reducers.reduction import NONE, compressing
 from quorate.reducers.two_phase import TwoPhaseState
 from quorate.wire import current
+from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.kept_trainings import in_world
 from tests.unit.rounds.test_joining import Plan, check
@@ -36,6 +37,7 @@ CODED: dict[str, dict[str, Any]] = {
     name: {"compress": name, "dense_below": 0, **FOR_SMALL.get(name, {})} for name in compressing() if name != NONE
 }
 CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
+CODED["top-k, hierarchical"] = {**CODED["top-k"], "reduce": "hierarchical"}
 STEPS = 150
 
 
@@ -52,7 +54,8 @@ class Loop:
 
     def run(self, size: int = 3) -> tuple[float, list[torch.Tensor]]:
         """The loss of rank 0 on data of its own at the end, and each worker's parameters."""
-        told = VirtualWorld(size, seed=2).run(self._live)
+        between = Network(hosts=[0, 0, 1]) if self.settings.get("reduce") == "hierarchical" else None
+        told = VirtualWorld(size, seed=2, network=between).run(self._live)
         return told[0][0], [parameters for _, parameters in told]
 
     def _live(self, wire: Wire) -> tuple[float, torch.Tensor]:

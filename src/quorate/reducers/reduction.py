@@ -19,12 +19,13 @@ from quorate.core.settings import settings_for
 from quorate.core.vectors import Layout
 from quorate.reducers.coded import Coded, shapes_of
 from quorate.reducers.dense import Dense
+from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.reducers.reducer import Reducer
 from quorate.reducers.two_phase import TwoPhase
 
 NONE, POWER_SGD = "none", "power-sgd"
-AUTO, GATHER, TWO_PHASE = "auto", "gather", "two-phase"
+AUTO, GATHER, TWO_PHASE, HIERARCHICAL = "auto", "gather", "two-phase", "hierarchical"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,8 @@ class ReductionSettings:
     compress: str = NONE
     """By which codec gradients are written small."""
     reduce: str = AUTO
-    """How their sum is formed: `gather` (every code to everyone), `two-phase`, or `auto` by what they cost."""
+    """How their sum is formed: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between hosts
+    only), or `auto`, which is one of the first two by what they cost."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     dense: tuple[str, ...] = ()
@@ -73,7 +75,11 @@ class Reduction:
             return Dense(layout, wire)
         if isinstance(self.codec, PowerSGDSettings):
             return PowerSGD(layout, wire, self.codec, seed)
-        kind = TwoPhase if self._takes_two_phases(layout, wire.size) else Coded
+        kind: type[Coded] = Coded
+        if self.settings.reduce == HIERARCHICAL:
+            kind = Hierarchical
+        elif self._takes_two_phases(layout, wire.size):
+            kind = TwoPhase
         return kind(layout, wire, self.codec, seed)
 
     def _takes_two_phases(self, layout: Layout, size: int) -> bool:
@@ -117,12 +123,13 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         raise unknown("codec", settings.compress, compressing())
     kind: Any = codecs.get(settings.compress)
     codec: Codec = kind(**settings_for(kind, rest))
-    if settings.reduce not in (AUTO, GATHER, TWO_PHASE):
-        raise unknown("way to reduce", settings.reduce, (AUTO, GATHER, TWO_PHASE))
-    if settings.reduce == TWO_PHASE and _keeps_more(codec):
+    ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
+    if settings.reduce not in ways:
+        raise unknown("way to reduce", settings.reduce, ways)
+    if settings.reduce in (TWO_PHASE, HIERARCHICAL) and _keeps_more(codec):
         raise ConfigurationError(
             f"{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out "
-            f'reduce="{TWO_PHASE}"'
+            f'reduce="{settings.reduce}"'
         )
     needed = codec.is_biased if settings.error_feedback is None else settings.error_feedback
     return Reduction(settings=settings, codec=ErrorFeedback(codec) if needed else codec)

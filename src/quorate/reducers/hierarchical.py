@@ -1,0 +1,166 @@
+"""Hierarchical: dense on each host, written small between hosts.
+
+Idea: The workers of a host sum what they have, each one piece of it (reduce-scatter). Each encodes its piece of the
+host's sum, once, and sends it to those that own the same piece on the other hosts; what they decode is the sum of all,
+which the workers of the host then share (all-gather). So a codec is only where the network is, and only once for each
+host: a host's sum has less noise than a worker's own vector. What a code leaves out is remembered by the owner of the
+piece, and goes into its host's next sum.
+
+Cost: With H hosts, H - 1 codes of the vector leave each host and come to it, whatever workers it has (linear codecs: as
+an all-reduce of codes). Within the host two exchanges of dense pieces. The first overlaps with backward, the others
+come after it. On one host nothing is compressed. After a death codes go from everyone to everyone.
+
+When it loses: On one host; where each host has one worker, it is `gather` with two exchanges more.
+
+Paper: Lin et al., "Deep gradient compression", ICLR 2018, section 4 (dense within a node, sparse between nodes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.codecs.error_feedback import ERROR, ErrorFeedback
+from quorate.core.codec import Codec, Draw
+from quorate.core.contracts import Wire, Work
+from quorate.core.hosts import by_host
+from quorate.core.vectors import Flat, Layout
+from quorate.reducers.coded import Coded, CodedState
+from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Together
+
+
+class Hierarchical(Coded):
+    """See above."""
+
+    def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
+        super().__init__(layout, wire, codec, seed, state)
+        self._hosts = by_host(wire.host_of, range(wire.size))
+        self._owners = min(map(len, self._hosts))
+        """Pieces of a vector: on each host one of its first workers owns one."""
+        self._bare: Codec = codec.of if isinstance(codec, ErrorFeedback) else codec
+
+    # One that joins takes part in sums by messages alone, and is in no group.
+
+    @cached_property
+    def _mates(self) -> list[int]:
+        """The workers of this host."""
+        return next(own for own in self._hosts if self.wire.rank in own)
+
+    @cached_property
+    def _inner(self) -> Wire:
+        return self.wire.group(self._mates)
+
+    @cached_property
+    def _piece(self) -> int:
+        return self._mates.index(self.wire.rank)
+
+    @cached_property
+    def _counterparts(self) -> list[int]:
+        """Those that own the same piece, one on each host; none where this worker owns none."""
+        return [own[self._piece] for own in self._hosts] if self._piece < self._owners else []
+
+    @cached_property
+    def _outer(self) -> Wire | None:
+        return self.wire.group(self._counterparts) if self._counterparts else None
+
+    def _pieces(self, part: int) -> list[tuple[int, int]]:
+        """Where the piece of each of a host's workers begins and ends; those that own none have an empty one."""
+        numel, mates = self.layout.parts[part].numel, self._inner.size
+        ends = [round(numel * min(place, self._owners) / self._owners) for place in range(mates + 1)]
+        return list(pairwise(ends))
+
+    def _launched(self, part: int, x: Tensor) -> Work[Any]:
+        if part not in self._shapes:
+            return self.wire.all_reduce(x)
+        self._next.pop(part, None)
+        memory = self._memory(part)
+        given = x + memory[ERROR] if ERROR in memory else x.clone()
+        return self._inner.all_to_all([given[begin:end] for begin, end in self._pieces(part)])
+
+    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
+        self._finish({part: x.parts[part] for part in self._shapes}, {part: found[part] for part in self._shapes})
+        return x
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        if part not in self._shapes:
+            return super().again(part, x)
+
+        def finish(found: list[Any]) -> Tensor:
+            self._finish({part: x}, {part: found[0]})
+            return x
+
+        return Together([self._launched(part, x)], finish, self.wire.clock)
+
+    def _finish(self, into: dict[int, Tensor], found: dict[int, list[Tensor]]) -> None:
+        """Behind the exchange on the host: the one between hosts, and the pieces to all of the host."""
+        between: dict[int, Work[Any]] = {}
+        pieces: dict[int, Tensor] = {}
+        for part, given in found.items():
+            pieces[part] = torch.stack(given).sum(0) if given[0].numel() else given[0]
+            if self._outer is not None and self._outer.size > 1:
+                code = self._code_of(part, pieces[part])
+                linear = self.codec.is_linear
+                between[part] = self._outer.all_reduce(code) if linear else self._outer.all_gather(code)
+            elif ERROR in self.codec.memories:
+                self._next[part] = {ERROR: torch.zeros_like(into[part])}
+        shared = {}
+        for part, piece in pieces.items():
+            if part in between:
+                self._decode(part, piece, between[part].wait())
+            shared[part] = self._inner.all_gather(piece)
+        for part, work in shared.items():
+            torch.cat(work.wait(), out=into[part])
+
+    def _draw_of(self, part: int, rank: int) -> Draw:
+        """As of `_draw`; where it is shared it is so among those that own the same piece."""
+        draw = self._draw(part, rank)
+        return Draw(seed=draw.seed, round=draw.round, rank=rank, part=part * self._owners + self._piece)
+
+    def _code_of(self, part: int, piece: Tensor) -> Tensor:
+        """The code of this worker's piece of its host's sum; what it leaves out is remembered."""
+        with self.spending("encode"):
+            is_finite = math.isfinite(float(piece.abs().sum()))
+            given = piece if is_finite else torch.zeros_like(piece)
+            shapes, draw = ((piece.numel(),),), self._draw_of(part, self.wire.rank)
+            code, _ = self._bare.encode(given, shapes, {}, draw)
+            if is_finite and ERROR in self.codec.memories:
+                begin, end = self._pieces(part)[self._piece]
+                error = torch.zeros(self.layout.parts[part].numel, dtype=piece.dtype, device=piece.device)
+                error[begin:end] = piece - self._bare.decode(code, shapes, draw)
+                self._next[part] = {ERROR: error}
+            if is_finite:
+                return code
+            return torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]
+
+    def _decode(self, part: int, piece: Tensor, found: Any) -> None:
+        with self.spending("decode"):
+            codes = [found] if self.codec.is_linear else found
+            ranks = [self.wire.rank] if self.codec.is_linear else self._counterparts
+            piece.zero_()
+            for rank, code in zip(ranks, codes, strict=True):
+                if code.numel():
+                    self._bare.add_decoded(piece, code, ((piece.numel(),),), self._draw_of(part, rank))
+                elif piece.numel():
+                    piece.fill_(math.nan)
+
+    def wire_bytes(self, size: int) -> int | None:
+        """As of `Reducer`, what stays on the host among them; of a linear codec as of an all-gather of its codes."""
+        total, others = 0, 1 if self._outer is None else self._outer.size
+        for number, part in enumerate(self.layout.parts):
+            if number not in self._shapes:
+                total += all_reduce_bytes(part.numel * part.dtype.itemsize, size)
+                continue
+            begin, end = self._pieces(number)[self._piece]
+            code = self._bare.wire_bytes(((end - begin,),)) if others > 1 else 0
+            if code is None:
+                return None
+            kept = (end - begin) * part.dtype.itemsize
+            total += part.numel * part.dtype.itemsize - kept + (others - 1) * code + (self._inner.size - 1) * kept
+        return total

@@ -1,0 +1,84 @@
+"""Gradients that codecs write small, among real processes: the bits of the virtual world, also between hosts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.launch.worker.world import World
+from quorate.reducers.reduction import NONE, compressing
+from quorate.wire import current
+from quorate.wire.real.shared import is_possible
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.hosts import are_possible, hosts
+from tests.support.processes import run_real_world
+
+CHOICES: dict[str, dict[str, Any]] = {
+    **{name: {"compress": name} for name in compressing() if name != NONE},
+    "two-phase": {"compress": "top-k", "reduce": "two-phase", "density": 0.1},
+    "hierarchical": {"compress": "top-k", "reduce": "hierarchical", "density": 0.1},
+    "where others outlive a death": {"compress": "top-k", "on_death": "continue"},
+    "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
+}
+STEPS = 14
+
+
+def trained(choice: str, world: World) -> str:
+    """A digest of the parameters' bits after some steps."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 90), torch.nn.Tanh(), torch.nn.Linear(90, 30))
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = quorate.distribute(optimizer, model, name=choice, **CHOICES[choice])
+    draw = torch.Generator().manual_seed(world.rank)
+    for _ in range(STEPS):
+        x = torch.randn(8, 40, generator=draw)
+        optimizer.zero_grad()
+        (model(x) * torch.randn(8, 30, generator=draw).exp()).square().mean().backward()
+        optimizer.step()
+    optimizer.finish()
+    return hashlib.sha256(torch.cat([p.detach().view(-1) for p in model.parameters()]).numpy().tobytes()).hexdigest()
+
+
+def all_choices(world: World) -> dict[str, str]:
+    torch.set_num_threads(1)
+    return {choice: trained(choice, world) for choice in CHOICES}
+
+
+def virtual(size: int, choice: str) -> list[str]:
+    def live(wire: Wire) -> str:
+        place = current.enter(wire, thread_only=True)
+        try:
+            found = trained(choice, quorate.join(records=False))
+            place.leave()
+            return found
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(size).run(live)
+
+
+def compared(told: list[dict[str, str]], same_as: Callable[[str], list[str]]) -> None:
+    for choice in CHOICES:
+        assert len({one[choice] for one in told}) == 1, f"{choice}: replicas differ"
+        assert {one[choice] for one in told} == set(same_as(choice)), f"{choice}: not the bits of the virtual world"
+
+
+@pytest.mark.skipif(not is_possible(), reason="the backends add in an order of their own")
+@pytest.mark.parametrize("size", [2, 3])
+def test_real_processes_have_the_bits_of_the_virtual_world(size: int) -> None:
+    torch.set_num_threads(1)
+    compared(run_real_world(size, all_choices), lambda choice: virtual(size, choice))
+
+
+@pytest.mark.on_hosts
+@pytest.mark.skipif(not (are_possible() and is_possible()), reason="needs root on Linux, to make network namespaces")
+def test_replicas_are_equal_between_hosts() -> None:
+    with hosts(2) as found:
+        told = run_real_world(3, all_choices, on=[found[0], found[0], found[1]])
+    assert all(one == told[0] for one in told)
