@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -33,6 +34,16 @@ class Remedies:
         if self.is_common and self.can_move:
             found.append('let workers keep their momentum (momentum="worker")')
         return found[0] if len(found) == 1 else f"{', '.join(found[:-1])}{',' * (len(found) > 2)} or {found[-1]}"
+
+
+def remedies_under(strategy: Strategy, shares_momentum: tuple[bool, bool], *, chooses: bool) -> Remedies:
+    """Those under a strategy, which `chooses` its quorum or leaves it to the user."""
+    is_common, can_move = shares_momentum
+    return Remedies(
+        is_common=is_common,
+        can_move=can_move and hasattr(strategy, "momentum"),
+        can_wait=not chooses and hasattr(strategy, "wait_for"),
+    )
 
 
 class LearningWatch:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.replica.plain_step import step_unseen
 
 
 def beside(model: Module, every: list[Any]) -> list[Tensor]:
@@ -87,3 +92,20 @@ def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any) -> Any:
         items = [_rebuilt(item, tensors, None) for item in written[1]]
         return tuple(items) if kind == "tuple" else items
     return written[1] if kind == "value" else mine
+
+
+def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> list[str]:
+    """What an optimizer of that class keeps in the shape of a parameter, with the options of `group`: seen from one
+    step of it on a few numbers alone. Raises `ConfigurationError` where it makes none."""
+    takes = inspect.signature(plain).parameters
+    options = {key: value for key, value in group.items() if key in takes and key != "params"}
+    tried = Parameter(torch.zeros(3))
+    tried.grad = torch.ones(3)
+    try:
+        alone: Any = plain([tried], **options)
+        step_unseen(alone)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"what {plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
+        ) from None
+    return sorted(k for k, x in alone.state[tried].items() if isinstance(x, Tensor) and x.shape == tried.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,7 +16,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
-from quorate.replica.plain_step import plain_step, put_options, standing_at, step_unseen, with_gradient
+from quorate.replica.plain_step import plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
 from quorate.replica.worker_momentum import MomentumChoice, WorkerMomentum, has_moments, kind_of
@@ -278,21 +277,8 @@ class Replica:
         return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
 
     def _kept_keys(self) -> list[str]:
-        """What the optimizer keeps in the shape of a parameter: seen from one step of its class on a number alone."""
         if self._keys is None:
-            takes = inspect.signature(self.plain).parameters
-            options = {k: v for k, v in self.optimizer.param_groups[0].items() if k in takes and k != "params"}
-            tried = Parameter(torch.zeros(3))
-            tried.grad = torch.ones(3)
-            try:
-                alone: Any = self.plain([tried], **options)
-                step_unseen(alone)
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise ConfigurationError(
-                    f"what {self.plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
-                ) from None
-            kept = alone.state[tried]
-            self._keys = sorted(k for k, x in kept.items() if isinstance(x, Tensor) and x.shape == tried.shape)
+            self._keys = keys_like_parameters(self.plain, self.optimizer.param_groups[0])
         return self._keys
 
 

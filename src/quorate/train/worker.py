@@ -31,7 +31,7 @@ from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance
 from quorate.observe.finite import Finite
-from quorate.observe.learning_watch import LearningWatch, Remedies
+from quorate.observe.learning_watch import LearningWatch, remedies_under
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -220,7 +220,10 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
-        digests, learning = (None, None) if self.differs else (self.digests, self._new_learning(chooses=measures))
+        remedies = remedies_under(self.strategy, self.replica.shares_momentum, chooses=measures)
+        digests, learning = (
+            (None, None) if self.differs else (self.digests, LearningWatch(self.timer, self.losses, remedies))
+        )
         self._rounds = WorkerRounds(
             self.replica,
             self.wire,
@@ -245,15 +248,6 @@ class StrategyWorker:
             tape=self._place.context(Replaying).of(self.rank, self.timer.name),
             counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum[0],
         )
-
-    def _new_learning(self, *, chooses: bool) -> LearningWatch:
-        is_common, can_move = self.replica.shares_momentum
-        remedies = Remedies(
-            is_common=is_common,
-            can_move=can_move and hasattr(self.strategy, "momentum"),
-            can_wait=not chooses and hasattr(self.strategy, "wait_for"),
-        )
-        return LearningWatch(self.timer, self.losses, remedies)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
         if self._rounds is None or not self.differs:

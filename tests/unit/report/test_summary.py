@@ -15,8 +15,9 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
 from quorate.report.figures import arms
+from quorate.report.figures.verdict import coding_of
 from quorate.report.page.page import page
-from quorate.report.schema import ArmSummary, Summary
+from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run
 
@@ -413,3 +414,19 @@ def test_without_a_quorum_nothing_is_said_of_rounds(tmp_path: Path) -> None:
     write_summary(tmp_path, summarize(make_run(tmp_path)))
     assert "Rounds" not in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "data" / "rounds.csv").read_text() == "arm,figure,mean,low,high\n"
+
+
+@pytest.mark.parametrize(("communication", "verdict"), [(0.0009, "faster"), (0.0029, "slower")])
+def test_what_a_codec_saves_and_costs_is_said(summary: Summary, communication: float, verdict: str) -> None:
+    dense, other = arm(summary, "ddp"), arm(summary, "all-reduce")
+    assert dense.steps is not None and other.steps is not None
+    before = {**dense.steps.shares, "communication": 0.0034, "encode": 0.0, "decode": 0.0}
+    after = before | {"communication": communication, "encode": 0.0008, "decode": 0.0002}
+    dense = dense.model_copy(update={"steps": dense.steps.model_copy(update={"shares": before})})
+    steps = other.steps.model_copy(update={"shares": after})
+    sent = Estimate(mean=10_000.0, low=None, high=None, values=(10_000.0,))
+    coded = other.model_copy(update={"steps": steps, "settings": {"compress": "half"}, "bytes_per_step": sent})
+    saved = "2.50 ms" if verdict == "faster" else "500 µs"
+    said = f"saves {saved} of communication a step, costs 1.00 ms of coding and sends 0.250 times the bytes"
+    assert coding_of(coded, dense) == f"{said}: {verdict} here"
+    assert coding_of(dense, coded) is None and coding_of(coded, coded) is None

@@ -46,9 +46,16 @@ def _nothing_of(arm: ArmSummary) -> str:
 def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str:
     if not _is_measured(arm):
         return _nothing_of(arm)
-    parts = (_reaching(arm, baseline, plan, qualities), _target(arm, baseline, plan), _speed(arm, baseline))
+    parts = (
+        _reaching(arm, baseline, plan, qualities),
+        _target(arm, baseline, plan),
+        _speed(arm, baseline),
+    )
     said = listed([part for part in parts if part])
-    return f"{arm.name} {said or f'cannot be held against {baseline.name}: nothing of both was measured'}"
+    coding = None if plan.world == "virtual" else coding_of(arm, baseline)
+    return f"{arm.name} {said or f'cannot be held against {baseline.name}: nothing of both was measured'}" + (
+        "" if coding is None else f" (its codec {coding})"
+    )
 
 
 def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str | None:
@@ -89,6 +96,24 @@ def _speed(arm: ArmSummary, baseline: ArmSummary) -> str | None:
         return None
     found = arm.differences.get("examples_per_second", NONE_SHOWN)
     return f"does {_ratio(arm.speedup)} times {baseline.name}'s examples per second ({_spread(arm.speedup)}: {found})"
+
+
+def coding_of(arm: ArmSummary, baseline: ArmSummary) -> str | None:
+    """Where it writes small what it sends, and the baseline does not: what that saves of each step, and what it costs.
+
+    Virtual time knows nothing of what coding costs.
+    """
+    if not arm.settings.get("compress") or baseline.settings.get("compress"):
+        return None
+    assert arm.steps is not None
+    assert baseline.steps is not None
+    saved = baseline.steps.shares["communication"] - arm.steps.shares["communication"]
+    cost = sum(arm.steps.shares[name] - baseline.steps.shares[name] for name in ("encode", "decode"))
+    said = [f"{'saves' if saved > 0 else 'adds'} {seconds_in_words(abs(saved))} of communication a step"]
+    said.append(f"{'costs' if cost > 0 else 'saves'} {seconds_in_words(abs(cost))} of coding")
+    if arm.bytes_per_step is not None and baseline.bytes_per_step is not None and baseline.bytes_per_step.mean > 0:
+        said.append(f"sends {number_in_words(arm.bytes_per_step.mean / baseline.bytes_per_step.mean)} times the bytes")
+    return f"{listed(said)}: {'faster' if saved > cost else 'slower'} here"
 
 
 def _ratio(estimate: Estimate) -> str:
