@@ -26,10 +26,12 @@ class ErrorFeedback(Codec):
 
     @property
     def is_linear(self) -> bool:  # type: ignore[override]
+        """As of the codec."""
         return self.of.is_linear
 
     @property
     def memories(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Those of the codec, and the error."""
         return (ERROR, *self.of.memories)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

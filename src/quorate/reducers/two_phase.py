@@ -76,6 +76,7 @@ class TwoPhase(Coded):
         return list(pairwise(ends))
 
     def commit(self) -> None:
+        """As of `Coded`; what was left out of the pieces that this worker owns, too."""
         if self._is_over:
             for part, left in self._next_owned.items():
                 whole = torch.zeros(self.layout.parts[part].numel, dtype=left.dtype, device=left.device)

@@ -16,6 +16,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
+from quorate.replica.optimizer_state import keys_like_parameters
 from quorate.replica.plain_step import plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in

@@ -221,9 +221,7 @@ class StrategyWorker:
             copies=self.copies,
         )
         remedies = remedies_under(self.strategy, self.replica.shares_momentum, chooses=measures)
-        digests, learning = (
-            (None, None) if self.differs else (self.digests, LearningWatch(self.timer, self.losses, remedies))
-        )
+        learning = None if self.differs else LearningWatch(self.timer, self.losses, remedies)
         self._rounds = WorkerRounds(
             self.replica,
             self.wire,
@@ -235,7 +233,7 @@ class StrategyWorker:
                 self.wire,
                 self.timer,
                 self.losses,
-                digests,
+                None if self.differs else self.digests,
                 self.finite,
                 learning,
                 has_window=agreed.window > 0,
