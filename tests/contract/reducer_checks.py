@@ -63,7 +63,7 @@ def check_small_floats_are_rounded_once(name: str, wire: Wire) -> bytes:
 
 
 def check_parts_and_sums_under_way(name: str, wire: Wire) -> bytes:
-    """Parts that leave before the rest, one of them on its own afterwards, some for nothing, several vectors at once."""
+    """Parts that leave before the rest, one on its own afterwards, some for nothing, and two vectors at once."""
     reducer, total = of(name, wire), wire.size * (wire.size + 1) / 2
 
     def vector(factor: float) -> Flat:
@@ -133,7 +133,6 @@ def one_is_late(name: str, wire: Wire) -> tuple[str, tuple[int, ...], float]:
     try:
         work.wait(0.2 if wire.rank < wire.size - 1 else None)
     except WireTimeout as error:
-        assert f"rank {wire.rank} waited 0.2 s for " in str(error)
         seen = "WireTimeout", error.ranks
     return *seen, float(work.wait()[0])
 

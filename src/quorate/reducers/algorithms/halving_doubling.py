@@ -27,7 +27,7 @@ from quorate.reducers.algorithms.surplus import cost_with_surplus, power_of_two,
 
 
 class HalvingDoubling(ByMessages):
-    """Pairs halve what each has to add up, then double what each has complete: few messages, and few bytes."""
+    """Pairs halve what each has to add up, then double what each has complete: few messages, few bytes."""
 
     @staticmethod
     def pieces(size: int) -> int:

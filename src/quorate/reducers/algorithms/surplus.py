@@ -1,9 +1,8 @@
 """Algorithms for a power of two of workers, with any number: those in surplus hand in first, and get the result last.
 
 With p the largest power of two that is at most P, and r = P - p, of the first 2 r workers each odd one gives its whole
-vector to the even one before it, and takes no part in the rest. The idea is told by Thakur, Rabenseifner and Gropp
-(2005), who let each of the two add half of the vector in Rabenseifner's algorithm; here, as in MPICH's code, one adds
-all of it.
+vector to the even one before it, and takes no part in the rest: the way of Thakur, Rabenseifner and Gropp (2005) and of
+MPICH, where it is the even ones that hand in.
 """
 
 from __future__ import annotations
