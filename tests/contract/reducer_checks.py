@@ -11,6 +11,7 @@ from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
 from quorate.core.vectors import Flat, Layout, Part
 from quorate.reducers import reducers
 from quorate.reducers.in_parts import InParts
+from quorate.wire.delayed import Delayed
 from tests.contract.collective_checks import bits
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.complex64)
@@ -85,6 +86,9 @@ def check_parts_and_sums_under_way(name: str, wire: Wire) -> bytes:
     again = torch.full((5,), wire.rank + 1.0)
     assert reducer.again(1, again).wait() is again
     assert again.eq(total).all()
+    strided = torch.full((3, 4), wire.rank + 1.0)[:, ::2]
+    reducer.again(0, strided).wait()
+    assert strided.eq(total).all()
     longer = Flat([torch.ones(7), torch.ones(1)], Layout((), (*of_one_part(7).parts, *of_one_part(1).parts), 0))
     assert all(part.eq(wire.size).all() for part in reducer.start(longer).wait().parts), "of any layout"
     assert reducer.counted == wire.size
@@ -119,6 +123,28 @@ def one_dies_between(name: str, dead: int, wire: Wire) -> tuple[str, tuple[int, 
             works[0].wait()
         except PeerFailed:
             return "PeerFailed", error.ranks, seconds
+    return None
+
+
+def one_dies_within(name: str, dead: int, wire: Wire) -> tuple[str, tuple[int, ...], float] | None:
+    """Worker `dead` crashes in its fourth call of its wire, between two messages of the first of two sums; as above.
+
+    Some may have all that they need for the first one.
+    """
+
+    def crash(operation: str, number: int) -> float:
+        if number == 4:
+            wire.crash()
+        return 0.0
+
+    begin = wire.clock.now()
+    own = Delayed(wire, crash) if wire.rank == dead else wire
+    try:
+        reducer = reducers.get(name)(PARTS, own)
+        for work in [reducer.again(0, torch.ones(50_000)) for _ in range(2)]:
+            work.wait()
+    except PeerFailed as error:
+        return "PeerFailed", error.ranks, wire.clock.now() - begin
     return None
 
 

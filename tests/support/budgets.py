@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "architecture": 15,
-    "contract": 190,
+    "contract": 210,
     "launchers": 480,
     "soak": 33,
     "unit/agreement": 8,

@@ -23,7 +23,8 @@ class ByMessages(InParts, ABC):
 
     Parts are summed one after the other by a task beside the training thread, so they travel while backward still runs.
     Floats of less than four bytes are added, and travel until they are, as float32, and are rounded once. A wire has at
-    most one reducer of this kind at a time. Each algorithm tells its `pieces`, `steps` and `cost`, which need no torch.
+    most one reducer of this kind at a time. Where a worker dies in the middle of a sum, some of the others may have it,
+    and all that lack something raise. Each algorithm tells its `pieces`, `steps` and `cost`, which need no torch.
 
     Cost per worker: `wire_bytes` sent; memory for a copy of one part, and for the pieces of it that are on their way.
     """

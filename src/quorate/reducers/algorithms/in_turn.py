@@ -112,13 +112,13 @@ class SumsInTurn:
 
 
 class SumInTurn:
-    """One sum under way; it is written into `x`, of another device in the thread that waits for it."""
+    """One sum under way; it is written into `x`, in the thread that waits for it if that is on another device."""
 
     def __init__(self, sums: SumsInTurn, wire: Wire, number: int, x: Tensor) -> None:
         self._sums, self._wire, self._x = sums, wire, x
         self.number, self.tag = number, f"sum by messages/{number}"
-        detached = x.detach()
-        self.moved = detached if x.device.type == "cpu" and x.is_contiguous() else detached.cpu().contiguous()
+        self._is_elsewhere = x.device.type != "cpu" or not x.is_contiguous()
+        self.moved = x.detach().cpu().contiguous() if self._is_elsewhere else x.detach()
         """What the task reads and writes."""
         self.error: Exception | None = None
         self._news = wire.receive(wire.rank, self.tag)
@@ -135,7 +135,7 @@ class SumInTurn:
                 raise self._late(self._wire.timeout if timeout is None else timeout) from None
             if self.error is not None:
                 raise self.error
-            if self.moved.data_ptr() != self._x.data_ptr():
+            if self._is_elsewhere:
                 self._x.detach().copy_(self.moved)
             self._is_taken = True
         return self._x
