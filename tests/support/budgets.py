@@ -34,7 +34,7 @@ BUDGETS = {
     "unit/launch": 102,
     "unit/membership": 4,
     "unit/observe": 6,
-    "unit/reducers": 12,
+    "unit/reducers": 8,
     "unit/replica": 45,
     "unit/report": 27,
     "unit/rounds": 81,
