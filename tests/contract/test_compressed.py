@@ -205,6 +205,9 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
         ("all-reduce", {"compress": "half", "dense_below": -1}, "dense_below is -1"),
         ("all-reduce", {"density": 0.1}, 'unknown setting of AllReduce "density"'),
         ("local-sgd", {"compress": "half"}, 'compress="half" does not go with local-sgd'),
+        ("quorum", {"reduce": "ring"}, 'reduce="ring" does not go with quorum'),
+        ("all-reduce", {"reduce": "hierarchical"}, 'reduce="hierarchical" says how codes are summed; choose one'),
+        ("all-reduce", {"reduce": "rings"}, 'unknown way to reduce "rings"; did you mean "ring"?'),
         ("quorum", {"compress": "half"}, 'compress="half" does not go with quorum'),
         (
             "diloco",

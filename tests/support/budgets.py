@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "architecture": 15,
-    "contract": 250,
+    "contract": 270,
     "launchers": 480,
     "soak": 33,
     "unit/agreement": 8,
@@ -34,7 +34,7 @@ BUDGETS = {
     "unit/launch": 102,
     "unit/membership": 4,
     "unit/observe": 6,
-    "unit/reducers": 8,
+    "unit/reducers": 14,
     "unit/replica": 45,
     "unit/report": 27,
     "unit/rounds": 81,

@@ -1,6 +1,7 @@
-"""`quorate explain`: the card of a strategy, a baseline, a workload, a trace or a topology. Imports none of them.
+"""`quorate explain`: the card of one name, of any family. Imports none of what it explains.
 
-Only the file of a strategy is run. A topology is drawn and measured as well, which loads numpy.
+Only the file of a strategy is run. With -n a topology is drawn and measured, which loads numpy, and of a reducer the
+steps are shown.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from quorate.cli.cards import Card, cards_of
-from quorate.cli.graphs import drawn, lines
+from quorate.cli.pictures import Picture, picture
 from quorate.core.errors import ConfigurationError
 
 _WIDEST = 100
@@ -28,30 +29,35 @@ def explain(
         str, typer.Argument(help="A name that `quorate list` shows, or a strategy's file.", metavar="NAME")
     ],
     workers: Annotated[
-        int | None, typer.Option("-n", "--workers", help="Draw a topology among so many workers.", metavar="N")
+        int | None,
+        typer.Option("-n", "--workers", help="Draw a topology or an all-reduce among so many workers.", metavar="N"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As a JSON list of cards.")] = False,
 ) -> None:
     """Explain one name: idea, cost, when it loses, what becomes of it under faults, its settings, the paper.
 
-    Of a topology, with or without settings (random:degree=3), -n draws the graph and tells how fast it mixes.
+    Of a topology, with or without settings (random:degree=3), -n draws the graph and tells how fast it mixes; of an
+    algorithm of all-reduce it shows who sends what to whom, step by step, and what that costs. A name of both has both.
     """
     cards = cards_of(name.partition(":")[0] if ":" in name else name)
-    graph = None
+    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    pictures: list[Picture | None] = [None] * len(cards)
     if workers is not None:
-        if all(card.kind != "topology" for card in cards):
-            raise ConfigurationError(f'-n draws topologies, and "{name}" is a {cards[0].kind}')
-        graph = drawn(name, workers)
+        pictures = [picture(card.kind, name, workers, width) for card in cards]
+        if not any(pictures):
+            raise ConfigurationError(
+                f'-n draws topologies and all-reduce by messages; "{name}" is a {cards[0].kind} without a picture'
+            )
     if as_json:
-        told = [_as_json(card) for card in cards]
-        if graph is not None:
-            told[0]["graph"] = asdict(graph)
+        told = [_as_json(card) | ({} if one is None else one.told) for card, one in zip(cards, pictures, strict=True)]
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
-    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
-    typer.echo("\n\n".join("\n".join(_lines(card, width)) for card in cards))
-    if graph is not None:
-        typer.echo("\n" + "\n".join(lines(graph)))
+    blocks = []
+    for card, one in zip(cards, pictures, strict=True):
+        blocks.append("\n".join(_lines(card, width)))
+        if one is not None:
+            blocks.append("\n".join(one.lines))
+    typer.echo("\n\n".join(blocks))
 
 
 def _as_json(card: Card) -> dict[str, Any]:

@@ -1,25 +1,35 @@
-"""`Dense`: every number of every part is summed by the wire's own all-reduce."""
+"""`Dense`: every number of every part is summed by the wire's own all-reduce.
+
+Idea: Each part of the vector is given to the wire as it is. Workers of one host add in memory that they share, hosts
+add between themselves in few large messages, and on GPUs the backend adds.
+
+Cost: Per worker, with P workers and n bytes, 2 (P - 1) / P n bytes are sent, as in a ring; no memory of its own.
+
+When it loses: Where one of the algorithms over messages fits the network better, which `quorate explain ring -n 8` and
+the like tell in numbers.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Work
-from quorate.reducers.reducer import Reducer
+from quorate.reducers.in_parts import InParts
 from quorate.wire.cost import all_reduce_bytes
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-class Dense(Reducer):
-    """The sum of what all workers hand in, formed in place.
+
+class Dense(InParts):
+    """The wire's own all-reduce: in shared memory on one host, and in few large messages between hosts.
 
     Cost per worker: `wire_bytes` sent, and as much received; no memory of its own.
     """
 
-    def part_ready(self, part: int, x: Tensor) -> None:
-        self._under_way[part] = self.wire.all_reduce(x)
-
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+    def _sum(self, x: Tensor) -> Work[Tensor]:
         return self.wire.all_reduce(x)
 
     def wire_bytes(self, size: int) -> int:
+        """Bytes one worker sends for one sum among `size` workers."""
         return sum(all_reduce_bytes(p.numel * p.dtype.itemsize, size) for p in self.layout.parts)

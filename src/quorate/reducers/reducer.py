@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from quorate.core.contracts import Wire, Work
-from quorate.core.vectors import Flat, Layout
-from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quorate.core.vectors import Flat, Layout
 
 
 class Reducer(ABC):
@@ -82,6 +83,9 @@ class Reducer(ABC):
         self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
         """The sum of such messages of `ranks`, on `hosts`; laid out as `like`, in new memory."""
+        from quorate.core.vectors import Flat
+        from quorate.wire.exchange import sum_in_order
+
         columns = zip(like.parts, *found, strict=True)
         return Flat(
             [sum_in_order([x.to(into.device) for x in all_], list(hosts)) for into, *all_ in columns], like.layout

@@ -17,8 +17,8 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for
 from quorate.core.vectors import Layout
+from quorate.reducers import reducers
 from quorate.reducers.coded import Coded, shapes_of
-from quorate.reducers.dense import Dense
 from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.reducers.reducer import Reducer
@@ -35,8 +35,9 @@ class ReductionSettings:
     compress: str = NONE
     """By which codec gradients are written small."""
     reduce: str = AUTO
-    """How their sum is formed: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between hosts
-    only), or `auto`, which is one of the first two by what they cost."""
+    """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
+    hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
+    wire's own all-reduce, or an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`)."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     dense: tuple[str, ...] = ()
@@ -72,15 +73,16 @@ class Reduction:
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """What forms sums of vectors laid out so; `seed` is the run's."""
         if self.codec is None:
-            return Dense(layout, wire)
+            kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
+            return kind(layout, wire)
         if isinstance(self.codec, PowerSGDSettings):
             return PowerSGD(layout, wire, self.codec, seed)
-        kind: type[Coded] = Coded
+        coded: type[Coded] = Coded
         if self.settings.reduce == HIERARCHICAL:
-            kind = Hierarchical
+            coded = Hierarchical
         elif self._takes_two_phases(layout, wire.size):
-            kind = TwoPhase
-        return kind(layout, wire, self.codec, seed)
+            coded = TwoPhase
+        return coded(layout, wire, self.codec, seed)
 
     def _takes_two_phases(self, layout: Layout, size: int) -> bool:
         """As asked; else where every code to everyone would be more than a dense sum, which is 2 numbers for each."""
@@ -95,7 +97,7 @@ class Reduction:
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
         if self.codec is None:
-            return {}
+            return {} if self.settings.reduce == AUTO else {"reduce": self.settings.reduce}
         inner: Any = self.codec.of if isinstance(self.codec, ErrorFeedback) else self.codec
         own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
         feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
@@ -110,10 +112,13 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
     rest = {k: v for k, v in raw.items() if k not in NAMES}
     if settings.compress == NONE:
-        if raw.keys() - {"compress"}:
-            raise ConfigurationError(
-                f"{', '.join(sorted(raw.keys() - {'compress'}))}: there is no codec to set; {_how()}"
-            )
+        others = raw.keys() - {"compress", "reduce"}
+        if others:
+            raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
+        if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
+            raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
+        if settings.reduce not in (AUTO, *reducers):
+            raise unknown("way to reduce", settings.reduce, (AUTO, *reducers))
         return Reduction(settings=settings)
     if settings.compress == POWER_SGD:
         if settings.error_feedback is False:

@@ -9,7 +9,7 @@ from typing import Any
 from quorate.core.errors import ConfigurationError
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
-from quorate.reducers.reduction import NAMES, Reduction, reduction_of
+from quorate.reducers.reduction import AUTO, NAMES, Reduction, reduction_of
 
 
 def with_reduction(
@@ -28,6 +28,11 @@ def with_reduction(
     made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
     if reduction.codec is not None:
         _check(made, reduction, label)
+    elif reduction.settings.reduce != AUTO and made.meets != "all":
+        raise ConfigurationError(
+            f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how sums of all workers are '
+            "formed, and there are none in its steps"
+        )
     return made, reduction
 
 

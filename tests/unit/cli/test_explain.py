@@ -81,7 +81,8 @@ def test_a_card_reads_like_this(capsys: pytest.CaptureFixture[str], monkeypatch:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "all-reduce (strategy)"
     assert lines[1].startswith("  All workers' gradients are averaged")
-    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Settings (name, type, default, meaning)"]
+    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Fixed"]
+    titles.append("Settings (name, type, default, meaning)")
     assert [line for line in lines[1:] if line and not line.startswith(" ")] == titles
     assert any(line.startswith("  worker death      stops cleanly  the others") for line in lines)
     assert max(map(len, lines[: lines.index(titles[-1])])) <= 60
