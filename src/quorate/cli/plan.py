@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +10,6 @@ from quorate.cli.config import read_config
 from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY, PACE, argument, option
 from quorate.cli.resume import read_resumed
 from quorate.cli.values import bytes_per_second_from, seconds_from
-from quorate.launch.hosts.layout import Layout
-from quorate.launch.hosts.link import ssh_words
 from quorate.launch.local.chaos import ChaosPlan
 from quorate.launch.local.newcomers import Room
 from quorate.launch.warm.request import RunRequest
@@ -65,20 +62,6 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hosts:
-    """Where the workers are to be, and how they are reached."""
-
-    layout: Layout
-    ssh: str = "ssh"
-    env: Sequence[str] = ()
-
-    @property
-    def commands(self) -> dict[str, list[str]]:
-        """By host, what is started here to reach it."""
-        return {place.host: ssh_words(self.ssh, place.host) for place in self.layout.places}
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """What is to be started; all of it has been checked."""
 
@@ -86,7 +69,6 @@ class RunPlan:
     room: Room
     """For workers that come later."""
     chaos: ChaosPlan | None = None
-    hosts: Hosts | None = None
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
 
     @property
@@ -103,7 +85,7 @@ class RunPlan:
         if self.room.all:
             told += f", room for {self.room.all} more"
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
-        where = "" if self.hosts is None else f" on {self.hosts.layout.in_words}"
+        where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
         return (
             f"{counted(request.size, kind)}{where} of {request.script}, strategy: {strategy}"
             f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
@@ -112,7 +94,4 @@ class RunPlan:
     @property
     def as_json(self) -> dict[str, Any]:
         """What `run.json` keeps of it."""
-        about = {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}
-        if self.hosts is not None:
-            about |= {"hosts": self.hosts.layout.text, "ssh": self.hosts.ssh, "env": [*self.hosts.env]}
-        return about
+        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}

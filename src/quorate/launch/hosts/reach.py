@@ -1,0 +1,36 @@
+"""Where the workers of a run on several hosts are to be, and how these hosts are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from quorate.launch.hosts.layout import Layout, layout_from
+from quorate.launch.hosts.link import ssh_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """As `--hosts`, `--ssh` and `--env` say it; what they say has been checked."""
+
+    text: str
+    """Of the hosts: `a:4,b:4`."""
+    ssh: str = "ssh"
+    env: Sequence[str] = ()
+    """Variables for the workers: `NAME`, or `NAME=value`."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which ranks each of them has. Raises `ConfigurationError` for what is no list of hosts."""
+        return layout_from(self.text)
+
+    @property
+    def commands(self) -> dict[str, list[str]]:
+        """By host, what is started here to reach it."""
+        return {place.host: ssh_words(self.ssh, place.host) for place in self.layout.places}
+
+    def as_json(self) -> dict[str, Any]:
+        """What `run.json` keeps of it."""
+        return {"hosts": self.text, "ssh": self.ssh, "env": [*self.env]}
