@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from quorate.cli.options import given
@@ -10,7 +9,6 @@ from quorate.cli.ssh import ssh_here
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
 from quorate.launch.hosts.layout import layout_from
-from quorate.launch.hosts.ranks import check_env
 from quorate.launch.hosts.reach import Hosts
 from quorate.wire.replicated.limits import Limits
 
@@ -29,16 +27,8 @@ def hosts_of(options: Any) -> Hosts | None:
     excluded = given(options, "virtual", "chaos", "failures", "restart", "room")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --hosts")
-    ssh = ssh_here(options.ssh)
-    try:
-        has_words = bool(shlex.split(ssh))
-    except ValueError:
-        has_words = False
-    if not has_words:
-        raise ConfigurationError(f"--ssh {ssh!r} is no command")
-    check_env(options.env)
     env = list(options.env)
     if options.silence is not None:
         Limits(seconds_from(options.silence, f"--silence {options.silence}"))
         env.append(f"QUORATE_SILENCE={options.silence}")
-    return Hosts(text=text, ssh=ssh, env=env)
+    return Hosts(text=text, ssh=ssh_here(options.ssh), env=env)

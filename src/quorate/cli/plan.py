@@ -7,7 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.cli.config import read_config
-from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY, PACE, argument, option
+from quorate.cli.options import (
+    ARGUMENTS,
+    BANDWIDTH,
+    CONFIG,
+    ENV,
+    HOSTS,
+    IMBALANCE,
+    LATENCY,
+    PACE,
+    SILENCE,
+    SSH,
+    argument,
+    option,
+)
 from quorate.cli.resume import read_resumed
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.launch.local.chaos import ChaosPlan
@@ -23,12 +36,10 @@ class RunOptions:
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
     workers: int | None = option("Worker processes (1 unless told).", "-n")
-    hosts: str | None = option("Workers on several hosts, reached over ssh, instead of -n.", metavar="HOST:N,…")
-    ssh: str | None = option("The command that reaches hosts, with its options (ssh unless told).", metavar="COMMAND")
-    env: list[str] = option(
-        "A variable for the workers on all hosts, NAME or NAME=VALUE; may be repeated.", "--env", default=[]
-    )
-    silence: str | None = option("After which silence a worker on another host is taken for dead (5s).")
+    hosts: str | None = option(HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(SSH, metavar="COMMAND")
+    env: list[str] = option(ENV, "--env", default=[])
+    silence: str | None = option(SILENCE)
     virtual: int | None = option("Virtual workers in this one process, instead of -n.")
     strategy: str | None = option("Overrides the script's own strategy; NAME, or NAME:key=value,…")
     settings: list[str] = option("A setting of the strategy, key=value; may be repeated.", "--set", default=[])

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from quorate.core.errors import ConfigurationError
 from quorate.launch.hosts.frames import BEAT
 from quorate.launch.hosts.link import LEAVE_SECONDS, LOST, Link
 from quorate.launch.hosts.reach import Hosts
@@ -175,14 +174,6 @@ def run_on_hosts(command: Command, hosts: Hosts, folder: Path) -> Conclusion:
     if ended.why is not None:
         show(-1, f"quorate: {ended.why}\n")
     return ended
-
-
-def check_env(names: Sequence[str]) -> None:
-    """Raises `ConfigurationError` for what is no name of a variable, and none with a value."""
-    for one in names:
-        name = one.partition("=")[0]
-        if not name.isidentifier():
-            raise ConfigurationError(f'--env "{one}" is no variable; it should be as in --env NAME or --env NAME=value')
 
 
 def _is_loopback(address: str) -> bool:

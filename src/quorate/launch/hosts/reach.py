@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from quorate.core.errors import ConfigurationError
 from quorate.launch.hosts.layout import Layout, layout_from
 from quorate.launch.hosts.link import ssh_words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """As `--hosts`, `--ssh` and `--env` say it; what they say has been checked."""
+    """As `--hosts`, `--ssh` and `--env` say it. Raises `ConfigurationError` for what cannot be."""
 
     text: str
     """Of the hosts: `a:4,b:4`."""
@@ -21,9 +23,23 @@ class Hosts:
     env: Sequence[str] = ()
     """Variables for the workers: `NAME`, or `NAME=value`."""
 
+    def __post_init__(self) -> None:
+        layout_from(self.text)
+        try:
+            has_words = bool(shlex.split(self.ssh))
+        except ValueError:
+            has_words = False
+        if not has_words:
+            raise ConfigurationError(f"--ssh {self.ssh!r} is no command")
+        for one in self.env:
+            if not one.partition("=")[0].isidentifier():
+                raise ConfigurationError(
+                    f'--env "{one}" is no variable; it should be as in --env NAME or --env NAME=value'
+                )
+
     @cached_property
     def layout(self) -> Layout:
-        """Which ranks each of them has. Raises `ConfigurationError` for what is no list of hosts."""
+        """Which ranks each of them has."""
         return layout_from(self.text)
 
     @property
