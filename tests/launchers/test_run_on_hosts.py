@@ -155,6 +155,30 @@ def test_a_death_is_outlived(two: NamedHosts, folder: Path) -> None:
     assert left_on(two) == []
 
 
+DIES_AT_ONCE = """
+import os, signal, time, torch, quorate
+
+world = quorate.join(timeout=60)
+model = torch.nn.Linear(4, 1)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum")
+if world.rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+for _ in range(20):
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+optimizer.finish()
+"""
+
+
+def test_a_death_right_behind_distribute_is_outlived_and_good_ends_are_none(two: NamedHosts, folder: Path) -> None:
+    (folder / "dies.py").write_text(DIES_AT_ONCE)
+    told = two.run(0, *words(two, "--hosts", "first:1,second:2", "dies.py"), folder=folder)
+    ended = [line for line in told.stderr.splitlines() if line.startswith("quorate: rank ")]
+    assert told.returncode == 0, told.stderr
+    assert ended == ["quorate: rank 2 (host second) was killed by signal 9 (SIGKILL); ranks 0 and 1 go on"]
+
+
 def test_nobody_outlives_a_launcher_that_was_killed(two: NamedHosts, folder: Path) -> None:
     child = begun(two, folder, on="first,second")
     child.kill()
