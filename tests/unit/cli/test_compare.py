@@ -159,6 +159,16 @@ def test_a_dry_run_on_hosts_says_where_and_how(folder: Path, capsys: pytest.Capt
     assert not (folder / "runs").exists()
 
 
+def test_workers_that_are_typed_take_the_place_of_hosts_in_a_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "c.toml").write_text('subject = "digits"\nhosts = "a:2,b"\nssh = "s"\nenv = ["X=1"]\nsilence = "3s"\n')
+    for typed, workers, hosts in (([], 3, "a:2,b"), (["-n", "2"], 2, None), (["--virtual", "4"], 4, None)):
+        assert _status("compare", "--config", "c.toml", *typed, "--dry-run", "--json") == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert (plan["workers"], plan.get("hosts")) == (workers, hosts)
+
+
 def test_a_dry_run_as_json_says_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = ["--virtual", "3", "--bandwidth", "1MB"]
     options = ["--strategy", "all-reduce", "--seeds", "7,", "--metric", "loss", "--lower", "--seconds", "2"]
