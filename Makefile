@@ -6,7 +6,7 @@
 #                     cores; `make test CASES=all`, which continuous integration runs, has all cases: seven minutes
 #   make test-hosts   the tests on several hosts, which are network namespaces here: for root on Linux; four minutes
 #   make test-launchers  the tests under torchrun, mpirun, Slurm, Ray and ssh; as root on Debian and Ubuntu it installs what
-#                     they need, and what is missing is skipped: six minutes
+#                     they need, and what is missing is skipped: seven minutes
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors

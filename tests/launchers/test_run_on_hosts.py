@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.named_hosts import NamedHosts, missing
-from tests.support.ssh_hosts import config_in, ssh_hosts
+from tests.support.ssh_hosts import config_in, left_on, ssh_hosts
 
 pytestmark = [pytest.mark.launchers, pytest.mark.skipif(bool(why := missing("sshd", "ssh")), reason=str(why))]
 
@@ -91,20 +91,6 @@ def until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def left(two: NamedHosts) -> list[str]:
-    """What is on the hosts besides what makes them hosts."""
-    found = []
-    for host in two.all:
-        for pid in host.processes():
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-            if command and not command.startswith(("cat", "sshd:", "/usr/sbin/sshd")):
-                found.append(command)
-    return found
-
-
 def ended(child: subprocess.Popen[str], seconds: float = 40.0) -> tuple[int, str]:
     """The status of a launcher, and what it says."""
     try:
@@ -129,7 +115,7 @@ def test_a_run_and_its_resumption(two: NamedHosts, folder: Path) -> None:
     second = two.run(0, *again, "train.py", "14", folder=folder)
     assert (second.returncode, second.stdout) == (0, "going\nends at 14 7\n"), second.stderr
     assert "quorate: resumed after step 5" in second.stderr
-    assert left(two) == []
+    assert left_on(two) == []
 
 
 def test_all_leave_when_asked(two: NamedHosts, folder: Path) -> None:
@@ -137,7 +123,7 @@ def test_all_leave_when_asked(two: NamedHosts, folder: Path) -> None:
     child.send_signal(signal.SIGINT)
     assert ended(child)[0] == 130
     assert (folder / "runs" / "x" / "checkpoints").is_dir()
-    assert left(two) == []
+    assert left_on(two) == []
 
 
 def test_an_error_is_told_as_on_one_host(two: NamedHosts, folder: Path) -> None:
@@ -146,7 +132,7 @@ def test_an_error_is_told_as_on_one_host(two: NamedHosts, folder: Path) -> None:
     assert "quorate: rank 2 (host second) raised ValueError: of the test in round " in told.stderr
     assert "its log is runs/x/rank-2.log\n" in told.stderr
     assert "  | [rank2]: ValueError: of the test\n" in told.stderr
-    assert left(two) == []
+    assert left_on(two) == []
 
 
 def test_a_death_is_told_as_on_one_host(two: NamedHosts, folder: Path) -> None:
@@ -155,7 +141,7 @@ def test_a_death_is_told_as_on_one_host(two: NamedHosts, folder: Path) -> None:
     status, said = ended(child)
     assert status == 1
     assert "quorate: rank 2 (host second) was killed by signal 9 (SIGKILL)" in said
-    assert left(two) == []
+    assert left_on(two) == []
 
 
 def test_a_death_is_outlived(two: NamedHosts, folder: Path) -> None:
@@ -166,14 +152,38 @@ def test_a_death_is_outlived(two: NamedHosts, folder: Path) -> None:
     assert expected in iter(child.stderr.readline, "")
     child.send_signal(signal.SIGINT)
     assert ended(child)[0] == 130
-    assert left(two) == []
+    assert left_on(two) == []
+
+
+DIES_AT_ONCE = """
+import os, signal, time, torch, quorate
+
+world = quorate.join(timeout=60)
+model = torch.nn.Linear(4, 1)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum")
+if world.rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+for _ in range(20):
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+optimizer.finish()
+"""
+
+
+def test_a_death_right_behind_distribute_is_outlived_and_good_ends_are_none(two: NamedHosts, folder: Path) -> None:
+    (folder / "dies.py").write_text(DIES_AT_ONCE)
+    told = two.run(0, *words(two, "--hosts", "first:1,second:2", "dies.py"), folder=folder)
+    ended = [line for line in told.stderr.splitlines() if line.startswith("quorate: rank ")]
+    assert told.returncode == 0, told.stderr
+    assert ended == ["quorate: rank 2 (host second) was killed by signal 9 (SIGKILL); ranks 0 and 1 go on"]
 
 
 def test_nobody_outlives_a_launcher_that_was_killed(two: NamedHosts, folder: Path) -> None:
     child = begun(two, folder, on="first,second")
     child.kill()
     child.communicate()
-    until(lambda: left(two) == [])
+    until(lambda: left_on(two) == [])
 
 
 @pytest.mark.slow
@@ -185,7 +195,7 @@ def test_a_host_that_is_cut_off_is_named(two: NamedHosts, folder: Path) -> None:
         status, said = ended(child, 60.0)
         assert status == 1
         assert "quorate: rank 2 (host second) was" in said, said
-        until(lambda: left(two) == [], 60.0)  # sshd itself may wait for the launcher for much longer
+        until(lambda: left_on(two) == [], 60.0)  # sshd itself may wait for the launcher for much longer
     finally:
         two.all[1].heal()
 
@@ -194,7 +204,7 @@ def test_a_host_that_is_not_there_is_named(two: NamedHosts, folder: Path) -> Non
     told = two.run(0, *words(two, "--hosts", "first,nowhere:2"), "train.py", "8", folder=folder)
     assert told.returncode == 2
     assert told.stderr.splitlines()[-1].startswith("quorate: host nowhere cannot be reached by ssh: ")
-    assert left(two) == []
+    assert left_on(two) == []
 
 
 def test_a_host_without_quorate_is_named(two: NamedHosts, folder: Path) -> None:

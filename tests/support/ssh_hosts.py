@@ -45,6 +45,20 @@ def config_in(folder: Path) -> Path:
     return folder / "ssh_config"
 
 
+def left_on(several: NamedHosts) -> list[str]:
+    """The commands of what is on the hosts besides what makes them hosts."""
+    found = []
+    for host in several.all:
+        for pid in host.processes():
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+            if command and not command.startswith(("cat", "sshd:", "/usr/sbin/sshd")):
+                found.append(command)
+    return found
+
+
 def _configure(several: NamedHosts) -> None:
     folder = several.folder
     for name in ("host_key", "user_key"):

@@ -27,8 +27,8 @@ _LONGEST_FILE = 2**20
 _TABLES = frozenset(("settings", "workload_settings"))
 _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _INSTEAD = {
-    "workers": ("virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env"),
-    "virtual": ("workers", "hosts", "ssh", "env"),
+    "workers": ("virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence"),
+    "virtual": ("workers", "hosts", "ssh", "env", "silence"),
     "hosts": ("workers", "virtual", "compute", "latency", "bandwidth"),
     "epochs": ("seconds",),
     "seconds": ("epochs", "stops"),

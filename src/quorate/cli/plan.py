@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.cli.config import read_config
-from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY, PACE, argument, option
+from quorate.cli.options import (
+    ARGUMENTS,
+    BANDWIDTH,
+    CONFIG,
+    ENV,
+    HOSTS,
+    IMBALANCE,
+    LATENCY,
+    PACE,
+    SILENCE,
+    SSH,
+    argument,
+    option,
+)
 from quorate.cli.resume import read_resumed
 from quorate.cli.values import bytes_per_second_from, seconds_from
-from quorate.launch.hosts.layout import Layout
-from quorate.launch.hosts.link import ssh_words
 from quorate.launch.local.chaos import ChaosPlan
 from quorate.launch.local.newcomers import Room
 from quorate.launch.warm.request import RunRequest
@@ -26,12 +36,10 @@ class RunOptions:
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
     workers: int | None = option("Worker processes (1 unless told).", "-n")
-    hosts: str | None = option("Workers on several hosts, reached over ssh, instead of -n.", metavar="HOST:N,…")
-    ssh: str | None = option("The command that reaches hosts, with its options (ssh unless told).", metavar="COMMAND")
-    env: list[str] = option(
-        "A variable for the workers on all hosts, NAME or NAME=VALUE; may be repeated.", "--env", default=[]
-    )
-    silence: str | None = option("After which silence a worker on another host is taken for dead (5s).")
+    hosts: str | None = option(HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(SSH, metavar="COMMAND")
+    env: list[str] = option(ENV, "--env", default=[])
+    silence: str | None = option(SILENCE)
     virtual: int | None = option("Virtual workers in this one process, instead of -n.")
     strategy: str | None = option("Overrides the script's own strategy; NAME, or NAME:key=value,…")
     settings: list[str] = option("A setting of the strategy, key=value; may be repeated.", "--set", default=[])
@@ -65,20 +73,6 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hosts:
-    """Where the workers are to be, and how they are reached."""
-
-    layout: Layout
-    ssh: str = "ssh"
-    env: Sequence[str] = ()
-
-    @property
-    def commands(self) -> dict[str, list[str]]:
-        """By host, what is started here to reach it."""
-        return {place.host: ssh_words(self.ssh, place.host) for place in self.layout.places}
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """What is to be started; all of it has been checked."""
 
@@ -86,7 +80,6 @@ class RunPlan:
     room: Room
     """For workers that come later."""
     chaos: ChaosPlan | None = None
-    hosts: Hosts | None = None
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
 
     @property
@@ -103,7 +96,7 @@ class RunPlan:
         if self.room.all:
             told += f", room for {self.room.all} more"
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
-        where = "" if self.hosts is None else f" on {self.hosts.layout.in_words}"
+        where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
         return (
             f"{counted(request.size, kind)}{where} of {request.script}, strategy: {strategy}"
             f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
@@ -112,7 +105,4 @@ class RunPlan:
     @property
     def as_json(self) -> dict[str, Any]:
         """What `run.json` keeps of it."""
-        about = {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}
-        if self.hosts is not None:
-            about |= {"hosts": self.hosts.layout.text, "ssh": self.hosts.ssh, "env": [*self.hosts.env]}
-        return about
+        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}

@@ -92,13 +92,14 @@ def _planned(options: RunOptions) -> RunPlan:
         size=size,
         folder=resumed or run_folder(options.name or usual_name(options.script)),
         virtual=virtual if is_virtual else None,
+        hosts=hosts,
     )
-    return RunPlan(request=request, room=room_of(options), chaos=chaos, hosts=hosts)
+    return RunPlan(request=request, room=room_of(options), chaos=chaos)
 
 
 def _shown(plan: RunPlan, *, as_json: bool) -> str:
     """What `--dry-run` says: of hosts the commands that reach them as well."""
-    commands = {} if plan.hosts is None else plan.hosts.commands
+    commands = {} if plan.request.hosts is None else plan.request.hosts.commands
     if as_json:
         return json.dumps(plan.as_json | ({"commands": commands} if commands else {}), indent=2)
     return "\n".join([f"would start {plan.in_words}", *map(shlex.join, commands.values())])
@@ -127,9 +128,8 @@ def carry_out(plan: RunPlan) -> int:
     begin = time.monotonic()
     if request.virtual is not None:
         ended = _run_virtual(request, request.virtual)
-    elif plan.hosts is not None:
-        where = plan.hosts
-        ended = run_on_hosts(request.command, where.layout, request.folder, ssh=where.ssh, env=where.env)
+    elif request.hosts is not None:
+        ended = run_on_hosts(request.command, request.hosts, request.folder)
     else:
         with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
             more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}

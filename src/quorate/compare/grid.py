@@ -81,10 +81,15 @@ def set_aside(folder: Path) -> Path | None:
     return folder.rename(aside)
 
 
+def script_of(plan: Comparison) -> str:
+    """What every worker executes."""
+    return str(SCRIPT) if plan.subject.kind == "workload" else plan.subject.name
+
+
 def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
     """What is to run for `cell`, whose folder is `folder`."""
     return RunRequest(
-        script=str(SCRIPT) if plan.subject.kind == "workload" else plan.subject.name,
+        script=script_of(plan),
         arguments=list(_arguments(plan)),
         overrides=plan.overrides(
             strategy=cell.arm.strategy,
@@ -95,6 +100,7 @@ def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
         size=plan.workers,
         folder=folder,
         virtual=plan.virtual(cell.seed),
+        hosts=plan.reached,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.hosts.reach import Hosts
 from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT, write_run
 from quorate.launch.run.overrides import MOST_SEED, Overrides
 from quorate.launch.warm.request import VirtualRun
@@ -23,6 +24,7 @@ LEARNING_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The usual factors in a search for a learning rate."""
 _MOST = {"epochs": 1e6, "seconds": math.inf, "batch": 2**31, "evaluations": 1e6, "timeout": math.inf}
 
+_OF_HOSTS = ("hosts", "ssh", "env")
 _NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,199}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+]+")
 
@@ -100,6 +102,12 @@ class Comparison:
     """Of a workload: examples per worker and step; None is the workload's own number."""
     evaluations: int | None = None
     """Of a workload: how often it is evaluated, evenly over the work."""
+    hosts: str | None = None
+    """`a:2,b:2`: on which hosts the workers are; None: on this machine."""
+    ssh: str | None = None
+    """The command that reaches them."""
+    env: Sequence[str] = ()
+    """Variables for the workers there: `NAME`, or `NAME=value`."""
     omp_threads: str = "1"
     """OMP_NUM_THREADS of every worker that is a process."""
     timeout: float = TIMEOUT
@@ -117,6 +125,11 @@ class Comparison:
             raise ConfigurationError(f"seeds are whole numbers from 0 to {MOST_SEED}, at least one")
         if self.workers < 1:
             raise ConfigurationError(f"a comparison has at least one worker, not {self.workers}")
+        reached = self.reached
+        if reached is not None and reached.layout.size != self.workers:
+            raise ConfigurationError(f"{self.workers} workers are not as many as --hosts {self.hosts} has")
+        if reached is not None and self.world == "virtual":
+            raise ConfigurationError("virtual workers are in one process, and not on several hosts")
         if sum(arm.is_baseline for arm in self.arms) > 1:
             raise ConfigurationError("a comparison has at most one baseline")
         for name, most in _MOST.items():
@@ -138,6 +151,11 @@ class Comparison:
             raise ConfigurationError("equal seconds need a number of seconds; give --seconds")
 
     @property
+    def reached(self) -> Hosts | None:
+        """Where the workers are, and how they are reached; None: on this machine."""
+        return None if self.hosts is None else Hosts(text=self.hosts, ssh=self.ssh or "ssh", env=self.env)
+
+    @property
     def tuning_seed(self) -> int:
         """The seed of the search for learning rates: the first number that is no seed of the comparison."""
         return next(seed for seed in range(len(self.seeds) + 1) if seed not in self.seeds)
@@ -155,7 +173,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """What `compare.json` holds, but for the command and the machine."""
-        return {"format": COMPARISON_FORMAT, **asdict(self)}
+        told = {"format": COMPARISON_FORMAT, **asdict(self)}
+        return told if self.hosts is not None else {key: one for key, one in told.items() if key not in _OF_HOSTS}
 
     def write(self, folder: Path, command: Sequence[str]) -> None:
         """Begin the comparison's folder, with its `compare.json`."""

@@ -12,6 +12,8 @@ class RunFile:
     """What is read of `run.json`, and of `compare.json` where it is the same; both say more. All may be missing."""
 
     workers: int
+    hosts: str
+    """`a:2,b:2`, where they are on several."""
     strategy: str
     settings: Mapping[str, Any]
     seed: int

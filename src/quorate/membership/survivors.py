@@ -53,6 +53,7 @@ def tolerate_deaths(wire: Wire, place: Place, name: str, strategy: Strategy) -> 
     elif wire.size > 1:
         own.survivors, own.is_refused = None, True
         forbid_going_on(wire.board)
+    own.tell_launcher()  # it judges a death by what it knows then
 
 
 def agree_on_buffers(

@@ -12,6 +12,7 @@ from quorate.observe.backward import Listener
 from quorate.observe.stopping import leave, stop_of
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
+from quorate.wire.survivors import DeathTolerance
 
 _FURTHER_STEPS = 6
 
@@ -75,6 +76,7 @@ class Leaving:
         self._stop.trainings -= 1
         if self._stop.trainings == 0:
             note_training(self._place.wire.board, self._place.wire.rank, is_under_way=False)
+            self._place.context(DeathTolerance).tell_launcher()
 
 
 def _is_even(everyone: Sequence[Training]) -> bool:

@@ -245,6 +245,8 @@ def pass_on(source: Board, target: Board) -> None:
         written = source.peek(key)
         if written is not None and target.peek(key) is None:
             target.swap(key, None, written)
+    if source.peek(_OUTLIVES) == b"0":
+        forbid_going_on(target)
     known = {one.rank for one in read_deaths(target)}
     for one in read_deaths(source):
         if one.rank not in known:

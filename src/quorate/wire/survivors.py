@@ -10,7 +10,7 @@ Cost per worker: P - 1 messages out, as of any collective of messages, and some 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -166,6 +166,8 @@ class DeathTolerance:
     """Those with whom it goes on when others die; None where a death is everyone's end."""
     is_refused: bool = False
     """Whether some optimizer cannot go on."""
+    tell_launcher: Callable[[], None] = lambda: None
+    """Lets a launcher whose board is another one know at once whether this worker trains, and what its death is."""
 
 
 def survivors(place: Place) -> Survivors | None:

@@ -48,7 +48,15 @@ def _status(*arguments: str) -> int:
     ("arguments", "sentence"),
     [
         ([], "name what is to be trained: a workload (quorate list workloads), or a script"),
-        (["digits"], "say how many workers there are: -n 4 for processes, or --virtual 8"),
+        (
+            ["digits"],
+            "say how many workers there are: -n 4 for processes, --hosts first:4,second:4 for those on several ",
+        ),
+        (["--hosts", "a:2,b:2", "-n", "3", "digits"], "-n is 3, and --hosts a:2,b:2 has 4 workers; leave out -n"),
+        (["--hosts", "a:2", "--virtual", "2", "digits"], "--virtual cannot be given with --hosts"),
+        (["--hosts", "a:0", "digits"], '--hosts "a:0": "a:0" is no host with a number of workers from 1 to'),
+        (["-n", "2", "--ssh", "x", "digits"], "--ssh can be given with --hosts only"),
+        (["--hosts", "a", "--ssh", "false", "digits"], "quorate cannot be started on host a with "),
         (["-n", "2", "--virtual", "2", "digits"], "say how many workers there are"),
         (["-n", "0", "digits"], "-n 0: a run has at least one worker"),
         (["--virtual", "0", "digits"], "--virtual 0: a run has at least one worker"),
@@ -135,6 +143,30 @@ except SystemExit as end:
     assert lines[1] == "  ddp, learning rate x0.25"
     assert lines[-2:] == ["  all-reduce, seed 1", "  ddp, seed 1"]
     assert not (folder / "runs").exists()
+
+
+def test_a_dry_run_on_hosts_says_where_and_how(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--hosts", "a:2,me@b", "--ssh", "ssh -p 2222", "--silence", "3s", "--seeds", "1", "--dry-run"]
+    assert _status(*words, "digits") == 0
+    told, *rest = capsys.readouterr().out.splitlines()
+    assert told.startswith("would compare all-reduce on digits, 3 workers on a (2), me@b (1), seed 0: 1 run in runs/")
+    assert [line.split(" -- ")[0].split()[:3] for line in rest[-2:]] == [["ssh", "-p", "2222"]] * 2
+    assert [line.split(" -- ")[1].partition(" ")[0] for line in rest[-2:]] == ["a", "me@b"]
+    assert _status(*words, "--json", "digits") == 0
+    plan = json.loads(capsys.readouterr().out)
+    expected = {"workers": 3, "hosts": "a:2,me@b", "ssh": "ssh -p 2222", "env": ["QUORATE_SILENCE=3s"]}
+    assert {key: plan[key] for key in expected} == expected and list(plan["commands"]) == ["a", "me@b"]
+    assert not (folder / "runs").exists()
+
+
+def test_workers_that_are_typed_take_the_place_of_hosts_in_a_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "c.toml").write_text('subject = "digits"\nhosts = "a:2,b"\nssh = "s"\nenv = ["X=1"]\nsilence = "3s"\n')
+    for typed, workers, hosts in (([], 3, "a:2,b"), (["-n", "2"], 2, None), (["--virtual", "4"], 4, None)):
+        assert _status("compare", "--config", "c.toml", *typed, "--dry-run", "--json") == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert (plan["workers"], plan.get("hosts")) == (workers, hosts)
 
 
 def test_a_dry_run_as_json_says_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from quorate.compare.grid import SCRIPT, best_factor, final_cells, request_of, s
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.records import Recorder
 from quorate.core.rows import Step
+from quorate.launch.hosts.reach import Hosts
 from quorate.launch.run.folder import write_outcome
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
@@ -58,6 +59,11 @@ def test_each_run_is_told_what_it_is_to_do() -> None:
     assert told.overrides == dataclasses.replace(chosen, seconds=9.0)
     assert told.virtual == VirtualRun(seed=4, compute="constant:1ms", latency=0.1, bandwidth=None)
     assert RunRequest.from_line(told.line()) == told
+    on_hosts = request_of(dataclasses.replace(plan, hosts="a,b", ssh="s", env=("X",)), of_b, Path("here"))
+    assert on_hosts.hosts == Hosts(text="a,b", ssh="s", env=("X",))
+    assert RunRequest.from_line(on_hosts.line()) == dataclasses.replace(
+        on_hosts, hosts=Hosts(text="a,b", ssh="s", env=["X"])
+    )
 
 
 def test_a_workload_is_trained_by_its_script() -> None:

@@ -16,7 +16,7 @@ PLAN = Comparison(
     subject=Subject(kind="workload", name="digits", settings={"limit": 5}),
     metric=Metric(name="top1", higher_is_better=True),
     workers=3,
-    world="virtual",
+    world="real",
     arms=(Arm.of("ddp", {}, is_baseline=True), Arm.of("quorum", {"wait_for": 1})),
     seeds=(1, 2, 5),
     equal="seconds",
@@ -34,6 +34,9 @@ PLAN = Comparison(
     bandwidth=1e6,
     batch=4,
     evaluations=2,
+    hosts="a:2,b",
+    ssh="ssh -p 2222",
+    env=("X=1",),
     omp_threads="2",
     timeout=7.0,
 )
@@ -55,6 +58,11 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["compare.json"]
 
 
+def test_of_one_machine_no_hosts_are_written() -> None:
+    alone = dataclasses.replace(PLAN, hosts=None)
+    assert alone.reached is None and PLAN.as_json().keys() - alone.as_json().keys() == {"hosts", "ssh", "env"}
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -64,6 +72,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"seeds": ()}, "seeds are whole numbers from 0 to "),
         ({"seeds": (1, -2)}, "seeds are whole numbers from 0 to 9223372036854775807, at least one"),
         ({"workers": 0}, "at least one worker, not 0"),
+        ({"workers": 4}, "4 workers are not as many as --hosts a:2,b has"),
+        ({"world": "virtual"}, "virtual workers are in one process, and not on several hosts"),
+        ({"hosts": "a:2,a"}, '--hosts "a:2,a" names a twice'),
+        ({"ssh": "'x"}, "--ssh .* is no command"),
         (
             {"arms": (Arm.of("ddp", {}, is_baseline=True), Arm.of("gossip", {}, is_baseline=True))},
             "at most one baseline",

@@ -19,22 +19,12 @@ from quorate.launch.hosts import link
 from quorate.launch.hosts.frames import MARK, Pipes
 from quorate.launch.hosts.layout import layout_from
 from quorate.launch.hosts.link import Link
-
-SSH = """\
-#!/bin/sh
-# What ssh is given last is the command for a login shell.
-for last; do :; done
-echo a login shell says something
-exec sh -c "$last"
-"""
+from tests.support.hosts_here import ssh_to_here
 
 
 @pytest.fixture
 def ssh(tmp_path: Path) -> str:
-    path = tmp_path / "ssh"
-    path.write_text(SSH)
-    path.chmod(0o755)
-    return str(path)
+    return ssh_to_here(tmp_path)
 
 
 def begun(folder: Path, ssh: str, script: str, *more: str) -> subprocess.Popen[str]:

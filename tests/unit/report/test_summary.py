@@ -290,6 +290,20 @@ def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:
     )
 
 
+def test_workers_on_hosts_are_told_of_as_such(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0,), steps=20)
+    found = summarize(changed(tmp_path, lambda plan: plan.update(hosts="a:2,b:2", cores=2)))
+    assert found.title == "stdlib-functions on 4 workers of 2 hosts"
+    assert "Every arm had 4 workers on the same hosts, a:2,b:2." in found.fairness.equal
+    assert not any("shared" in one for one in found.warnings)
+
+
+def test_clocks_of_hosts_are_told_of_once(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), steps=20, clocks=(("a", 1000.0), ("b", 5000.0)))
+    told = [one for one in summarize(tmp_path).warnings if "clocks" in one or "times of day" in one]
+    assert told == ["arrivals on 2 hosts are held side by side by times of day, at worst in 5 runs"]
+
+
 def test_without_a_metric_there_is_speed_alone(tmp_path: Path) -> None:
     make_comparison(tmp_path, fails=False, steps=20)
     found = summarize(changed(tmp_path, lambda plan: plan.update(metric=None, target=None)))

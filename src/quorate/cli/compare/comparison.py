@@ -140,7 +140,8 @@ def in_words(plan: Comparison) -> str:
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {listed([str(seed) for seed in plan.seeds])}"
     chosen = {"imbalance": plan.imbalance, "pace": plan.pace, "share": plan.share}
     told = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
-    return f"{arms} on {plan.subject.name}, {workers}, {seeds}{told}"
+    where = "" if plan.reached is None else f" on {plan.reached.layout.in_words}"
+    return f"{arms} on {plan.subject.name}, {workers}{where}, {seeds}{told}"
 
 
 def _arm(text: str) -> Arm:

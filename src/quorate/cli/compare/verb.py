@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,7 +24,23 @@ from quorate.cli.compare.comparison import (
     subject_from,
 )
 from quorate.cli.config import config_text, read_config
-from quorate.cli.options import ARGUMENTS, BANDWIDTH, CONFIG, IMBALANCE, LATENCY, PACE, argument, command, given, option
+from quorate.cli.hosts import hosts_of
+from quorate.cli.options import (
+    ARGUMENTS,
+    BANDWIDTH,
+    CONFIG,
+    ENV,
+    HOSTS,
+    IMBALANCE,
+    LATENCY,
+    PACE,
+    SILENCE,
+    SSH,
+    argument,
+    command,
+    given,
+    option,
+)
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -41,6 +58,10 @@ class CompareOptions:
     subject: str | None = argument("A workload (see quorate list), or a training script.", "SUBJECT", default=None)
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
     workers: int | None = option("Worker processes.", "-n")
+    hosts: str | None = option(HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(SSH, metavar="COMMAND")
+    env: list[str] = option(ENV, "--env", default=[])
+    silence: str | None = option(SILENCE)
     virtual: int | None = option("Virtual workers, instead of -n.")
     strategies: list[str] = option(
         "NAME or NAME:key=value,…; once for each that is compared (all-reduce).", "--strategy", default=[]
@@ -108,6 +129,7 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
         return 0
     if options.dry_run:
         return _tell(plan, folder, as_json=options.as_json)
+    _check_hosts(plan, folder)
     command = ["quorate", *sys.argv[1:]]
     plan.write(folder, command)
     return _run(plan, folder, command, as_json=options.as_json)
@@ -116,17 +138,21 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
 def _planned(name: str, options: CompareOptions) -> Comparison:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     subject = subject_from(name, options.arguments, options.workload_settings)
+    hosts = hosts_of(options)
     _check(subject, options)
     plan = Comparison(
         subject=subject,
         metric=metric_from(subject, options.metric, options.higher),
-        workers=options.workers or options.virtual or 1,
+        workers=options.virtual or options.workers or (1 if hosts is None else hosts.layout.size),
         world="real" if options.virtual is None else "virtual",
         arms=arms_from(options.strategies, options.baseline),
         seeds=options.seeds or seeds_from("3"),
         equal="target" if options.stops else "examples" if options.seconds is None else "seconds",
         learning_rates=options.tune,
         **{name: getattr(options, name) for name in _AS_TYPED},
+        hosts=None if hosts is None else hosts.text,
+        ssh=None if hosts is None else hosts.ssh,
+        env=() if hosts is None else hosts.env,
         omp_threads=os.environ.get("OMP_NUM_THREADS", "1"),
         timeout=TIMEOUT if options.timeout is None else options.timeout,
     )
@@ -135,8 +161,11 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
 
 
 def _check(subject: Subject, options: CompareOptions) -> None:
-    if (options.workers is None) == (options.virtual is None):
-        raise ConfigurationError("say how many workers there are: -n 4 for processes, or --virtual 8")
+    if options.hosts is None and (options.workers is None) == (options.virtual is None):
+        raise ConfigurationError(
+            "say how many workers there are: -n 4 for processes, --hosts first:4,second:4 for those on several hosts, "
+            "or --virtual 8"
+        )
     check_workers(options.workers, options.virtual)
     of_workload = given(options, "epochs", "batch", "evaluations") if subject.kind == "script" else []
     if of_workload:
@@ -165,22 +194,35 @@ def _go_on(name: str, options: CompareOptions) -> int:
     check_plan(plan)
     if options.dry_run:
         return _tell(plan, folder, as_json=options.as_json)
+    _check_hosts(plan, folder)
     os.environ["OMP_NUM_THREADS"] = plan.omp_threads
     command = json.loads((folder / "compare.json").read_text(encoding="utf-8")).get("command", [])
     return _run(plan, folder, [str(word) for word in command], as_json=options.as_json)
+
+
+def _check_hosts(plan: Comparison, folder: Path) -> None:
+    """Raises `ConfigurationError` where a run on the hosts of the plan would come to nothing."""
+    if plan.reached is not None:
+        from quorate.compare.grid import script_of
+        from quorate.launch.hosts.survey import check_hosts
+
+        check_hosts(plan.reached, script_of(plan), folder)
 
 
 def _tell(plan: Comparison, folder: Path, *, as_json: bool) -> int:
     from quorate.compare.grid import final_cells, outcome_of, tuning_cells
 
     cells = [cell for cell in (*tuning_cells(plan), *final_cells(plan)) if outcome_of(folder / cell.folder) is None]
+    commands = {} if plan.reached is None else plan.reached.commands
     if as_json:
         runs = [str(folder / cell.folder) for cell in cells]
-        typer.echo(json.dumps({**plan.as_json(), "runs": runs}, indent=2))
+        typer.echo(json.dumps(plan.as_json() | {"runs": runs} | ({"commands": commands} if commands else {}), indent=2))
         return 0
     typer.echo(f"would compare {in_words(plan)}: {counted(len(cells), 'run')} in {folder}")
     for cell in cells:
         typer.echo(f"  {cell.in_words}")
+    for words in commands.values():
+        typer.echo(shlex.join(words))
     return 0
 
 

@@ -14,10 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from quorate.cli.doctor import far_end
+from quorate.cli.doctor.judged import OLD_PYTHON
+from quorate.cli.doctor.software import OLDEST_PYTHON
 from quorate.cli.ssh import ssh_here
 
 BEGINS_WITHIN, ANSWERS_WITHIN = 30.0, 15.0
 """Seconds."""
+_PROGRAM = """\
+import sys
+if sys.version_info < (3, 8):
+    sys.exit("{old} %d.%d.%d, and Quorate needs {oldest} or later" % sys.version_info[:3])
+exec(compile(sys.stdin.buffer.read({size}), 'far_end', 'exec'))
+"""
+"""Every Python understands it, however old."""
 _HERE = ("localhost", "127.0.0.1")
 
 
@@ -35,7 +44,7 @@ class Far:
     def __init__(self, name: str) -> None:
         self.name = name
         text = Path(far_end.__file__).read_bytes()
-        program = f"import sys;exec(compile(sys.stdin.buffer.read({len(text)}), 'far_end', 'exec'))"
+        program = _PROGRAM.format(size=len(text), old=OLD_PYTHON, oldest=".".join(map(str, OLDEST_PYTHON)))
         here = shlex.quote(sys.executable)
         command = f"p={here}; [ -x $p ] || p=python3; exec $p -u -c {shlex.quote(program)}"
         self._process = subprocess.Popen(

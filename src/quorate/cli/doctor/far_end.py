@@ -127,7 +127,7 @@ def connect(address: str, port: int) -> Told:
     try:
         with socket.create_connection((address, port), timeout=WITHIN):
             return {"seconds": time.monotonic() - begin}
-    except TimeoutError:
+    except socket.timeout:  # noqa: UP041 - another name for TimeoutError since Python 3.10 only
         return {"error": "timed out"}
     except OSError as error:
         return {"error": os.strerror(error.errno) if error.errno else str(error)}
@@ -156,7 +156,7 @@ def fill(address: str, port: int) -> Told:
         while time.monotonic() < until:
             try:
                 sock.send(_CHUNK)
-            except TimeoutError:
+            except socket.timeout:  # noqa: UP041 - another name for TimeoutError since Python 3.10 only
                 continue
             except OSError:
                 break  # it has measured for long enough

@@ -13,6 +13,9 @@ BETWEEN = ("ports", "latency", "bandwidth", "mtu")
 FAR_SECONDS, SLOW_RATE = 5e-3, 1e9 / 8
 """A round trip, and bytes a second, from which on there is something to mind."""
 OFF_SECONDS = 1.0
+OLD_PYTHON = "its Python is"
+"""How the sentence begins of a host whose Python is too old to be asked."""
+_NEWER_PYTHON = f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later there, at the same path as here"
 _RARELY = (
     "take a strategy that agrees rarely, such as local-sgd or diloco, or one that does not wait, such as eager-majority"
 )
@@ -37,6 +40,8 @@ class Day(NamedTuple):
 def judge_reach(name: str, told: About | str) -> Finding:
     """`told`: what is installed there, or why it could not be asked."""
     row = f"host {name}"
+    if isinstance(told, str) and told.startswith(OLD_PYTHON):
+        return fail(row, told, _NEWER_PYTHON)
     if isinstance(told, str):
         fix = f"see that this works without a password: ssh {name} python3 --version"
         return fail(row, f"could not be asked over ssh: {told}", fix)
@@ -45,14 +50,14 @@ def judge_reach(name: str, told: About | str) -> Finding:
 
 def judge_versions(all_of: Sequence[About]) -> Finding:
     """What differs, or is missing."""
+    old = [one for one in all_of if tuple(int(part) for part in one.python.split(".")[:2]) < OLDEST_PYTHON]
+    if old:
+        found = "; ".join(f"Python is {one.python} on {one.name}" for one in old)
+        return fail("versions", found, _NEWER_PYTHON)
     missing = [(one, package) for one in all_of for package, version in one.versions.items() if version is None]
     if missing:
         found = "; ".join(f"{package} is missing on {one.name} (for {one.executable})" for one, package in missing)
         return fail("versions", found, "install the same versions, at the same place, on every host")
-    old = [one for one in all_of if tuple(int(part) for part in one.python.split(".")[:2]) < OLDEST_PYTHON]
-    if old:
-        found = "; ".join(f"Python is {one.python} on {one.name}" for one in old)
-        return fail("versions", found, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or later there")
     for package in all_of[0].versions:
         versions = {one.name: _public(one.versions[package] or "") for one in all_of}
         if len(set(versions.values())) > 1:

@@ -6,6 +6,7 @@ connection to its launcher, or when it has heard nothing from it for `SILENCE` s
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import queue
@@ -84,10 +85,21 @@ class Agent:
         match frame:
             case [b"start", about]:
                 self._start(json.loads(about))
+            case [b"look", about]:
+                self._look(json.loads(about))
             case [b"signal", rank, number, to_group]:
                 self._signal(int(rank), int(number), to_group == b"1")
             case [b"leave"]:
                 self._is_leaving = True
+
+    def _look(self, about: dict[str, Any]) -> None:
+        """Where folders are another host's, a listing is what asks for news of them."""
+        folder, seen = Path(about["folder"]), {}
+        for name in about["files"]:
+            with suppress(OSError):
+                os.listdir((folder / name).parent)
+                seen[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        self._launcher.send("seen", json.dumps(seen))
 
     def _start(self, about: dict[str, Any]) -> None:
         """In the main thread: the kernel ends workers with the thread that started them."""

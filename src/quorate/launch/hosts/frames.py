@@ -5,6 +5,7 @@
 | `start`, JSON | start a worker: rank, words, folder, environment |
 | `signal`, rank, number, `0` or `1` | pass a signal on: to the worker, or to its group |
 | `data`, number, bytes; `close`, number | of a connection to the board |
+| `look`, JSON | say what is in a folder: the folder, names of files |
 | `beat` | the launcher is there |
 | `leave` | no more is to come; end when nobody is left |
 
@@ -13,6 +14,7 @@
 | `hello`, JSON | the first frame: versions, host, an address, a free port |
 | `out` or `err`, rank, bytes | a worker has written something |
 | `ended`, rank, status | a worker has ended, and has written no more |
+| `seen`, JSON | by file that is there, its SHA-256 |
 | `refused`, sentence | a worker cannot be started here |
 | `open`, number; `data`, number, bytes; `close`, number | of a connection to the board |
 """

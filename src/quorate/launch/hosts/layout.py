@@ -24,7 +24,6 @@ class Place:
 class Layout:
     """The hosts of a run, in the order of their ranks."""
 
-    text: str
     places: tuple[Place, ...]
 
     @property
@@ -61,4 +60,4 @@ def layout_from(text: str) -> Layout:
             raise ConfigurationError(f'--hosts "{text}" names {host} twice; give all its workers in one place')
         begin = places[-1].ranks.stop if places else 0
         places.append(Place(host, range(begin, begin + count)))
-    return Layout(text, tuple(places))
+    return Layout(tuple(places))

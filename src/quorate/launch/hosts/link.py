@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import shlex
 import signal
 import socket
@@ -47,6 +48,7 @@ class Link:
         self.about: Mapping[str, Any] = {}
         """What the agent has said of itself."""
         self._board: str | None = None
+        self._seen: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
         self._said: deque[str] = deque(maxlen=20)
         self._is_up, self._is_over = threading.Event(), threading.Event()
         self._refused: str | None = None
@@ -82,6 +84,17 @@ class Link:
         if status == 255:
             raise ConfigurationError(f"host {host} cannot be reached by ssh: {said}")
         raise ConfigurationError(f"quorate cannot be started on host {host} with {sys.executable}: {said}")
+
+    def look(self, folder: str, files: Sequence[str], seconds: float = CONNECT_SECONDS) -> Mapping[str, str]:
+        """The SHA-256 of those of the files that are there, below `folder`. Raises `ConfigurationError`."""
+        self._pipes.send("look", json.dumps({"folder": folder, "files": list(files)}))
+        try:
+            seen = self._seen.get(timeout=seconds)
+        except queue.Empty:
+            raise ConfigurationError(f"host {self.place.host} has not answered for {seconds:g} s") from None
+        if seen is None:
+            raise ConfigurationError(f"host {self.place.host} {self.lost}")
+        return seen
 
     def start(self, rank: int, words: Sequence[str], script: str | None, folder: str, env: Mapping[str, str]) -> None:
         """Let the agent start a worker there."""
@@ -136,6 +149,7 @@ class Link:
             host, said = self.place.host, self._last_words()
             self.lost = f"was lost: the connection to host {host} has ended{f' ({said})' if said else ''}"
         self._connections.close()
+        self._seen.put(None)
         self._is_up.set()
         self._is_over.set()
 
@@ -157,6 +171,8 @@ class Link:
                 self.statuses[int(rank)] = int(status)
             case [b"open", number]:
                 self._open(int(number))
+            case [b"seen", files]:
+                self._seen.put(json.loads(files))
             case [b"refused", sentence]:
                 self._refused = sentence.decode(errors="replace")
             case [b"hello", about]:

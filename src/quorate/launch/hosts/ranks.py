@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from quorate.core.errors import ConfigurationError
 from quorate.launch.hosts.frames import BEAT
-from quorate.launch.hosts.layout import Layout
 from quorate.launch.hosts.link import LEAVE_SECONDS, LOST, Link
+from quorate.launch.hosts.reach import Hosts
 from quorate.launch.local.children import Child
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.processes import Command, Conclusion, run_crew, show
@@ -61,26 +60,28 @@ class Worker:
 
 
 class HostRanks:
-    """The workers to be, on hosts that are connected; a context, which leaves nobody there."""
+    """The workers to be, on hosts that are connected; a context, which leaves nobody there.
 
-    def __init__(
-        self, command: Command, layout: Layout, folder: Path, shown: ShownConsole, *, ssh: str, env: Sequence[str]
-    ) -> None:
-        self._command, self._layout, self._env = command, layout, env
-        self._consoles: list[QuietConsole | ShownConsole] = [shown]
-        self._consoles += [QuietConsole(log_of(folder, rank)) for rank in range(1, layout.size)]
+    `folder` here keeps what they print; rank 0's is `shown` as well.
+    """
+
+    def __init__(self, command: Command, hosts: Hosts, folder: Path, shown: ShownConsole | None = None) -> None:
+        self._command, self._hosts, self._layout = command, hosts, hosts.layout
+        self._consoles: list[QuietConsole | ShownConsole] = [
+            QuietConsole(log_of(folder, 0)) if shown is None else shown
+        ]
+        self._consoles += [QuietConsole(log_of(folder, rank)) for rank in range(1, self._layout.size)]
         self._streams = [tuple(os.dup(stream) for stream in console.streams()) for console in self._consoles]
         for console in self._consoles:
             console.started()
         self._token = os.environ.get("QUORATE_TOKEN", "").strip() or secrets.token_hex(32)
-        self._ssh = ssh
         self._links: list[Link] = []
         self._is_over = threading.Event()
 
     def __enter__(self) -> HostRanks:
         with ExitStack() as stack:
             stack.callback(self._close)
-            self._links += [Link(place, self._ssh, self._wrote) for place in self._layout.places]
+            self._links += [Link(place, self._hosts.ssh, self._wrote) for place in self._layout.places]
             for link in self._links:
                 link.connect()
             threading.Thread(target=self._beat, name="quorate beat", daemon=True).start()
@@ -110,7 +111,7 @@ class HostRanks:
     def _shared(self, environment: Mapping[str, str]) -> dict[str, str]:
         shared = {name: value for name, value in environment.items() if name.startswith(_OURS)}
         shared |= {name: os.environ[name] for name in _TAKEN_ALONG if os.environ.get(name)}
-        for one in self._env:
+        for one in self._hosts.env:
             name, is_given, value = one.partition("=")
             if is_given or name in os.environ:
                 shared[name] = value if is_given else os.environ[name]
@@ -162,25 +163,17 @@ class HostRanks:
                 console.finish()
 
 
-def run_on_hosts(command: Command, layout: Layout, folder: Path, *, ssh: str, env: Sequence[str] = ()) -> Conclusion:
-    """As `run_shown`, on the hosts of `layout`, which `ssh` reaches; `env` names variables for the workers.
+def run_on_hosts(command: Command, hosts: Hosts, folder: Path) -> Conclusion:
+    """As `run_shown`, on several hosts.
 
     Raises `ConfigurationError` for a host that cannot be reached, or has no quorate of this version.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
-    with HostRanks(command, layout, folder, shown, ssh=ssh, env=env) as ranks, shown.following_size():
-        ended = run_crew(command, layout.size, folder, ranks, shows=show, asked=shown.hide)
+    with HostRanks(command, hosts, folder, shown) as ranks, shown.following_size():
+        ended = run_crew(command, hosts.layout.size, folder, ranks, shows=show, asked=shown.hide)
     if ended.why is not None:
         show(-1, f"quorate: {ended.why}\n")
     return ended
-
-
-def check_env(names: Sequence[str]) -> None:
-    """Raises `ConfigurationError` for what is no name of a variable, and none with a value."""
-    for one in names:
-        name = one.partition("=")[0]
-        if not name.isidentifier():
-            raise ConfigurationError(f'--env "{one}" is no variable; it should be as in --env NAME or --env NAME=value')
 
 
 def _is_loopback(address: str) -> bool:

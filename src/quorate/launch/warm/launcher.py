@@ -1,7 +1,8 @@
 """The launcher of one run: a process of its own that carries out a `RunRequest` and says how it ended.
 
 It is forked from the fork server, and its workers are too; or it is started as a program, which starts its workers as
-programs: `python -m quorate.launch.warm.launcher`, with the request on stdin and the answer on stdout.
+programs, here or on other hosts: `python -m quorate.launch.warm.launcher`, with the request on stdin and the answer on
+stdout.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.launch.hosts.ranks import HostRanks
+from quorate.launch.hosts.reach import Hosts
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.local.process_group import WRONG_INPUT
 from quorate.launch.local.processes import PASSED_ON, Conclusion, StartedRanks, run_crew
@@ -51,8 +54,11 @@ def main() -> None:
     watch_launcher()
     request = RunRequest.from_line(sys.stdin.buffer.readline())
     _stand_alone(request, os.dup(sys.stdout.fileno()))
-    virtual = request.virtual
-    _carry_out(partial(_run_started, request) if virtual is None else partial(_run_virtual, request, virtual))
+    if request.virtual is not None:
+        _carry_out(partial(_run_virtual, request, request.virtual))
+    _carry_out(
+        partial(_run_started, request) if request.hosts is None else partial(_run_on_hosts, request, request.hosts)
+    )
 
 
 def _carry_out(run: Callable[[], Conclusion]) -> NoReturn:
@@ -79,6 +85,11 @@ def _stand_alone(request: RunRequest, answer: int) -> None:
 
 def _run_started(request: RunRequest) -> Conclusion:
     with StartedRanks(request.command, request.size, request.folder) as ranks:
+        return run_crew(request.command, request.size, request.folder, ranks, grace=request.grace)
+
+
+def _run_on_hosts(request: RunRequest, hosts: Hosts) -> Conclusion:
+    with HostRanks(request.command, hosts, request.folder) as ranks:
         return run_crew(request.command, request.size, request.folder, ranks, grace=request.grace)
 
 

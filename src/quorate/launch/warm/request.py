@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorate.launch.hosts.reach import Hosts
 from quorate.launch.local.process_group import GRACE
 from quorate.launch.local.processes import Command, Conclusion
 from quorate.launch.run.overrides import Overrides
@@ -59,6 +60,8 @@ class RunRequest:
     folder: Path
     virtual: VirtualRun | None = None
     """None: `size` processes."""
+    hosts: Hosts | None = None
+    """None: all of them on this machine."""
     grace: float = GRACE
 
     @property
@@ -80,6 +83,7 @@ class RunRequest:
             **self.overrides.as_json(),
             "records": str(self.folder),
             **world,
+            **({} if self.hosts is None else self.hosts.as_json()),
         }
 
     def line(self) -> bytes:
@@ -90,13 +94,14 @@ class RunRequest:
     def from_line(line: bytes) -> RunRequest:
         """What `line()` has given."""
         told = json.loads(line)
-        virtual = told["virtual"]
+        virtual, hosts = told["virtual"], told["hosts"]
         return RunRequest(
             **{
                 **told,
                 "folder": Path(told["folder"]),
                 "overrides": Overrides(**told["overrides"]),
                 "virtual": None if virtual is None else VirtualRun(**virtual),
+                "hosts": None if hosts is None else Hosts(**hosts),
             }
         )
 

@@ -1,7 +1,8 @@
 """`RunServer`: many runs, one after the other, whose workers need not import torch each time.
 
-On Linux they are forked from one process that has imported it (`quorate.launch.warm.fork_server`); elsewhere, and where
-that process does not start, every worker is a program of its own. What a run does and leaves is the same.
+On Linux they are forked from one process that has imported it (`quorate.launch.warm.fork_server`); elsewhere, on other
+hosts, and where that process does not start, every worker is a program of its own. What a run does and leaves is the
+same.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class RunServer:
     def start(self, request: RunRequest) -> Run:
         """Begin a run; the one before has ended."""
         assert self._run is None or self._run.ended is not None, "one run at a time"
-        server = self._ready_server() if self._is_forking else None
+        server = self._ready_server() if self._is_forking and request.hosts is None else None
         program = server or Program(LAUNCHER, self._leash)
         program.write(request.line())
         self._run = Run(program, is_shared=server is not None)

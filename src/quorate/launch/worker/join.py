@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -35,6 +36,7 @@ from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.wire import RealWire
+from quorate.wire.survivors import DeathTolerance
 
 
 @dataclass
@@ -122,7 +124,9 @@ def _enter(timeout: float) -> current.Place:
     wire = RealWire(endpoint)
     place = current.enter(wire)
     if endpoint.board is not board and isinstance(board, SocketBoard):
-        place.context(LauncherNews).board = board
+        news = place.context(LauncherNews)
+        news.board = board
+        place.context(DeathTolerance).tell_launcher = partial(news.try_to_pass_on, wire)
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
         data_context(place).seat = _number("LOCAL_RANK") or 0

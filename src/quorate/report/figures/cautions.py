@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from quorate.report.figures.fairness import Runs, unequal_work
 from quorate.report.figures.run import RunFigures
 from quorate.report.reading.planned import Planned
 from quorate.report.schema import NOT_BEGUN, ArmSummary
-from quorate.report.wording import counted
+from quorate.report.wording import counted, seconds_in_words
 
 
 def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[str]:
@@ -22,7 +23,7 @@ def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[s
             found.append(unequal)
         found += [missed for arm in arms for missed in _missed(plan, arm)]
         found += [f"{arm.name}: no evaluation gave {metric}" for arm in arms for metric in _unseen(plan, arm)]
-    return found + _of_machine(plan)
+    return found + _of_clocks([run for some in runs.values() for run in some]) + _of_machine(plan)
 
 
 def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
@@ -58,10 +59,22 @@ def _unseen(plan: Planned, arm: ArmSummary) -> list[str]:
     return [plan.metric.name]
 
 
+def _of_clocks(runs: Sequence[RunFigures]) -> list[str]:
+    """How exactly the arrivals on several hosts are known; of several runs, at worst."""
+    several = [run for run in runs if run.is_used and run.hosts > 1]
+    if not several:
+        return []
+    wrong = max(run.clock_uncertainty for run in several)
+    how = f"clocks that were compared to within {seconds_in_words(wrong)}" if math.isfinite(wrong) else "times of day"
+    worst = f", at worst in {counted(len(several), 'run')}" if len(several) > 1 else ""
+    return [f"arrivals on {max(run.hosts for run in several)} hosts are held side by side by {how}{worst}"]
+
+
 def _of_machine(plan: Planned) -> list[str]:
     found = []
     cores = plan.about.get("cores")
-    if plan.world == "real" and isinstance(cores, int) and plan.workers > cores:
+    is_here = plan.world == "real" and plan.hosts is None
+    if is_here and isinstance(cores, int) and plan.workers > cores:
         found.append(f"{plan.workers} workers shared {counted(cores, 'core')}: they slowed each other down")
     git = plan.about.get("git") or {}
     if git.get("dirty"):

@@ -14,7 +14,7 @@ Runs = Mapping[str, Sequence[RunFigures]]
 """By the name of the arm."""
 
 _OF_RUNS = (
-    "workers", "world", "imbalance", "pace", "share", "seconds_limit", "omp_threads", "compute", "latency",
+    "workers", "hosts", "world", "imbalance", "pace", "share", "seconds_limit", "omp_threads", "compute", "latency",
     "bandwidth", "host", "cores", "system", "python", "interpreter",
 )  # fmt: skip
 """Keys of `run.json` that arms may differ in. Strategy, settings and learning rate are those of the plan."""
@@ -35,13 +35,8 @@ def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
         return []
     said = []
     differed = _differed(plan, runs)
-    if "workers" not in differed and "host" not in differed:
-        machine = "in one virtual world" if plan.world == "virtual" else "on the same machine"
-        cores = plan.about.get("cores")
-        said.append(
-            f"Every arm had {counted(plan.workers, 'worker')} {machine}"
-            + (f" with {counted(cores, 'core')}." if isinstance(cores, int) and plan.world == "real" else ".")
-        )
+    if not differed.keys() & {"workers", "hosts", "host"}:
+        said.append(f"Every arm had {counted(plan.workers, 'worker')} {_where(plan)}.")
     work = _work(plan, runs)
     if work is not None:
         said.append(work)
@@ -59,6 +54,15 @@ def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
         said.append(f"The first {steps} of every worker are left out of every figure about steps.")
     said.append("Evaluation is no training time.")
     return said
+
+
+def _where(plan: Planned) -> str:
+    if plan.world == "virtual":
+        return "in one virtual world"
+    if plan.hosts is not None:
+        return f"on the same hosts, {plan.hosts}"
+    cores = plan.about.get("cores")
+    return "on the same machine" + (f" with {counted(cores, 'core')}" if isinstance(cores, int) else "")
 
 
 def _work(plan: Planned, runs: Runs) -> str | None:

@@ -34,7 +34,6 @@ from quorate.report.reading.planned import Planned
 from quorate.report.reading.rounds import last_arrivals, wait_for_all
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome, OuterPoint
-from quorate.report.wording import seconds_in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,10 @@ class RunFigures:
     """Whether it ended well, or is all there is."""
     notes: tuple[str, ...]
     """What was odd about it."""
+    hosts: int
+    """How many its workers were on."""
+    clock_uncertainty: float
+    """By how many seconds their clocks are known together at worst; infinite where they were not compared."""
     batch: int | None
     quality: float | None
     time_to_target: float | None
@@ -111,6 +114,8 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         outcome=_outcome(run, seed, plan),
         is_used=run.has_steps and (run.status == 0 or plan.is_single),
         notes=tuple(_notes(run, plan, is_measured=window is not None)),
+        hosts=len({one.start.get("host") for one in run.ranks if one.start}),
+        clock_uncertainty=run.clock_uncertainty,
         batch=throughput.batch_of(run),
         quality=None if metric is None else final_quality(run, metric.name),
         time_to_target=reached,
@@ -206,14 +211,4 @@ def _notes(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
     if run.has_steps and throughput.examples_of(run) is None:
         notes.append("its examples were not counted (its loader is not one of quorate.shard)")
     notes += [one.caution for rank in run.ranks for one in rank.rounds if one.caution]
-    hosts = {one.start.get("host") for one in run.ranks if one.start}
-    if len(hosts) > 1:
-        notes.append(f"arrivals on its {len(hosts)} hosts are held side by side {_how_exactly(run)}")
     return notes
-
-
-def _how_exactly(run: RunRecords) -> str:
-    wrong = run.clock_uncertainty
-    if math.isinf(wrong):
-        return "by their time of day"
-    return f"by clocks that were compared to within {seconds_in_words(wrong)}"

@@ -15,6 +15,7 @@ from quorate.report.reading.rows import sound_parts
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.sound import is_count, is_number, read_json
 from quorate.report.schema import Metric
+from quorate.report.wording import counted
 
 OWN = "the script's own"
 """What an arm is called whose strategy nobody named."""
@@ -59,6 +60,11 @@ class Planned:
     def baseline(self) -> PlannedArm | None:
         """The arm that the others are held against; None where there is none."""
         return next((arm for arm in self.arms if arm.is_baseline), None)
+
+    @property
+    def hosts(self) -> str | None:
+        """`a:2,b:2`; None where all workers were on the machine they were started on, or nothing says so."""
+        return self.text("hosts")
 
     @property
     def machine(self) -> dict[str, object]:
@@ -140,7 +146,7 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
     workers = int(about.get("workers", 1))
     return Planned(
         folder=folder,
-        title=f"{subject.get('name') or folder.name} on {workers} {'worker' if workers == 1 else 'workers'}",
+        title=f"{subject.get('name') or folder.name} on {_workers_in_words(workers, about)}",
         is_single=False,
         world=_world(about),
         workers=workers,
@@ -167,10 +173,9 @@ def _run(folder: Path) -> Planned:
         learning_rate_factor=about.get("learning_rate_factor"),
         runs={seed: folder},
     )
-    workers = "worker" if run.size == 1 else "workers"
     return Planned(
         folder=folder,
-        title=f"{Path(str(about.get('script') or folder.resolve().name)).name} on {run.size} {workers}",
+        title=f"{Path(str(about.get('script') or folder.resolve().name)).name} on {_workers_in_words(run.size, about)}",
         is_single=True,
         world=_world(about, run),
         workers=run.size,
@@ -182,6 +187,12 @@ def _run(folder: Path) -> Planned:
         warm_up_steps=run.usual_warm_up,
         about=about,
     )
+
+
+def _workers_in_words(count: int, about: Mapping[str, Any]) -> str:
+    hosts = about.get("hosts")
+    where = f" of {counted(hosts.count(',') + 1, 'host')}" if isinstance(hosts, str) else ""
+    return f"{counted(count, 'worker')}{where}"
 
 
 def _seed(run: RunRecords) -> int:

@@ -54,6 +54,8 @@ ANSWERS: dict[str, tuple[Finding, str, str]] = {
         "quorate is missing on b (for /venv/bin/python)",
     ),
     "python": (judge_versions([about("a"), about("b", "3.11.7")]), "WARN", "Python differs: 3.12 on a, 3.11 on b"),
+    "too old, and empty": (judge_versions([about("b", "3.9.1", quorate=None)]), "FAIL", "Python is 3.9.1 on b"),
+    "far too old": (judge_reach("a", "its Python is 3.6.8, and"), "FAIL", "its Python is 3.6.8, and"),
     "too old": (judge_versions([about("a"), about("b", "3.10.1")]), "FAIL", "Python is 3.10.1 on b"),
     "hours": (judge_days([("a", Day(0.0, 0.01)), ("b", Day(7200.0, 0.01))]), "WARN", "b is 7200.0 s ahead of a"),
     "milliseconds": (
