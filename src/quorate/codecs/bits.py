@@ -1,0 +1,83 @@
+"""Whole numbers of a few bits each, packed into bytes without gaps, and back: on any device, in a few passes.
+
+Eight numbers of w < 8 bits fill w bytes, the first number the lowest bits of the first byte. They are moved together in
+words of 64 bits: neighbours first, then pairs, then fours. Of numbers of more than 8 bits the low bytes come first, all
+of them, and what is left of each is packed behind.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+WIDEST = 16
+"""Bits of a number, at most."""
+
+
+def packed_bytes(numel: int, width: int) -> int:
+    """The bytes of so many numbers."""
+    return -(-numel * width // 8)
+
+
+def width_for(count: int) -> int:
+    """The bits of a number from 0 on that is one of `count`."""
+    return max(1, (count - 1).bit_length())
+
+
+def pack(values: Tensor, width: int) -> Tensor:
+    """The bytes of `values`: 1-D, of whole numbers from 0 to 2^width - 1, of any dtype of such; bool too."""
+    if width > 8:
+        return torch.cat([(values & 0xFF).to(torch.uint8), pack(values >> 8, width - 8)])
+    numel = values.numel()
+    values = values.view(torch.uint8) if values.dtype == torch.bool else values.to(torch.uint8)
+    if width == 8:
+        return values
+    if numel % 8:
+        values = pad(values, (0, -numel % 8))
+    elif values.storage_offset() % 8:
+        values = values.clone()
+    words = values.view(torch.int64)
+    for step in range(3):  # two lanes of 8 << step bits each, of which width << step are in use
+        lower = _repeated((1 << (8 << step)) - 1, 16 << step)
+        upper = (words & ~lower).bitwise_right_shift_((8 - width) << step)
+        words = upper.bitwise_or_(words & lower)
+    found = words.to(torch.uint8) if width == 1 else words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)
+    return found[: packed_bytes(numel, width)]
+
+
+def unpack(code: Tensor, width: int, numel: int) -> Tensor:
+    """The first `numel` numbers in `code`: uint8 for widths to 8, else int32."""
+    if width > 8:
+        return code[:numel].int() | unpack(code[numel:], width - 8, numel).int() << 8
+    if width == 8:
+        return code[:numel]
+    code = code[: packed_bytes(numel, width)]
+    if len(code) % width:
+        code = pad(code, (0, -len(code) % width))
+    words = code.to(torch.int64) if width == 1 else pad(code.view(-1, width), (0, 8 - width)).view(torch.int64).view(-1)
+    for step in (2, 1, 0):
+        used = _repeated((1 << (width << step)) - 1, 16 << step)
+        upper = (words & (used << (width << step))).bitwise_left_shift_((8 - width) << step)
+        words = upper.bitwise_or_(words & used)
+    return words.view(torch.uint8)[:numel]
+
+
+def signs(code: Tensor, numel: int) -> Tensor:
+    """Of each of the first `numel` bits in `code`: 1.0 where it is set, else -1.0."""
+    return _signs(code.device).index_select(0, code[: packed_bytes(numel, 1)].int()).view(-1)[:numel]
+
+
+@lru_cache
+def _signs(device: torch.device) -> Tensor:
+    """Of the eight bits of every byte: (256, 8)."""
+    bits = (torch.arange(256).unsqueeze(1) >> torch.arange(8)) & 1
+    return (2.0 * bits - 1.0).to(device)
+
+
+@lru_cache
+def _repeated(bits: int, every: int) -> int:
+    """A word of 64 bits with `bits` in each stretch of so many."""
+    return sum(bits << at for at in range(0, 64, every))

@@ -1,0 +1,82 @@
+"""Whole numbers near real ones, block by block of a vector, and back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quorate.codecs.bits import pack, packed_bytes, unpack, width_for
+from quorate.codecs.packed import cut, joined
+from quorate.core.errors import ConfigurationError
+
+SMALLEST = 1e-30
+"""Below every scale: 1 / it is finite, and zeros stay zeros."""
+
+
+def in_blocks(x: Tensor, size: int) -> Tensor:
+    """`x` as rows of `size` numbers, the last one filled with zeros."""
+    missing = -x.numel() % size
+    x = torch.nn.functional.pad(x, (0, missing)) if missing else x
+    return x.view(x.numel() // size, size)
+
+
+def block_count(numel: int, size: int) -> int:
+    """How many blocks so many numbers are."""
+    return -(-numel // size)
+
+
+def times_each(x: Tensor, scales: Tensor, size: int) -> Tensor:
+    """`x`, in place, each block of `size` numbers multiplied by its own scale."""
+    whole = x.numel() // size
+    x[: whole * size].view(whole, size).mul_(scales[:whole].unsqueeze(1))
+    x[whole * size :].mul_(scales[whole:])
+    return x
+
+
+def drawn_bits(numel: int, bits: int, draws: torch.Generator) -> Tensor:
+    """So many random whole numbers (int32) of so many bits, at most 31; two from each word of 64 bits."""
+    words = torch.empty(-(-numel // 2), dtype=torch.int64, device=draws.device)
+    words.random_(-(2**63), None, generator=draws)
+    return words.view(torch.int32)[:numel].bitwise_and_((1 << bits) - 1)
+
+
+def stochastic(rows: Tensor, factors: Tensor, levels: int, draws: torch.Generator) -> Tensor:
+    """`levels` + one of the two whole numbers around each number times its row's factor, the nearer one more likely.
+
+    P(upper) is the distance from the lower one, so that the mean over draws is the number; a whole number stays what it
+    is. What is beyond ±`levels` becomes ±`levels`. Counted in parts of a level, since a sum of floats rounds once more.
+    """
+    bits = 30 - levels.bit_length()
+    parts = (rows * (factors * 2.0**bits).unsqueeze(1)).to(torch.int32)
+    parts += drawn_bits(rows.numel(), bits, draws).view(rows.shape)
+    return parts.bitwise_right_shift_(bits).add_(levels).clamp_(0, 2 * levels)
+
+
+def nearest(rows: Tensor, factors: Tensor, levels: int) -> Tensor:
+    """`levels` + the whole number nearest to each number times its row's factor, at most `levels`."""
+    return (rows * factors.unsqueeze(1)).round_().add_(levels).clamp_(0, 2 * levels)
+
+
+def coded(scales: Tensor, whole: Tensor, levels: int, numel: int) -> Tensor:
+    """The code of `numel` whole numbers, of 0 to 2 `levels`, and of what one level is in each block (float32)."""
+    dtype = torch.uint8 if levels <= 127 else torch.int32
+    return joined(scales, pack(whole.view(-1)[:numel].to(dtype), width_for(2 * levels + 1)))
+
+
+def read(code: Tensor, levels: int, numel: int, size: int) -> Tensor:
+    """The numbers that `coded` was given."""
+    width = width_for(2 * levels + 1)
+    kinds = (torch.float32, block_count(numel, size)), (torch.uint8, packed_bytes(numel, width))
+    scales, packed = cut(code, *kinds)
+    return times_each(unpack(packed, width, numel).float().sub_(levels), scales, size)
+
+
+def coded_bytes(levels: int, numel: int, size: int) -> int:
+    """The bytes of a code as `coded` makes it."""
+    return 4 * block_count(numel, size) + packed_bytes(numel, width_for(2 * levels + 1))
+
+
+def check_block(name: str, size: int) -> None:
+    """Raises `ConfigurationError` where `size` is no length of a block."""
+    if size < 1:
+        raise ConfigurationError(f"{name} is {size}; it is a number of numbers from 1 on")
