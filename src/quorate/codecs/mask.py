@@ -1,12 +1,12 @@
 """Mask: a share of the numbers, another one in each round, until all have had their turn.
 
 Idea: Every number has a place in an order that all workers know, and round after round the next share of that order
-travels: nobody has to say which numbers these are, and codes are added as dense vectors are. Neighbours are far apart
-in the order. With `by="unit"` whole rows of matrices travel (all weights into one output, and its bias with them). What
-is left out is remembered, so everything comes within 1 / density rounds.
+travels: nobody has to say which numbers these are, and codes are added as dense vectors are. Those of one round lie
+evenly over each tensor. With `by="unit"` whole rows of matrices travel (all weights into one output, and its bias with
+them). What is left out is remembered, so everything comes within 1 / density rounds.
 
-Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. Reading and
-writing take less time than copying the vector. One vector of memory.
+Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. Only what travels
+is read and written. One vector of memory.
 
 When it loses: It takes no heed of what is large: each number is up to 1 / density rounds late, for which learning rates
 that are near the largest stable one have to be lowered.
@@ -99,7 +99,7 @@ def _rows(x: Tensor, size: int) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _step(units: int, count: int) -> int:
-    """So far that `count` steps go about once around, and without a common divisor: such steps come to each unit once."""
+    """So far that `count` steps go about once around; with no common divisor, so that such steps come to each unit."""
     step = max(1, round(units / count))
     while math.gcd(step, units) > 1:
         step += 1

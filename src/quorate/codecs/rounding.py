@@ -9,8 +9,8 @@ from quorate.codecs.bits import pack, packed_bytes, unpack, width_for
 from quorate.codecs.packed import cut, joined
 from quorate.core.errors import ConfigurationError
 
-SMALLEST = 1e-30
-"""Below every scale: 1 / it is finite, and zeros stay zeros."""
+SMALLEST = 1e-20
+"""Of a scale: what a smaller one is divided by would be infinite, and zeros no number."""
 
 
 def in_blocks(x: Tensor, size: int) -> Tensor:

@@ -67,4 +67,6 @@ class Sign(Codec):
     def _scale_of(self, x: Tensor) -> Tensor:
         if not x.numel():
             return x.new_zeros(())
-        return x.abs().mean() if self.scale == "l1" else torch.linalg.vector_norm(x) / math.sqrt(x.numel())
+        if self.scale == "l1":
+            return x.abs().mean()
+        return (torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel())).float()
