@@ -1,4 +1,4 @@
-"""`quorate explain`: the card of a strategy, a baseline, a workload, a trace or a topology. Imports none of them.
+"""`quorate explain`: the card of a strategy, a baseline, a workload, a trace, a topology or a codec. Imports none.
 
 Only the file of a strategy is run. A topology is drawn and measured as well, which loads numpy.
 """

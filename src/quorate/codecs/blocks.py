@@ -45,6 +45,7 @@ class Blocks(Codec):
 
     @property
     def is_biased(self) -> bool:  # type: ignore[override]  # as the setting says
+        """With the nearest whole number."""
         return self.rounding == "nearest"
 
     @property

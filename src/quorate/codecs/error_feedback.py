@@ -32,10 +32,12 @@ class ErrorFeedback(Codec):
 
     @property
     def is_linear(self) -> bool:  # type: ignore[override]
+        """As the codec is."""
         return self.of.is_linear
 
     @property
     def memories(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What was left out."""
         return (ERROR,)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -54,8 +54,8 @@ class FP8(Codec):
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows, most = in_blocks(x.float(), self.block), torch.finfo(self._dtype).max
         largest = rows.abs().amax(1).clamp_(min=SMALLEST)
-        # What is beyond the largest number becomes no number in e4m3, infinite in e5m2.
-        small = (rows * (most / largest).unsqueeze(1)).clamp_(-most, most).to(self._dtype)
+        # Beyond the largest number e4m3 has none and e5m2 is infinite; what rounding adds to it is rounded away again.
+        small = (rows * (most / largest).unsqueeze(1)).to(self._dtype)
         return joined(largest / most, small.view(-1)[: x.numel()]), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:

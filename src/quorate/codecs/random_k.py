@@ -49,6 +49,7 @@ class RandomK(Codec):
 
     @property
     def is_biased(self) -> bool:  # type: ignore[override]  # as the setting says
+        """But where numbers are scaled."""
         return not self.scaled
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

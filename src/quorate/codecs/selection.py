@@ -22,8 +22,8 @@ def largest(sizes: Tensor, k: int) -> Tensor:
     numel = sizes.numel()
     if k >= numel:
         return torch.arange(numel, device=sizes.device)
-    if numel >= _MANY and 16 * k <= numel and sizes.device.type == "cpu":
-        step = min(_STEP, max(1, k // _STEP))
+    step = min(_STEP, k // _STEP)
+    if step > 1 and numel >= _MANY and 16 * k <= numel and sizes.device.type == "cpu":
         expected = k / step
         sample = sizes[::step]
         rank = min(sample.numel(), math.ceil(expected + 4 * math.sqrt(expected)) + 1)

@@ -69,4 +69,5 @@ class Sign(Codec):
             return x.new_zeros(())
         if self.scale == "l1":
             return x.abs().mean()
-        return (torch.linalg.vector_norm(x, dtype=torch.float64) / math.sqrt(x.numel())).float()
+        norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
+        return (norm / math.sqrt(x.numel())).float()

@@ -67,7 +67,10 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--bogus", "train.py"], "no such option: --bogus"),
         (["run", "-n", "two", "train.py"], "invalid value for '-n'"),
         (["run"], "missing argument 'SCRIPT'"),
-        (["list", "people"], 'unknown family "people". Known: baselines, strategies, topologies, traces, workloads'),
+        (
+            ["list", "people"],
+            'unknown family "people". Known: baselines, codecs, strategies, topologies, traces, workloads',
+        ),
         (["bogus"], "no such command 'bogus'"),
     ],
 )
@@ -108,7 +111,7 @@ def test_help_names_the_verbs(folder: Path) -> None:
 
 def test_every_name_is_listed_with_its_line(folder: Path) -> None:
     listed = json.loads(quorate(folder, "list", "--json").stdout)
-    assert set(listed) == {"strategies", "baselines", "workloads", "traces", "topologies"}
+    assert set(listed) == {"strategies", "baselines", "workloads", "traces", "topologies", "codecs"}
     assert "all-reduce" in listed["strategies"]
     assert all(summary for names in listed.values() for summary in names.values())
     told = quorate(folder, "list", "strategies").stdout
