@@ -40,13 +40,16 @@ class OneBit(Codec):
     """What has two means of its own: a column (published), or a row, which is all weights of one output."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        x = x.float()
-        is_positive = x >= 0
-        means = [
-            self._means(x[begin:end].view(rows, columns), is_positive[begin:end].view(rows, columns))
-            for (begin, end), (rows, columns) in self._matrices(shapes)
-        ]
-        return joined(torch.cat(means) if means else x.new_empty(0), pack(is_positive, 1)), memory
+        x, buffer = x.float(), torch.empty(x.shape, device=x.device)  # one for all: new memory takes as long as a sum
+        below = self._sums(torch.clamp(x, max=0, out=buffer), shapes)
+        above = self._sums(torch.clamp(x, min=0, out=buffer), shapes)
+        is_positive = torch.ge(x, 0, out=buffer)
+        counts, means = self._sums(is_positive, shapes), list[Tensor]()
+        for (_, matrix), *found in zip(self._matrices(shapes), below, above, counts, strict=True):
+            lower, upper, count = found
+            others = matrix[self._along] - count
+            means += [lower / others.clamp_(min=1), upper / count.clamp_(min=1)]
+        return joined(torch.cat(means) if means else x.new_empty(0), pack(is_positive.bool(), 1)), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel, counts = numel_of(shapes), self._counts(shapes)
@@ -66,8 +69,12 @@ class OneBit(Codec):
         return 8 * sum(self._counts(shapes)) + packed_bytes(numel_of(shapes), 1)
 
     def contraction(self, shapes: Shapes) -> float | None:
-        along = 0 if self.by == "column" else 1
-        return 1 / max((matrix[along] for _, matrix in self._matrices(shapes) if all(matrix)), default=1)
+        return 1 / max((matrix[self._along] for _, matrix in self._matrices(shapes) if all(matrix)), default=1)
+
+    @property
+    def _along(self) -> int:
+        """The dimension of which a mean is taken."""
+        return 0 if self.by == "column" else 1
 
     def _matrices(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         """Where each tensor lies, and its rows and columns."""
@@ -81,10 +88,6 @@ class OneBit(Codec):
     def _counts(self, shapes: Shapes) -> list[int]:
         return [columns if self.by == "column" else rows for _, (rows, columns) in self._matrices(shapes)]
 
-    def _means(self, x: Tensor, is_positive: Tensor) -> Tensor:
-        """Of the numbers below 0, then of the others."""
-        along = 0 if self.by == "column" else 1
-        above = is_positive.sum(along, dtype=torch.int32)
-        below = x.shape[along] - above
-        sums = x.clamp(max=0).sum(along) / below.clamp_(min=1), x.clamp(min=0).sum(along) / above.clamp_(min=1)
-        return torch.cat(sums)
+    def _sums(self, x: Tensor, shapes: Shapes) -> list[Tensor]:
+        """Of each tensor's columns."""
+        return [x[begin:end].view(matrix).sum(self._along) for (begin, end), matrix in self._matrices(shapes)]

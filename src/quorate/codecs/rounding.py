@@ -34,20 +34,22 @@ def times_each(x: Tensor, scales: Tensor, size: int) -> Tensor:
 
 
 def drawn_bits(numel: int, bits: int, draws: torch.Generator) -> Tensor:
-    """So many random whole numbers (int32) of so many bits, at most 31; two from each word of 64 bits."""
-    words = torch.empty(-(-numel // 2), dtype=torch.int64, device=draws.device)
+    """So many random whole numbers (int32) of so many bits, at most 31; two or four from each word of 64 bits."""
+    dtype = torch.int16 if bits <= 16 else torch.int32
+    words = torch.empty(-(-numel * dtype.itemsize // 8), dtype=torch.int64, device=draws.device)
     words.random_(-(2**63), None, generator=draws)
-    return words.view(torch.int32)[:numel].bitwise_and_((1 << bits) - 1)
+    return words.view(dtype)[:numel].to(torch.int32).bitwise_and_((1 << bits) - 1)
 
 
 def stochastic(rows: Tensor, factors: Tensor, levels: int, draws: torch.Generator) -> Tensor:
     """`levels` + one of the two whole numbers around each number times its row's factor, the nearer one more likely.
 
     P(upper) is the distance from the lower one, so that the mean over draws is the number; a whole number stays what it
-    is. What is beyond ±`levels` becomes ±`levels`. Counted in parts of a level, since a sum of floats rounds once more.
+    is. What is beyond ±`levels` becomes ±`levels`. Counted in parts of a level, since a sum of floats rounds once more:
+    in 2^16 of them from 64 levels on, which is about as fine as a float32 is at the highest, and in more below.
     """
-    bits = 30 - levels.bit_length()
-    parts = (rows * (factors * 2.0**bits).unsqueeze(1)).to(torch.int32)
+    bits = min(16, 30 - levels.bit_length()) if levels >= 64 else 30 - levels.bit_length()
+    parts = (rows * (factors * 2.0**bits).unsqueeze(1)).round_().to(torch.int32)
     parts += drawn_bits(rows.numel(), bits, draws).view(rows.shape)
     return parts.bitwise_right_shift_(bits).add_(levels).clamp_(0, 2 * levels)
 

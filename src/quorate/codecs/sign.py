@@ -43,7 +43,7 @@ class Sign(Codec):
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()
-        packed = pack(x >= 0, 1)
+        packed = pack(torch.ge(x, 0, out=torch.empty_like(x)).bool(), 1)  # faster than to compare into bools
         if self.scale == "none":
             return packed, memory
         scales = [self._scale_of(x[begin:end]) for begin, end in ends_of([math.prod(shape) for shape in shapes])]
