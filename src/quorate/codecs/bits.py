@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from quorate.codecs.pieces import pieces
+
 WIDEST = 16
 """Bits of a number, at most."""
 
@@ -31,10 +33,17 @@ def pack(values: Tensor, width: int) -> Tensor:
     """The bytes of `values`: 1-D, of whole numbers from 0 to 2^width - 1, of any dtype of such; bool too."""
     if width > 8:
         return torch.cat([(values & 0xFF).to(torch.uint8), pack(values >> 8, width - 8)])
+    if width == 8:
+        return values.to(torch.uint8)
+    found = torch.empty(packed_bytes(values.numel(), width), dtype=torch.uint8, device=values.device)
+    for piece in pieces(values.numel(), values.device):
+        found[_bytes_of(piece, width)] = _packed(values[piece], width)
+    return found
+
+
+def _packed(values: Tensor, width: int) -> Tensor:
     numel = values.numel()
     values = values.view(torch.uint8) if values.dtype == torch.bool else values.to(torch.uint8)
-    if width == 8:
-        return values
     if numel % 8:
         values = pad(values, (0, -numel % 8))
     elif values.storage_offset() % 8:
@@ -54,7 +63,13 @@ def unpack(code: Tensor, width: int, numel: int) -> Tensor:
         return code[:numel].int() | unpack(code[numel:], width - 8, numel).int() << 8
     if width == 8:
         return code[:numel]
-    code = code[: packed_bytes(numel, width)]
+    found = torch.empty(numel, dtype=torch.uint8, device=code.device)
+    for piece in pieces(numel, code.device):
+        found[piece] = _unpacked(code[_bytes_of(piece, width)], width)[: piece.stop - piece.start]
+    return found
+
+
+def _unpacked(code: Tensor, width: int) -> Tensor:
     if len(code) % width:
         code = pad(code, (0, -len(code) % width))
     words = code.to(torch.int64) if width == 1 else pad(code.view(-1, width), (0, 8 - width)).view(torch.int64).view(-1)
@@ -62,12 +77,28 @@ def unpack(code: Tensor, width: int, numel: int) -> Tensor:
         used = _repeated((1 << (width << step)) - 1, 16 << step)
         upper = (words & (used << (width << step))).bitwise_left_shift_((8 - width) << step)
         words = upper.bitwise_or_(words & used)
-    return words.view(torch.uint8)[:numel]
+    return words.view(torch.uint8)
+
+
+def positive(x: Tensor) -> Tensor:
+    """Which numbers are not below 0 (bool). Compared as floats first, which processors do faster."""
+    found = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    for piece in pieces(x.numel(), x.device):
+        found[piece] = torch.ge(x[piece], 0, out=torch.empty_like(x[piece]))
+    return found
 
 
 def signs(code: Tensor, numel: int) -> Tensor:
     """Of each of the first `numel` bits in `code`: 1.0 where it is set, else -1.0."""
-    return _signs(code.device).index_select(0, code[: packed_bytes(numel, 1)].int()).view(-1)[:numel]
+    found, table = torch.empty(packed_bytes(numel, 1), 8, device=code.device), _signs(code.device)
+    for piece in pieces(len(found), code.device, of=8):
+        torch.index_select(table, 0, code[piece].int(), out=found[piece])
+    return found.view(-1)[:numel]
+
+
+def _bytes_of(piece: slice, width: int) -> slice:
+    """Where the bits of a piece of numbers are."""
+    return slice(packed_bytes(piece.start, width), packed_bytes(piece.stop, width))
 
 
 @lru_cache

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, joined
+from quorate.codecs.pieces import pieces
 from quorate.codecs.rounding import SMALLEST, block_count, check_block, in_blocks, times_each
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
@@ -55,18 +56,24 @@ class FP8(Codec):
         rows, most = in_blocks(x.float(), self.block), torch.finfo(self._dtype).max
         largest = rows.abs().amax(1).clamp_(min=SMALLEST)
         # Beyond the largest number e4m3 has none and e5m2 is infinite; what rounding adds to it is rounded away again.
-        small = (rows * (most / largest).unsqueeze(1)).to(self._dtype)
+        small, factors = torch.empty(rows.shape, dtype=self._dtype, device=x.device), (most / largest).unsqueeze(1)
+        for piece in pieces(len(rows), x.device, of=self.block):
+            small[piece] = rows[piece] * factors[piece]
         return joined(largest / most, small.view(-1)[: x.numel()]), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel = numel_of(shapes)
         scales, small = cut(code, (torch.float32, block_count(numel, self.block)), (torch.uint8, numel))
+        found = torch.empty(numel, device=code.device)
+        for piece in pieces(numel, code.device):
+            found[piece] = self._as_float16(small[piece])
+        return times_each(found, scales if self.format == "e5m2" else scales * 2.0**8, self.block)
+
+    def _as_float16(self, small: Tensor) -> Tensor:
         wide = small.to(torch.int16).bitwise_left_shift_(8)
-        if self.format == "e5m2":  # the upper half of a float16
-            return times_each(wide.view(torch.float16).float(), scales, self.block)
-        # The exponent of a float16 has one bit more, and counts from 8 less.
-        wide = (wide & 0x7F00).bitwise_right_shift_(1).bitwise_or_(wide & -0x8000)
-        return times_each(wide.view(torch.float16).float(), scales * 2.0**8, self.block)
+        if self.format == "e4m3":  # the exponent of a float16 has one bit more, and counts from 8 less
+            wide = (wide & 0x7F00).bitwise_right_shift_(1).bitwise_or_(wide & -0x8000)
+        return wide.view(torch.float16)  # of e5m2 it is the upper half
 
     def wire_bytes(self, shapes: Shapes) -> int:
         numel = numel_of(shapes)

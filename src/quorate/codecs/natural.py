@@ -25,6 +25,7 @@ from torch import Tensor
 from quorate.codecs import register
 from quorate.codecs.bits import pack, packed_bytes, signs
 from quorate.codecs.packed import cut, joined
+from quorate.codecs.pieces import pieces
 from quorate.codecs.rounding import drawn_bits
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 
@@ -42,16 +43,21 @@ class Natural(Codec):
     is_biased: ClassVar[bool] = False
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        written = x.float().view(torch.int32)
-        drawn = drawn_bits(x.numel(), _MANTISSA, draw.generator(x.device))
-        # A carry out of the mantissa is the next power: as likely as the mantissa is large.
-        exponents = drawn.add_(written & 0x7FFFFFFF).bitwise_right_shift_(_MANTISSA).clamp_(max=_LARGEST)
-        return joined(exponents.to(torch.uint8), pack(written >= 0, 1)), memory
+        written, draws = x.float().view(torch.int32), draw.generator(x.device)
+        exponents = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+        for piece in pieces(x.numel(), x.device):
+            # A carry out of the mantissa is the next power: as likely as the mantissa is large.
+            sizes = drawn_bits(piece.stop - piece.start, _MANTISSA, draws).add_(written[piece] & 0x7FFFFFFF)
+            exponents[piece] = sizes.bitwise_right_shift_(_MANTISSA).clamp_(max=_LARGEST)
+        return joined(exponents, pack(written >= 0, 1)), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel = numel_of(shapes)
         exponents, packed = cut(code, (torch.uint8, numel), (torch.uint8, packed_bytes(numel, 1)))
-        return exponents.to(torch.int32).bitwise_left_shift_(_MANTISSA).view(torch.float32).mul_(signs(packed, numel))
+        found = signs(packed, numel)
+        for piece in pieces(numel, code.device):
+            found[piece] *= exponents[piece].to(torch.int32).bitwise_left_shift_(_MANTISSA).view(torch.float32)
+        return found
 
     def wire_bytes(self, shapes: Shapes) -> int:
         numel = numel_of(shapes)

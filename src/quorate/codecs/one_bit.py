@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.bits import pack, packed_bytes, unpack
+from quorate.codecs.bits import pack, packed_bytes, positive, unpack
 from quorate.codecs.packed import cut, ends_of, joined
+from quorate.codecs.pieces import pieces
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 
 
@@ -40,29 +41,20 @@ class OneBit(Codec):
     """What has two means of its own: a column (published), or a row, which is all weights of one output."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        x, buffer = x.float(), torch.empty(x.shape, device=x.device)  # one for all: new memory takes as long as a sum
-        below = self._sums(torch.clamp(x, max=0, out=buffer), shapes)
-        above = self._sums(torch.clamp(x, min=0, out=buffer), shapes)
-        is_positive = torch.ge(x, 0, out=buffer)
-        counts, means = self._sums(is_positive, shapes), list[Tensor]()
-        for (_, matrix), *found in zip(self._matrices(shapes), below, above, counts, strict=True):
-            lower, upper, count = found
-            others = matrix[self._along] - count
-            means += [lower / others.clamp_(min=1), upper / count.clamp_(min=1)]
-        return joined(torch.cat(means) if means else x.new_empty(0), pack(is_positive.bool(), 1)), memory
+        x = x.float()
+        means = [self._means(x[begin:end].view(matrix)) for (begin, end), matrix in self._matrices(shapes)]
+        return joined(torch.cat(means) if means else x.new_empty(0), pack(positive(x), 1)), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel, counts = numel_of(shapes), self._counts(shapes)
         means, packed = cut(code, (torch.float32, 2 * sum(counts)), (torch.uint8, packed_bytes(numel, 1)))
-        is_positive = unpack(packed, 1, numel).float()
-        found = torch.empty(numel, device=code.device)
+        found, bits = torch.empty(numel, device=code.device), unpack(packed, 1, numel)
         for ((begin, end), (rows, columns)), (first, last) in zip(self._matrices(shapes), ends_of(counts), strict=True):
-            below, above = means[2 * first : 2 * last].view(2, last - first).unbind()
-            if self.by == "row":
-                below, above = below.unsqueeze(1), above.unsqueeze(1)
-            torch.lerp(
-                below, above, is_positive[begin:end].view(rows, columns), out=found[begin:end].view(rows, columns)
-            )
+            below, above = means[2 * first : 2 * last].view(2, -1, *([1] if self.by == "row" else [])).unbind()
+            own, is_positive = found[begin:end].view(rows, columns), bits[begin:end].view(rows, columns)
+            for piece in pieces(rows, code.device, of=columns):
+                some = piece if self.by == "row" else slice(None)
+                torch.lerp(below[some], above[some], is_positive[piece].float(), out=own[piece])
         return found
 
     def wire_bytes(self, shapes: Shapes) -> int:
@@ -88,6 +80,14 @@ class OneBit(Codec):
     def _counts(self, shapes: Shapes) -> list[int]:
         return [columns if self.by == "column" else rows for _, (rows, columns) in self._matrices(shapes)]
 
-    def _sums(self, x: Tensor, shapes: Shapes) -> list[Tensor]:
-        """Of each tensor's columns."""
-        return [x[begin:end].view(matrix).sum(self._along) for (begin, end), matrix in self._matrices(shapes)]
+    def _means(self, x: Tensor) -> Tensor:
+        """Of the numbers below 0 in each column, then of the others."""
+        sums = list[Tensor]()
+        for piece in pieces(len(x), x.device, of=x.shape[1]):
+            own = x[piece]
+            others = torch.ge(own, 0, out=torch.empty_like(own))  # as floats, which are added faster
+            sums.append(torch.stack([one.sum(self._along) for one in (own.clamp(max=0), own.clamp(min=0), others)]))
+        if not sums:
+            return x.new_zeros(2 * x.shape[1 - self._along])
+        below, above, count = torch.stack(sums).sum(0) if self.by == "column" else torch.cat(sums, dim=1)
+        return torch.cat([below / (x.shape[self._along] - count).clamp_(min=1), above / count.clamp_(min=1)])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from quorate.codecs.bits import pack, packed_bytes, unpack, width_for
 from quorate.codecs.packed import cut, joined
+from quorate.codecs.pieces import pieces
 from quorate.core.errors import ConfigurationError
 
 SMALLEST = 1e-20
@@ -49,20 +52,33 @@ def stochastic(rows: Tensor, factors: Tensor, levels: int, draws: torch.Generato
     in 2^16 of them from 64 levels on, which is about as fine as a float32 is at the highest, and in more below.
     """
     bits = min(16, 30 - levels.bit_length()) if levels >= 64 else 30 - levels.bit_length()
-    parts = (rows * (factors * 2.0**bits).unsqueeze(1)).round_().to(torch.int32)
-    parts += drawn_bits(rows.numel(), bits, draws).view(rows.shape)
-    return parts.bitwise_right_shift_(bits).add_(levels).clamp_(0, 2 * levels)
+
+    def rounded(some: Tensor, scales: Tensor) -> Tensor:
+        parts = (some * (scales * 2.0**bits)).round_().to(torch.int32)
+        parts += drawn_bits(some.numel(), bits, draws).view(some.shape)
+        return parts.bitwise_right_shift_(bits)
+
+    return _by_pieces(rounded, rows, factors, levels)
 
 
 def nearest(rows: Tensor, factors: Tensor, levels: int) -> Tensor:
     """`levels` + the whole number nearest to each number times its row's factor, at most `levels`."""
-    return (rows * factors.unsqueeze(1)).round_().add_(levels).clamp_(0, 2 * levels)
+    return _by_pieces(lambda some, scales: (some * scales).round_(), rows, factors, levels)
+
+
+def _by_pieces(rounded: Callable[[Tensor, Tensor], Tensor], rows: Tensor, factors: Tensor, levels: int) -> Tensor:
+    found = torch.empty(rows.shape, dtype=torch.uint8 if levels <= 127 else torch.int32, device=rows.device)
+    across = rows.shape[0] == 1  # one row may be all numbers of a tensor
+    for piece in pieces(rows.shape[across], rows.device, of=rows.shape[not across]):
+        where = (slice(None), piece) if across else (piece, slice(None))
+        scales = factors if across else factors[piece]
+        found[where] = rounded(rows[where], scales.unsqueeze(1)).add_(levels).clamp_(0, 2 * levels)
+    return found
 
 
 def coded(scales: Tensor, whole: Tensor, levels: int, numel: int) -> Tensor:
     """The code of `numel` whole numbers, of 0 to 2 `levels`, and of what one level is in each block (float32)."""
-    dtype = torch.uint8 if levels <= 127 else torch.int32
-    return joined(scales, pack(whole.view(-1)[:numel].to(dtype), width_for(2 * levels + 1)))
+    return joined(scales, pack(whole.view(-1)[:numel], width_for(2 * levels + 1)))
 
 
 def read(code: Tensor, levels: int, numel: int, size: int) -> Tensor:
