@@ -24,7 +24,16 @@ from typing import Literal
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.rounding import SMALLEST, check_block, coded, coded_bytes, in_blocks, nearest, read, stochastic
+from quorate.codecs.rounding import (
+    check_block,
+    coded,
+    coded_bytes,
+    in_blocks,
+    largest_of_each,
+    nearest,
+    read,
+    stochastic,
+)
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 
 
@@ -54,7 +63,7 @@ class Blocks(Codec):
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows = in_blocks(x.float(), self.block)
-        largest = rows.abs().amax(1).clamp_(min=SMALLEST)
+        largest = largest_of_each(rows)
         factors = self._levels / largest
         if self.rounding == "nearest":
             whole = nearest(rows, factors, self._levels)

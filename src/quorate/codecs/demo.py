@@ -28,6 +28,7 @@ from torch import Tensor
 from quorate.codecs import register
 from quorate.codecs.bits import pack, packed_bytes, unpack, width_for
 from quorate.codecs.packed import cut, joined
+from quorate.codecs.pieces import pieces
 from quorate.codecs.rounding import block_count, in_blocks
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
@@ -62,9 +63,14 @@ class DeMo(Codec):
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         momentum = self.decay * memory[MOMENTUM] + x.float()
-        waves = in_blocks(momentum, self.chunk) @ _cosines(self.chunk, x.device).T
-        where = waves.abs().topk(self.keep, dim=1, sorted=False).indices
-        code = joined(waves.gather(1, where), pack(where.view(-1), width_for(self.chunk)))
+        rows, cosines = in_blocks(momentum, self.chunk), _cosines(self.chunk, x.device).T
+        values = torch.empty(len(rows), self.keep, device=x.device)
+        places = torch.empty(values.shape, dtype=torch.int32, device=x.device)
+        for piece in pieces(len(rows), x.device, of=self.chunk):
+            waves = rows[piece] @ cosines
+            where = waves.abs().topk(self.keep, dim=1, sorted=False).indices
+            values[piece], places[piece] = waves.gather(1, where), where
+        code = joined(values, pack(places.view(-1), width_for(self.chunk)))
         return code, {MOMENTUM: momentum.sub_(self.decode(code, shapes, draw))}
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 from quorate.codecs import register
 from quorate.codecs.packed import cut, joined
 from quorate.codecs.pieces import pieces
-from quorate.codecs.rounding import SMALLEST, block_count, check_block, in_blocks, times_each
+from quorate.codecs.rounding import block_count, check_block, in_blocks, largest_of_each, times_each
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
 
@@ -54,7 +54,7 @@ class FP8(Codec):
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows, most = in_blocks(x.float(), self.block), torch.finfo(self._dtype).max
-        largest = rows.abs().amax(1).clamp_(min=SMALLEST)
+        largest = largest_of_each(rows)
         # Beyond the largest number e4m3 has none and e5m2 is infinite; what rounding adds to it is rounded away again.
         small, factors = torch.empty(rows.shape, dtype=self._dtype, device=x.device), (most / largest).unsqueeze(1)
         for piece in pieces(len(rows), x.device, of=self.block):

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.bits import WIDEST
-from quorate.codecs.rounding import SMALLEST, check_block, coded, coded_bytes, in_blocks, read, stochastic
+from quorate.codecs.rounding import check_block, coded, coded_bytes, in_blocks, largest_of_each, read, stochastic
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
 
@@ -60,7 +60,7 @@ class QSGD(Codec):
         if self.norm == "l2":
             norms = torch.linalg.vector_norm(rows, dim=1).clamp(_SQUARABLE, torch.finfo(torch.float32).max)
         else:
-            norms = rows.abs().amax(1).clamp_(min=SMALLEST)
+            norms = largest_of_each(rows)
         whole = stochastic(rows, self.levels / norms, self.levels, draw.generator(x.device))
         return coded(norms / self.levels, whole, self.levels, x.numel()), memory
 

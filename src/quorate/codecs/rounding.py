@@ -16,6 +16,14 @@ SMALLEST = 1e-20
 """Of a scale: what a smaller one is divided by would be infinite, and zeros no number."""
 
 
+def largest_of_each(rows: Tensor) -> Tensor:
+    """The largest absolute value of each row, and at least `SMALLEST`."""
+    found = torch.empty(len(rows), device=rows.device)
+    for piece in pieces(len(rows), rows.device, of=rows.shape[1]):
+        torch.amax(rows[piece].abs(), 1, out=found[piece])
+    return found.clamp_(min=SMALLEST)
+
+
 def in_blocks(x: Tensor, size: int) -> Tensor:
     """`x` as rows of `size` numbers, the last one filled with zeros."""
     missing = -x.numel() % size
@@ -53,8 +61,10 @@ def stochastic(rows: Tensor, factors: Tensor, levels: int, draws: torch.Generato
     """
     bits = min(16, 30 - levels.bit_length()) if levels >= 64 else 30 - levels.bit_length()
 
+    most = levels << bits
+
     def rounded(some: Tensor, scales: Tensor) -> Tensor:
-        parts = (some * (scales * 2.0**bits)).round_().to(torch.int32)
+        parts = (some * (scales * 2.0**bits)).clamp_(-most, most).round_().to(torch.int32)
         parts += drawn_bits(some.numel(), bits, draws).view(some.shape)
         return parts.bitwise_right_shift_(bits)
 
@@ -63,7 +73,7 @@ def stochastic(rows: Tensor, factors: Tensor, levels: int, draws: torch.Generato
 
 def nearest(rows: Tensor, factors: Tensor, levels: int) -> Tensor:
     """`levels` + the whole number nearest to each number times its row's factor, at most `levels`."""
-    return _by_pieces(lambda some, scales: (some * scales).round_(), rows, factors, levels)
+    return _by_pieces(lambda some, scales: (some * scales).clamp_(-levels, levels).round_(), rows, factors, levels)
 
 
 def _by_pieces(rounded: Callable[[Tensor, Tensor], Tensor], rows: Tensor, factors: Tensor, levels: int) -> Tensor:
@@ -72,7 +82,7 @@ def _by_pieces(rounded: Callable[[Tensor, Tensor], Tensor], rows: Tensor, factor
     for piece in pieces(rows.shape[across], rows.device, of=rows.shape[not across]):
         where = (slice(None), piece) if across else (piece, slice(None))
         scales = factors if across else factors[piece]
-        found[where] = rounded(rows[where], scales.unsqueeze(1)).add_(levels).clamp_(0, 2 * levels)
+        found[where] = rounded(rows[where], scales.unsqueeze(1)).add_(levels)
     return found
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from quorate.codecs import register
 from quorate.codecs.bits import pack, packed_bytes, unpack
 from quorate.codecs.packed import cut, ends_of, joined
+from quorate.codecs.pieces import pieces
 from quorate.codecs.rounding import SMALLEST, stochastic
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
@@ -51,17 +52,16 @@ class TernGrad(Codec):
         scales, whole = x.new_zeros(len(shapes)), torch.empty(x.shape, dtype=torch.uint8, device=x.device)
         for place, (begin, end) in enumerate(ends_of([math.prod(shape) for shape in shapes])):
             if begin < end:
-                one = self.clipped(x[begin:end])
-                scales[place] = one.abs().amax().clamp_(min=SMALLEST)
-                whole[begin:end] = stochastic(one.unsqueeze(0), 1 / scales[place : place + 1], 1, draws)[0]
+                scales[place] = self.scale_of(x[begin:end])
+                whole[begin:end] = stochastic(x[begin:end].unsqueeze(0), 1 / scales[place : place + 1], 1, draws)[0]
         return joined(scales, pack(whole, 2)), memory
 
-    def clipped(self, x: Tensor) -> Tensor:
-        """One tensor's numbers, cut back to `clip` standard deviations."""
-        if not self.clip:
-            return x
-        most = torch.linalg.vector_norm(x) * (self.clip / math.sqrt(x.numel()))
-        return torch.clamp(x, -most, most)
+    def scale_of(self, x: Tensor) -> Tensor:
+        """The largest absolute value of a tensor's numbers, or `clip` standard deviations: what is above is cut."""
+        largest = torch.stack([x[piece].abs().amax() for piece in pieces(x.numel(), x.device)]).amax()
+        if self.clip:
+            largest = torch.minimum(largest, torch.linalg.vector_norm(x) * (self.clip / math.sqrt(x.numel())))
+        return largest.clamp(min=SMALLEST)
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel = numel_of(shapes)

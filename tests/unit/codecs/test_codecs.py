@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quorate.codecs import pieces
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.codecs.half import Half
 from quorate.codecs.sign import Sign
@@ -78,7 +79,9 @@ def test_as_much_is_in_the_code_of_a_single_number(codec: Codec, place: int) -> 
 def test_the_mean_over_draws_is_the_vector(codec: Codec, name: str) -> None:
     """Seen from several directions, that of the vector among them, where an inverted probability shows at once."""
     x = VECTORS[name]
-    wanted = x if not isinstance(codec, TernGrad) else torch.cat([codec.clipped(one) for one in x.split([210, 64, 60])])
+    wanted = x
+    if isinstance(codec, TernGrad):
+        wanted = torch.cat([one.clamp(-codec.scale_of(one), codec.scale_of(one)) for one in x.split([210, 64, 60])])
     directions = torch.nn.functional.normalize(
         torch.stack([x, x.sign(), *(normal(seed=s) for s in range(1, 9))]), dim=1
     )
@@ -188,6 +191,14 @@ def test_where_a_code_lies_in_memory_does_not_matter(codec: Codec) -> None:
     code = coded(codec, normal())
     moved = torch.zeros(len(code) + 3, dtype=code.dtype)[3:].copy_(code)
     assert torch.equal(codec.decode(moved, SHAPES, Draw()), codec.decode(code, SHAPES, Draw()))
+
+
+@ALL
+def test_a_long_vector_is_coded_in_pieces(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, draw = normal(), Draw(round=2)
+    whole = through(codec, x, draw=draw)
+    monkeypatch.setattr(pieces, "NUMBERS", 64)
+    torch.testing.assert_close(through(codec, x, draw=draw), whole)
 
 
 @pytest.mark.parametrize(
