@@ -9,8 +9,9 @@ numbers; one of each stretch is as likely for every number, varies less, and is 
 Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. The fastest of all
 to write and read. One vector of memory, but with `scaled`.
 
-When it loses: Where few numbers hold most of the norm, of which it finds only its share: top-k keeps more at the same
-density on few workers. `scaled` adds noise of 1 / density - 1 times the squared norm.
+When it loses: Numbers come 1 / density rounds late in the mean, some far later, so the largest stable learning rate
+falls about as the density does. Where few numbers hold most of the norm, of which it finds only its share: top-k keeps
+more at the same density on few workers. `scaled` adds noise of 1 / density - 1 times the squared norm.
 
 Paper: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, definition 2.2; the same numbers on all
 workers: Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019; scaled: Wangni, Wang, Liu and Zhang, "Gradient
@@ -38,7 +39,7 @@ class RandomK(Codec):
 
     is_linear: ClassVar[bool] = True
 
-    density: float = 0.01
+    density: float = 0.1
     """The share of numbers that travel, above 0, at most 1."""
     scaled: bool = False
     """Whether numbers are multiplied so that the mean is right, and what is left out is not to be remembered."""

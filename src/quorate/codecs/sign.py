@@ -42,6 +42,11 @@ class Sign(Codec):
     scale: Literal["l1", "l2", "none"] = "l1"
     """The mean of absolute values, the root of the mean square, or 1 (majority votes)."""
 
+    @property
+    def needs_feedback(self) -> bool:
+        """But for votes, whose size says nothing of what they stand for."""
+        return self.scale != "none"
+
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()
         packed = pack(positive(x), 1)

@@ -58,7 +58,7 @@ def test_a_code_is_as_long_as_it_says(codec: Codec, shapes: tuple[tuple[int, ...
 @pytest.mark.parametrize("name", VECTORS)
 def test_as_much_is_in_the_code_as_is_stated(codec: Codec, name: str) -> None:
     delta, x = codec.contraction(SHAPES), VECTORS[name]
-    rounds = 110 if is_drawn(codec) else 1
+    rounds = 60 if is_drawn(codec) else 1
     lost = torch.stack([(x - through(codec, x, draw=Draw(round=round))).square().sum() for round in range(rounds)])
     spread = lost.std() / rounds**0.5 if rounds > 1 else 0.0
     assert delta is not None and 0 < delta <= 1
@@ -85,7 +85,7 @@ def test_the_mean_over_draws_is_the_vector(codec: Codec, name: str) -> None:
     directions = torch.nn.functional.normalize(
         torch.stack([x, x.sign(), *(normal(seed=s) for s in range(1, 9))]), dim=1
     )
-    rounds = 300 if is_drawn(codec) else 1
+    rounds = 200 if is_drawn(codec) else 1
     off = torch.stack([directions @ (through(codec, x, draw=Draw(round=r)) - wanted) for r in range(rounds)])
     spread = off.std(0) / rounds**0.5 if rounds > 1 else torch.zeros(10)
     rounding = 2.0**-9 if isinstance(codec, Half) else 1e-6  # to the nearest: not drawn, but in no direction

@@ -73,6 +73,7 @@ def test_the_sign_of_a_sum_of_signs_is_the_vote_of_the_majority() -> None:
     for x in ([1.0, -0.1, -5.0], [-9.0, -2.0, 1.0], [0.1, -7.0, -0.5]):
         codec.add_decoded(votes, coded(codec, torch.tensor(x), ((3,),)), ((3,),), Draw())
     assert votes.sign().tolist() == [1, -1, -1]
+    assert not codec.needs_feedback and Sign().needs_feedback
 
 
 def test_one_bit_has_two_means_a_column() -> None:
