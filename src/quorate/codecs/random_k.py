@@ -6,8 +6,8 @@ left out is remembered and added to the next vector; with `scaled` each number t
 of its stretch instead, so that the mean over draws is the vector, and nothing is remembered. (Published is any k of all
 numbers; one of each stretch is as likely for every number, varies less, and is drawn in k steps.)
 
-Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. The fastest of all
-to write and read. One vector of memory, but with `scaled`.
+Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. Only what travels
+is read and written. One vector of memory, but with `scaled`.
 
 When it loses: Numbers come 1 / density rounds late in the mean, some far later, so the largest stable learning rate
 falls about as the density does. Where few numbers hold most of the norm, of which it finds only its share: top-k keeps
