@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from quorate.core.contracts import Wire
-from quorate.reducers import reducers
+from quorate.reducers import OF_VECTORS
 from tests.contract import reducer_checks
 from tests.contract.reducer_checks import one_dies_between, one_dies_within, one_is_late, one_sums_something_else
 from tests.contract.worlds import RealWorkers, VirtualWorkers, Workers, WorkersOnHosts, in_both_worlds, in_words
 
 CHECKS = {name.removeprefix("check_"): each for name, each in vars(reducer_checks).items() if name[:6] == "check_"}
-BY_MESSAGES = tuple(name for name in reducers if name != "dense")
+BY_MESSAGES = tuple(name for name in OF_VECTORS if name != "dense")
 
 
 @pytest.mark.parametrize("size", [*range(1, 10), 16])
-@pytest.mark.parametrize("name", reducers)
+@pytest.mark.parametrize("name", OF_VECTORS)
 def test_virtual(name: str, size: int) -> None:
     for check, task in CHECKS.items():
         assert len(set(VirtualWorkers(size).run(partial(task, name)))) == 1, f"{check}: not the same on all ranks"
@@ -27,7 +27,7 @@ def test_virtual(name: str, size: int) -> None:
 def every_check(wire: Wire) -> list[tuple[str, bytes]]:
     """Of all reducers, one after the other, since starting processes takes long."""
     found = []
-    for name in reducers:
+    for name in OF_VECTORS:
         for check, task in CHECKS.items():
             try:
                 found.append((f"{name} {check}", task(name, wire)))
@@ -50,7 +50,7 @@ def test_real(workers: RealWorkers | WorkersOnHosts) -> None:
 
 
 DEATHS: list[Any] = [
-    *((VirtualWorkers(size), dead, name) for size in (2, 5) for dead in range(size) for name in reducers),
+    *((VirtualWorkers(size), dead, name) for size in (2, 5) for dead in range(size) for name in OF_VECTORS),
     *((RealWorkers(3), dead, name) for dead, name in ((0, "tree"), (1, "ring"), (2, "recursive-doubling"))),
     (RealWorkers(4), 1, "halving-doubling"),
     pytest.param(WorkersOnHosts((1, 1, 1)), 1, "ring", marks=pytest.mark.on_hosts),
@@ -79,7 +79,7 @@ def test_a_death_between_two_messages_of_a_sum_ends_sums_everywhere(workers: Wor
         assert fate.result[2] < 1.0
 
 
-@pytest.mark.parametrize("name", reducers)
+@pytest.mark.parametrize("name", OF_VECTORS)
 @pytest.mark.parametrize("workers", in_both_worlds((2, 3, 5), ()), ids=in_words)
 def test_a_sum_that_was_waited_for_in_vain_goes_on(workers: Workers, name: str) -> None:
     fates = workers.fates(partial(one_is_late, name))
@@ -91,7 +91,7 @@ def test_a_sum_that_was_waited_for_in_vain_goes_on(workers: Workers, name: str) 
 
 
 @pytest.mark.parametrize("how", ["length", "type"])
-@pytest.mark.parametrize("name", reducers)
+@pytest.mark.parametrize("name", OF_VECTORS)
 @pytest.mark.parametrize("workers", in_both_worlds((2, 3, 4), ()), ids=in_words)
 def test_a_worker_that_sums_something_else_is_named(workers: Workers, name: str, how: str) -> None:
     fates = workers.fates(partial(one_sums_something_else, name, how))

@@ -12,7 +12,20 @@ if TYPE_CHECKING:
 codecs: Registry[type[Codec]] = Registry(
     "codec",
     {
+        "atomo": "quorate.codecs.atomo:Atomo",
+        "blocks": "quorate.codecs.blocks:Blocks",
+        "demo": "quorate.codecs.demo:DeMo",
+        "dgc": "quorate.codecs.dgc:DGC",
+        "fp8": "quorate.codecs.fp8:FP8",
         "half": "quorate.codecs.half:Half",
+        "mask": "quorate.codecs.mask:Mask",
+        "natural": "quorate.codecs.natural:Natural",
+        "one-bit": "quorate.codecs.one_bit:OneBit",
+        "qsgd": "quorate.codecs.qsgd:QSGD",
+        "random-k": "quorate.codecs.random_k:RandomK",
+        "sign": "quorate.codecs.sign:Sign",
+        "terngrad": "quorate.codecs.terngrad:TernGrad",
+        "threshold": "quorate.codecs.threshold:Threshold",
         "top-k": "quorate.codecs.top_k:TopK",
     },
 )

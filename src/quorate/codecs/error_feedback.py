@@ -7,12 +7,12 @@ al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the gra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, Memory, Shapes
+from quorate.core.errors import ConfigurationError
 
 ERROR = "error"
 """The memory of what was left out: to be added to the next vector."""
@@ -20,25 +20,30 @@ ERROR = "error"
 
 @dataclass(frozen=True)
 class ErrorFeedback(Codec):
-    """The codec `of`, and what it leaves out is remembered."""
+    """The codec `of`, and what it leaves out is remembered. One that has memories of its own does so already."""
 
     of: Codec
 
+    def __post_init__(self) -> None:
+        if self.of.memories:
+            raise ConfigurationError(
+                f"{type(self.of).__name__} remembers by itself what it leaves out; error feedback is for others"
+            )
+
     @property
     def is_linear(self) -> bool:  # type: ignore[override]
-        """As of the codec."""
+        """As the codec is."""
         return self.of.is_linear
 
     @property
     def memories(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Those of the codec, and the error."""
-        return (ERROR, *self.of.memories)
+        """What was left out."""
+        return (ERROR,)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        wanted = x + memory[ERROR]
-        code, inner = self.of.encode(wanted, shapes, _without(memory), draw)
-        left = wanted.sub_(self.of.decode(code, shapes, draw))
-        return code, {**inner, ERROR: left}
+        wanted = (memory[ERROR] + x).to(memory[ERROR].dtype)
+        code, _ = self.of.encode(wanted, shapes, {}, draw)
+        return code, {ERROR: wanted.sub_(self.of.decode(code, shapes, draw))}
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         return self.of.decode(code, shapes, draw)
@@ -51,7 +56,3 @@ class ErrorFeedback(Codec):
 
     def contraction(self, shapes: Shapes) -> float | None:
         return self.of.contraction(shapes)
-
-
-def _without(memory: Mapping[str, Tensor]) -> Memory:
-    return {name: x for name, x in memory.items() if name != ERROR}

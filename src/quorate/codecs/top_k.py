@@ -25,6 +25,7 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, ends_of, joined
+from quorate.codecs.selection import largest
 from quorate.core.codec import Codec, Draw, Memory, Shapes
 from quorate.core.errors import ConfigurationError
 
@@ -44,11 +45,11 @@ class TopK(Codec):
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         numels = [math.prod(shape) for shape in shapes]
         places = [
-            x[begin:end].abs().topk(k, sorted=False).indices + begin
+            largest(x[begin:end].abs(), k) + begin
             for (begin, end), k in zip(ends_of(numels), self._counts(shapes), strict=True)
         ]
         where = torch.cat(places) if places else torch.empty(0, dtype=torch.int64, device=x.device)
-        return joined(where.to(torch.int32), x[where].float()), memory
+        return joined(where.to(torch.int32), x.index_select(0, where).float()), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         found = torch.zeros(sum(map(math.prod, shapes)), device=code.device)

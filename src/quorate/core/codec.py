@@ -68,7 +68,12 @@ class Codec(ABC):
     """Whether what is decoded differs in the mean from what was encoded: then the difference is to be remembered, and
     encoded with the next vector (`codecs.error_feedback`)."""
     memories: ClassVar[tuple[str, ...]] = ()
-    """The names of what it remembers."""
+    """The names of what it remembers. One that is biased and has some keeps there what it leaves out."""
+
+    @property
+    def needs_feedback(self) -> bool:
+        """Whether what it leaves out is lost unless `codecs.error_feedback` remembers it."""
+        return self.is_biased and not self.memories
 
     @abstractmethod
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

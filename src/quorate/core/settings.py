@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,28 @@ def settings_for(declared: type, raw: Mapping[str, object]) -> dict[str, Any]:
             raise unknown(f"setting of {declared.__name__}", name, known)
         settings[name] = _checked(f"{name} of {declared.__name__}", hints[name], value)
     return settings
+
+
+def written_settings(text: str, kind: str) -> tuple[str, dict[str, object]]:
+    """The name and the settings of `name:key=value,key=value`; semicolons part them as well, where commas part other
+    things. `kind` is what the name is of, in the sentence of the `ConfigurationError` for anything else."""
+    name, _, rest = text.partition(":")
+    raw: dict[str, object] = {}
+    for piece in filter(None, re.split("[,;]", rest)):
+        key, equals, value = piece.partition("=")
+        if not equals:
+            raise ConfigurationError(
+                f'"{piece}" of the {kind} "{text}" is no setting; write {name}:key=value, and more after commas'
+            )
+        raw[key] = _value(value)
+    return name, raw
+
+
+def _value(written: str) -> object:
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written
 
 
 def _checked(place: str, hint: Any, value: object) -> Any:

@@ -1,7 +1,4 @@
-"""By which protocol one sum is formed among given members. A reducer knows neither when nor who.
-
-`reducers.get(name)` is a class, made as `cls(layout, wire)`.
-"""
+"""By which protocol one sum is formed among given members. A reducer knows neither when nor who."""
 
 from __future__ import annotations
 
@@ -10,16 +7,22 @@ from typing import TYPE_CHECKING
 from quorate.core.registry import Registry
 
 if TYPE_CHECKING:
-    from quorate.reducers.in_parts import InParts
+    from typing import Any
 
-reducers: Registry[type[InParts]] = Registry(
+reducers: Registry[type[Any]] = Registry(
     "reducer",
     {
         "dense": "quorate.reducers.dense:Dense",
+        "gather": "quorate.reducers.coded:Coded",
         "halving-doubling": "quorate.reducers.algorithms.halving_doubling:HalvingDoubling",
+        "hierarchical": "quorate.reducers.hierarchical:Hierarchical",
+        "power-sgd": "quorate.reducers.power_sgd:PowerSGDSettings",
         "recursive-doubling": "quorate.reducers.algorithms.recursive_doubling:RecursiveDoubling",
         "ring": "quorate.reducers.algorithms.ring:Ring",
         "tree": "quorate.reducers.algorithms.tree:Tree",
+        "two-phase": "quorate.reducers.two_phase:TwoPhase",
     },
 )
+OF_VECTORS = ("dense", "halving-doubling", "recursive-doubling", "ring", "tree")
+"""Those that sum vectors as they are, made as `cls(layout, wire)`; the others sum what is written small."""
 register = reducers.register

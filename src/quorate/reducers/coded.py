@@ -1,8 +1,18 @@
-"""`Coded`: parts that a codec writes small; linear codes by an all-reduce, others by an all-gather, and decoded.
+"""`Coded`: every worker's code goes to everyone, and is decoded; codes that may be added are summed by an all-reduce.
 
-What a codec remembers advances when the next sum begins: a part that is summed again, or a sum that is formed anew
-after a death, is encoded as if it had not been before. A part with a number that is not finite is not encoded: it comes
-out as NaN on all workers, and nothing of it is remembered.
+Idea: A codec writes each part of a vector small as it is ready. Codes of linear codecs (`half`, `random-k`, `mask`) are
+numbers that may be added, and travel as any sum does; others go to all workers (all-gather), each of which decodes them
+and adds them up by rank, so that all have the same bits. Parts that are not coded are summed as they are. What a codec
+remembers advances when the next sum begins: a part that is summed again, or a sum that is formed anew after a death, is
+encoded as if it had not been before. A part with a number that is not finite is not encoded: it comes out as NaN on all
+workers, and nothing of it is remembered.
+
+Cost: For a code of c bytes, 2 (P - 1) / P c are sent by each of P workers where codes may be added, else (P - 1) c, and
+P codes are decoded. All of it overlaps with backward but for decoding.
+
+When it loses: With many workers and codecs that are not linear: `two-phase` sends about 2 c for any number of them.
+
+Paper: none of its own; the codecs have theirs.
 """
 
 from __future__ import annotations
@@ -36,7 +46,7 @@ class CodedState:
 
 
 class Coded(Reducer):
-    """The sum of what workers' codes stand for; parts that are not `Part.coded` are summed as they are.
+    """Every code goes to everyone; those that may be added are summed by an all-reduce.
 
     Vectors may also be of another layout, in which tensors of the same names are coded; of one layout, one sum is under
     way at a time.

@@ -37,7 +37,7 @@ from quorate.wire.work import Together
 
 
 class Hierarchical(Coded):
-    """See above."""
+    """Dense on each host, written small between hosts."""
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
         super().__init__(layout, wire, codec, seed, state)

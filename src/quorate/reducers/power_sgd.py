@@ -108,7 +108,7 @@ class _Given:
 
 
 class PowerSGD(Reducer):
-    """See above; parts that are not `Part.coded` are summed as they are."""
+    """Each gradient matrix as a product of two thin ones; parts that are not `Part.coded` are summed as they are."""
 
     def __init__(self, layout: Layout, wire: Wire, settings: PowerSGDSettings, seed: int) -> None:
         super().__init__(layout, wire)

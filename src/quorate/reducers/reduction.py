@@ -15,9 +15,9 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, numel_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.core.settings import settings_for
+from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout
-from quorate.reducers import reducers
+from quorate.reducers import OF_VECTORS, reducers
 from quorate.reducers.coded import Coded, shapes_of
 from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
@@ -33,7 +33,7 @@ class ReductionSettings:
     """The settings of `distribute` beside the strategy's and the codec's."""
 
     compress: str = NONE
-    """By which codec gradients are written small."""
+    """By which codec gradients are written small: its name, or with settings `dgc:momentum=0.9,density=0.01`."""
     reduce: str = AUTO
     """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
@@ -74,7 +74,8 @@ class Reduction:
         """What forms sums of vectors laid out so; `seed` is the run's."""
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
-            return kind(layout, wire)
+            made: Reducer = kind(layout, wire)
+            return made
         if isinstance(self.codec, PowerSGDSettings):
             return PowerSGD(layout, wire, self.codec, seed)
         coded: type[Coded] = Coded
@@ -110,15 +111,17 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     Raises `ConfigurationError` for a codec or a setting that nobody knows.
     """
     settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
-    rest = {k: v for k, v in raw.items() if k not in NAMES}
+    name, own = written_settings(settings.compress, "codec")
+    settings = dataclasses.replace(settings, compress=name)
+    rest = own | {k: v for k, v in raw.items() if k not in NAMES}
     if settings.compress == NONE:
         others = raw.keys() - {"compress", "reduce"}
         if others:
             raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
             raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
-        if settings.reduce not in (AUTO, *reducers):
-            raise unknown("way to reduce", settings.reduce, (AUTO, *reducers))
+        if settings.reduce not in (AUTO, *OF_VECTORS):
+            raise unknown("way to reduce", settings.reduce, (AUTO, *OF_VECTORS))
         return Reduction(settings=settings)
     if settings.compress == POWER_SGD:
         if settings.error_feedback is False:
@@ -136,7 +139,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             f"{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out "
             f'reduce="{settings.reduce}"'
         )
-    needed = codec.is_biased if settings.error_feedback is None else settings.error_feedback
+    needed = codec.needs_feedback if settings.error_feedback is None else settings.error_feedback
     return Reduction(settings=settings, codec=ErrorFeedback(codec) if needed else codec)
 
 

@@ -49,7 +49,7 @@ class TwoPhaseState(CodedState):
 
 
 class TwoPhase(Coded):
-    """See above."""
+    """Each worker sums one piece of all codes, and writes the sum small again for all."""
 
     _state: TwoPhaseState
 

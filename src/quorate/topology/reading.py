@@ -5,12 +5,10 @@ Settings may be parted by semicolons as well, where commas part other things (`-
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.settings import settings_for
+from quorate.core.settings import settings_for, written_settings
 from quorate.core.topology import Topology
 from quorate.topology import topologies
 
@@ -20,16 +18,8 @@ def topology_of(text: str, size: int | None = None) -> Topology:
 
     Raises `ConfigurationError` for unknown names and settings, and for a size that it is not there for.
     """
-    name, _, rest = text.partition(":")
+    name, raw = written_settings(text, "topology")
     kind: Any = topologies.get(name)
-    raw: dict[str, object] = {}
-    for piece in filter(None, re.split("[,;]", rest)):
-        key, equals, value = piece.partition("=")
-        if not equals:
-            raise ConfigurationError(
-                f'"{piece}" of the topology "{text}" is no setting; write {name}:key=value, and more after commas'
-            )
-        raw[key] = _value(value)
     try:
         found: Topology = kind(**settings_for(kind, raw))
     except TypeError:
@@ -37,10 +27,3 @@ def topology_of(text: str, size: int | None = None) -> Topology:
     if size is not None:
         found.check(size)
     return found
-
-
-def _value(written: str) -> object:
-    try:
-        return json.loads(written)
-    except ValueError:
-        return written

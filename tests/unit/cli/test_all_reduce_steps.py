@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from quorate.cli.all_reduce_steps import MOST_DRAWN, drawn_steps, lines_of_steps
 from quorate.cli.verbs import app
 from quorate.core.errors import ConfigurationError
-from quorate.reducers import reducers
+from quorate.reducers import OF_VECTORS
 
 
 def said(*words: str) -> Result:
@@ -69,7 +69,7 @@ def test_a_name_of_a_topology_and_of_a_reducer_has_two_cards_and_two_pictures() 
 def test_reducers_are_listed_and_say_everything_about_themselves() -> None:
     names = json.loads(said("list", "reducers", "--json").output)["reducers"]
     assert {"dense", "ring", "recursive-doubling", "halving-doubling", "tree"} <= names.keys()
-    for name in reducers:
+    for name in OF_VECTORS:
         (card,) = [one for one in json.loads(said("explain", name, "--json").output) if one["kind"] == "reducer"]
         wanted = ["Idea", "Cost", "When it loses", *(["Paper"] if name != "dense" else [])]
         assert list(card["sections"]) == wanted

@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
         (["run"], "missing argument 'SCRIPT'"),
         (
             ["list", "people"],
-            'unknown family "people". Known: baselines, reducers, strategies, topologies, traces, workloads',
+            'unknown family "people". Known: baselines, codecs, reducers, strategies, topologies, traces, workloads',
         ),
         (["bogus"], "no such command 'bogus'"),
     ],
@@ -111,7 +111,8 @@ def test_help_names_the_verbs(folder: Path) -> None:
 
 def test_every_name_is_listed_with_its_line(folder: Path) -> None:
     listed = json.loads(quorate(folder, "list", "--json").stdout)
-    assert set(listed) == {"strategies", "baselines", "workloads", "traces", "topologies", "reducers"}
+    families = {"strategies", "baselines", "workloads", "traces", "topologies", "codecs", "reducers"}
+    assert set(listed) == families
     assert "all-reduce" in listed["strategies"]
     assert all(summary for names in listed.values() for summary in names.values())
     told = quorate(folder, "list", "strategies").stdout

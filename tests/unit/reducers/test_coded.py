@@ -42,7 +42,7 @@ WAYS = [(kind, name) for kind in KINDS for name in codecs.names() if kind == "ga
 
 def fed_back(name: str) -> Codec:
     codec: Codec = codecs.get(name)()
-    return ErrorFeedback(codec) if codec.is_biased else codec
+    return ErrorFeedback(codec) if codec.needs_feedback else codec
 
 
 def drawn(*seeds: int) -> Flat:

@@ -11,7 +11,7 @@ import torch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, PeerFailed
-from quorate.reducers import reducers
+from quorate.reducers import OF_VECTORS, reducers
 from quorate.reducers.algorithms.by_messages import ByMessages
 from quorate.wire.delayed import Delayed
 from quorate.wire.failure import allow_going_on
@@ -20,7 +20,7 @@ from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.reducer_checks import noise, of_one_part
 
-NAMES = tuple(name for name in reducers if name != "dense")
+NAMES = tuple(name for name in OF_VECTORS if name != "dense")
 SIZES = (*range(1, 10), 16)
 EXACT = {"ring": SIZES, "halving-doubling": SIZES}
 """Where the formula is what it takes; elsewhere that is so for powers of two, and it is a bound."""

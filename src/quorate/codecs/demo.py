@@ -1,0 +1,101 @@
+"""DeMo: what moves fast in a momentum that is each worker's own, as a few waves of each chunk.
+
+Idea: A worker adds its gradient to its momentum, m = decay m + g, cuts that in chunks of 64 numbers, and writes each
+chunk as a sum of cosines. The waves that are largest travel, and are taken out of the momentum: what changes slowly
+stays there and gathers, and workers' momenta differ for ever. The optimizer behind it has no momentum of its own; the
+published one steps by the sign of the mean of what arrived, which is its business and not the codec's.
+
+Cost: 4 bytes and the bits of a place (6 with chunks of 64) for each wave: 2.4 bits a number where 4 of 64 travel. Each
+code is decoded by itself. One vector of memory. Two products with a matrix of 64 by 64, and a selection in each chunk.
+
+When it loses: Where neighbours in a tensor have nothing to do with each other, waves hold no more than numbers do, and
+top-k of all numbers finds larger ones. Without the sign in the optimizer its published settings do not carry over.
+
+Paper: Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024, Algorithm 1. It cuts matrices in
+squares of 64 by 64 and takes waves of both dimensions; chunks here are of the vector, whatever its tensors are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from quorate.codecs import register
+from quorate.codecs.bits import pack, packed_bytes, unpack, width_for
+from quorate.codecs.packed import cut, joined
+from quorate.codecs.pieces import pieces
+from quorate.codecs.rounding import block_count, in_blocks
+from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
+from quorate.core.errors import ConfigurationError
+
+MOMENTUM = "momentum"
+"""The memory: what has been added and has not travelled."""
+_LARGEST = 1024
+"""Numbers of a chunk, at most: a table of its square is kept."""
+
+
+@register("demo")
+@dataclass(frozen=True, kw_only=True)
+class DeMo(Codec):
+    """The largest waves in chunks of each worker's own momentum, which loses them."""
+
+    memories: ClassVar[tuple[str, ...]] = (MOMENTUM,)
+
+    decay: float = 0.999
+    """What is left of the momentum from one step to the next, from 0 to 1."""
+    chunk: int = 64
+    """Numbers that are written as waves together."""
+    keep: int = 4
+    """Waves of each chunk that travel."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay <= 1:
+            raise ConfigurationError(f"decay is {self.decay}; it is from 0 to 1")
+        if not 1 <= self.chunk <= _LARGEST:
+            raise ConfigurationError(f"chunk is {self.chunk}; it is a number of numbers from 1 to {_LARGEST}")
+        if not 1 <= self.keep <= self.chunk:
+            raise ConfigurationError(f"keep is {self.keep}; it is a number of waves from 1 to {self.chunk}, the chunk")
+
+    def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
+        momentum = self.decay * memory[MOMENTUM] + x.float()
+        rows, cosines = in_blocks(momentum, self.chunk), _cosines(self.chunk, x.device).T
+        values = torch.empty(len(rows), self.keep, device=x.device)
+        places = torch.empty(values.shape, dtype=torch.int32, device=x.device)
+        for piece in pieces(len(rows), x.device, of=self.chunk):
+            waves = rows[piece] @ cosines
+            where = waves.abs().topk(self.keep, dim=1, sorted=False).indices
+            values[piece], places[piece] = waves.gather(1, where), where
+        code = joined(values, pack(places.view(-1), width_for(self.chunk)))
+        return code, {MOMENTUM: momentum.sub_(self.decode(code, shapes, draw))}
+
+    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
+        numel = numel_of(shapes)
+        rows, width = block_count(numel, self.chunk), width_for(self.chunk)
+        count = rows * self.keep
+        values, packed = cut(code, (torch.float32, count), (torch.uint8, packed_bytes(count, width)))
+        waves = torch.zeros(rows, self.chunk, device=code.device)
+        where = unpack(packed, width, count).long()
+        waves.scatter_(1, where.view(rows, self.keep), values.view(rows, self.keep))
+        return (waves @ _cosines(self.chunk, code.device)).view(-1)[:numel]
+
+    def wire_bytes(self, shapes: Shapes) -> int:
+        count = block_count(numel_of(shapes), self.chunk) * self.keep
+        return 4 * count + packed_bytes(count, width_for(self.chunk))
+
+    def contraction(self, shapes: Shapes) -> float | None:
+        """Of a vector on its own, with nothing remembered."""
+        return self.keep / self.chunk
+
+
+@lru_cache(maxsize=16)
+def _cosines(size: int, device: torch.device) -> Tensor:
+    """The waves of a chunk, one a row, orthonormal: the discrete cosine transform of the second kind."""
+    k = torch.arange(size, dtype=torch.float64).unsqueeze(1)
+    waves = torch.cos(math.pi / size * (torch.arange(size, dtype=torch.float64) + 0.5) * k) * math.sqrt(2 / size)
+    waves[0] /= math.sqrt(2)
+    return waves.float().to(device)

@@ -1,0 +1,106 @@
+"""Mask: a share of the numbers, another one in each round, until all have had their turn.
+
+Idea: Every number has a place in an order that all workers know, and round after round the next share of that order
+travels: nobody has to say which numbers these are, and codes are added as dense vectors are. Those of one round lie
+evenly over each tensor. With `by="unit"` whole rows of matrices travel (all weights into one output, and its bias with
+them). What is left out is remembered, so everything comes within 1 / density rounds.
+
+Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. Only what travels
+is read and written. One vector of memory.
+
+When it loses: It takes no heed of what is large: each number is up to 1 / density rounds late, for which learning rates
+that are near the largest stable one have to be lowered.
+
+Paper: masks that all know beforehand: Konečný, McMahan, Yu, Richtárik, Suresh and Bacon, "Federated learning:
+strategies for improving communication efficiency", 2016, section 2 (there drawn anew each time); one stretch after the
+other as "random block" in Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from quorate.codecs import register
+from quorate.codecs.packed import ends_of
+from quorate.core.codec import Codec, Draw, Memory, Shapes
+from quorate.core.errors import ConfigurationError
+
+
+@register("mask")
+@dataclass(frozen=True, kw_only=True)
+class Mask(Codec):
+    """A share of the numbers, another one in each round, the same ones on every worker."""
+
+    is_linear: ClassVar[bool] = True
+
+    density: float = 0.1
+    """The share of each tensor that travels, above 0, at most 1."""
+    by: Literal["number", "unit"] = "number"
+    """What has its turn: single numbers, or rows of a matrix."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.density <= 1:
+            raise ConfigurationError(f"density is {self.density}; it is a share of all numbers, above 0 and at most 1")
+
+    def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
+        chosen = [
+            _rows(x[begin:end], size).index_select(0, self._turns(units, draw.round, x.device)).view(-1)
+            for (begin, end), units, size in self._units(shapes)
+        ]
+        return torch.cat(chosen).float() if chosen else x.new_empty(0, dtype=torch.float32), memory
+
+    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
+        found = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
+        self.add_decoded(found, code, shapes, draw)
+        return found
+
+    def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
+        first = 0
+        for (begin, end), units, size in self._units(shapes):
+            turns = self._turns(units, draw.round, code.device)
+            last = first + len(turns) * size
+            _rows(into[begin:end], size).index_add_(0, turns, _rows(code[first:last], size).to(into.dtype))
+            first = last
+
+    def wire_bytes(self, shapes: Shapes) -> int:
+        return 4 * sum(self._count(units) * size for _, units, size in self._units(shapes))
+
+    def contraction(self, shapes: Shapes) -> float | None:
+        return min((self._count(units) / units for _, units, _ in self._units(shapes)), default=1.0)
+
+    def _count(self, units: int) -> int:
+        return math.ceil(self.density * units)
+
+    def _units(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """Of each tensor that is not empty: where it lies, how many units it is, and how many numbers each one has."""
+        numels = [math.prod(shape) for shape in shapes]
+        for ends, shape, numel in zip(ends_of(numels), shapes, numels, strict=True):
+            if numel:
+                units = shape[0] if self.by == "unit" and shape else numel
+                yield ends, units, numel // units
+
+    def _turns(self, units: int, round: int, device: torch.device) -> Tensor:
+        """The units that travel in this round: the next ones in an order of steps of one length around all of them."""
+        count = self._count(units)
+        places = (round * count + torch.arange(count, device=device)) % units
+        return places * _step(units, count) % units
+
+
+def _rows(x: Tensor, size: int) -> Tensor:
+    return x if size == 1 else x.view(-1, size)
+
+
+@lru_cache(maxsize=1024)
+def _step(units: int, count: int) -> int:
+    """So far that `count` steps go about once around; with no common divisor, so that such steps come to each unit."""
+    step = max(1, round(units / count))
+    while math.gcd(step, units) > 1:
+        step += 1
+    return step
