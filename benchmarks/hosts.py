@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,8 +126,15 @@ def through_the_cable() -> tuple[int, int]:
 
 def measured(on: Sequence[Host], rate: str, arm: Arm) -> list[dict[str, float]]:
     """What every worker says; links are slow only once replicas are alike."""
+    return run_slowed(on, rate, ON_EACH, lambda folder: partial(train, Arm(**{**arm.__dict__, "folder": folder})))
+
+
+def run_slowed(
+    on: Sequence[Host], rate: str, on_each: int, task_in: Callable[[str], Callable[[Any], dict[str, float]]]
+) -> list[dict[str, float]]:
+    """What every worker's task says, `on_each` on each host; `task_in(folder)` says when it is `ready` in a file of the
+    folder, and waits for one called `go`, before which links are made as slow as `rate`."""
     with tempfile.TemporaryDirectory() as folder:
-        arm = Arm(**{**arm.__dict__, "folder": folder})
 
         def slow_down() -> None:
             begin = time.monotonic()
@@ -143,9 +150,9 @@ def measured(on: Sequence[Host], rate: str, arm: Arm) -> list[dict[str, float]]:
             host.limit(None)
         slower = threading.Thread(target=slow_down, daemon=True)
         slower.start()
-        places = [host for host in on for _ in range(ON_EACH)]
+        places = [host for host in on for _ in range(on_each)]
         environment = {"OMP_NUM_THREADS": "1", "QUORATE_SILENCE": "60s"}
-        return run_real_world(len(places), partial(train, arm), LIMIT, on=places, environment=environment)
+        return run_real_world(len(places), task_in(folder), LIMIT, on=places, environment=environment)
 
 
 class Network:
