@@ -296,3 +296,40 @@ def test_local_steps_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: st
     again = in_world(2, tmp_path / "kept", lambda world: live(world, 16))
     for mine, other in zip(again, whole, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+
+
+@pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical"])
+def test_a_scaler_skips_the_step_of_all_where_one_gradient_overflows(name: str) -> None:
+    def live(wire: Wire) -> tuple[list[float], list[float], torch.Tensor]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 2))
+            optimizer: Any = quorate.distribute(
+                torch.optim.SGD(model.parameters(), lr=0.05), model, on_nonfinite="ignore", **CODED[name]
+            )
+            scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
+            scales, weights = list[float](), list[float]()
+            draw = torch.Generator().manual_seed(wire.rank)
+            for step in range(8):
+                optimizer.zero_grad()
+                loss = model(torch.randn(4, 8, generator=draw)).square().mean()
+                if step == 5 and wire.rank == 1:
+                    loss = loss * torch.inf
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                scales.append(scaler.get_scale())
+                weights.append(float(model[0].weight.detach().double().sum()))
+            optimizer.finish()
+            place.leave()
+            return scales, weights, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        finally:
+            current.forget(thread_only=True)
+
+    told = VirtualWorld(3).run(live)
+    for scales, weights, parameters in told:
+        assert scales == [8.0] * 5 + [4.0] * 3
+        assert weights[5] == weights[4] and weights[6] != weights[5]
+        assert torch.equal(parameters, told[0][2]) and bool(parameters.isfinite().all())
