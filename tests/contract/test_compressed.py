@@ -4,7 +4,7 @@ die, join, rest, stop and go on."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -173,7 +173,9 @@ def trained(
         if step == save_at:
             quorate.save()
     state = worker.reducer_state
-    error = [*state.memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
+    error: Sequence[torch.Tensor] = ()
+    if state is not None:  # under rounds it is what waits with them
+        error = [*state.memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
     left = torch.cat([x.flatten() for x in error]) if error else torch.zeros(1)
     if isinstance(state, TwoPhaseState) and state.owned:
         left = left + torch.cat([*state.owned.values()])

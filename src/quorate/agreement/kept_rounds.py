@@ -45,6 +45,7 @@ def kept_of(rounds: AnyRounds, size: int) -> dict[str, Any]:
         "settings": kept.settings,
         "request": kept.request,
         "workers": size,
+        **({} if kept.error is None else {"error": flats_as_parts(kept.error)}),
     }
 
 
@@ -70,6 +71,7 @@ def restore(rounds: AnyRounds, layout: Layout, olds: Sequence[dict[str, Any]], r
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
+            error=_error([old["error"] for old in mine if "error" in old], layout, whole / size),
             settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
             request=first.get("request", -1),
         )
@@ -89,6 +91,15 @@ def _entry(kept: dict[str, Any], layout: Layout, past: int, size: int) -> Entry:
         about = parts[-1][:-past]  # the rest is of each rank
         vector.header[: about.numel()].copy_(about)
     return Entry(kept["version"], kept["weight"], vector, kept["count"])
+
+
+def _error(kept: Sequence[dict[str, Any]], layout: Layout, factor: float) -> Flat | None:
+    """The sum of what codecs had left out, in units of contributions in a world of this size."""
+    total: Flat | None = None
+    for one in kept:
+        error = flat_from(one[FLAT], layout)
+        total = error if total is None else total.add_(error)
+    return None if total is None else total.mul_(factor)
 
 
 def _joined(entries: Sequence[Entry]) -> list[Entry]:

@@ -28,6 +28,7 @@ from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
 from quorate.replica.worker_momentum import WorkerMomentum
+from quorate.rounds.coding import Coding
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round
 from quorate.rounds.of_worker import rounds_of
@@ -54,11 +55,10 @@ class WorkerRounds:
         counts_ended: bool = False,
         fragments: Sequence[Layout] = (),
         tape: OptimizerTape | None = None,
+        coding: Coding | None = None,
     ) -> None:
         """`counts_ended`: whether the number of workers that a round is divided by includes those that have ended.
-
-        With the layouts of `fragments` rounds are of one after the other: see `hand_in`.
-        """
+        With the layouts of `fragments` rounds are of one after the other: see `hand_in`."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
@@ -69,7 +69,7 @@ class WorkerRounds:
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
         of = (wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
-        self.rounds = rounds_of(*of, watch, tape)
+        self.rounds = rounds_of(*of, watch, tape, coding)
         self.standing: Standing = self.rounds.standing
 
     def lay_out(self, layout: Layout) -> None:

@@ -67,3 +67,4 @@ class RoundsKept(TypedDict):
     settings: NotRequired[RoundsSettings]
     request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
     workers: NotRequired[Workers]
+    error: NotRequired[dict[str, Any]]

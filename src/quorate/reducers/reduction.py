@@ -65,6 +65,11 @@ class Reduction:
         """Whether it is for nothing else."""
         return isinstance(self.codec, PowerSGDSettings)
 
+    @property
+    def codec_memories(self) -> tuple[str, ...]:
+        """The names of what its codec remembers."""
+        return self.codec.memories if isinstance(self.codec, Codec) else ()
+
     def is_coded(self, name: str, x: Tensor) -> bool:
         """Whether the parameter `name` is written small."""
         is_large = x.dim() > 1 and x.numel() >= self.settings.dense_below

@@ -35,6 +35,8 @@ class Snapshot:
     """The optimizer's numbers with the newest contribution."""
     vector: Flat | None = None
     """The sum, each entry by what its staleness counts; None where there is nothing."""
+    raw: Flat | None = None
+    """The same before a codec; where there is none, the same."""
     weight: float = 0.0
     """Likewise."""
     lost: float = 0.0
@@ -74,6 +76,8 @@ class Kept:
     ledger: Ledger
     entries: list[Entry]
     """What this worker has contributed and no round up to `number` has taken in."""
+    error: Flat | None = None
+    """What a codec has left out of what was given to rounds up to `number`, and comes with the next one."""
     best_step: float = 0.0
     """The furthest such place in the rounds up to `number`, of anyone."""
     best_options: Any = None

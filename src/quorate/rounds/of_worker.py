@@ -6,6 +6,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Layout
+from quorate.rounds.coding import Coding
 from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.replayed import ReplayedRounds
@@ -23,10 +24,13 @@ def rounds_of(
     fragments: Fragments | None,
     watching: Watching,
     tape: OptimizerTape | None,
+    coding: Coding | None = None,
 ) -> AnyRounds:
     """Those of one worker: with a `tape`, as it says. Raises `ConfigurationError` for what is not replayed."""
     if tape is None:
-        return Rounds(wire, agreed, layout, replica, fragments, watching)
+        return Rounds(wire, agreed, layout, replica, fragments, watching, coding)
+    if coding is not None:
+        raise ConfigurationError("rounds of what is compressed are not replayed; this run has compress=")
     if agreed.learners:
         raise ConfigurationError("learners of several workers are not replayed; this run has learners=")
     return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape)

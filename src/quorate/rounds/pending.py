@@ -12,6 +12,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
+from quorate.rounds.coding import Coding
 from quorate.rounds.learners import Learners
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, Marks
@@ -30,6 +31,8 @@ class PendingGradients:
     times: int = 0
     blank: Callable[[Layout], Flat] | None = None
     """Gives vectors to form sums in; None: ordinary memory."""
+    coding: Coding | None = None
+    """Where what is given is written small."""
     _counted: float = 0.0
     """Of what is lost, what snapshots have said."""
 
@@ -73,6 +76,11 @@ class PendingGradients:
             counts = self.agreed.weight_of(number - 1 - entry.version)
             snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
+        snapshot.raw = snapshot.vector
+        if self.coding is not None and snapshot.vector is not None:
+            new = Flat.empty if self.blank is None else self.blank
+            whole, vector = settles, snapshot.vector
+            snapshot.vector = self.coding.whole(vector, new) if whole else self.coding.given(vector, number, new)
         self.ledger.taken += sum(entry.weight for entry in fit)
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         return snapshot
@@ -94,12 +102,22 @@ class PendingGradients:
         ledger = replace(self.ledger)
         ledger.taken -= sum(entry.weight for entry in behind)
         entries = [replace(entry) for entry in (*behind, *self.entries)]
-        return Kept(number=number, step=self.step, options=self.options, ledger=ledger, entries=entries)
+        error = None if self.coding is None else self.coding.error
+        for given, one in snapshots.items():
+            error = self._undone(one, error) if given > number else error
+        return Kept(number=number, step=self.step, options=self.options, ledger=ledger, entries=entries, error=error)
 
     def restore(self, kept: Kept) -> None:
         """Go on from there."""
         self.entries, self.ledger, self.step, self.options = kept.entries, kept.ledger, kept.step, kept.options
         self._counted = self.ledger.lost
+        if self.coding is not None:
+            self.coding.error = kept.error
+
+    def _undone(self, snapshot: Snapshot, error: Flat | None) -> Flat | None:
+        if self.coding is None or snapshot.raw is None or snapshot.vector is None:
+            return error
+        return self.coding.undone(snapshot.raw, snapshot.vector, error)
 
     def lose(self, weight: float) -> None:
         """So much was taken by a round that came to nothing, and is not kept any more."""
@@ -110,6 +128,8 @@ class PendingGradients:
         """The round went by without it: it waits again."""
         self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
         self._counted -= snapshot.lost
+        if self.coding is not None:
+            self.coding.error = self._undone(snapshot, self.coding.error)
         for old in reversed(snapshot.entries):
             same = next((entry for entry in self.entries if entry.version == old.version), None)
             if same is None:

@@ -1,23 +1,25 @@
-"""The task beside each worker that answers for it in rounds, also while its training thread computes; and what that
-thread waits for: news of the task, until a round is there."""
+"""The task beside each worker that answers for it in rounds, also while its training thread computes."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.coding import Coding
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
+from quorate.rounds.pending import PendingGradients
 from quorate.rounds.pieces import layout_of_piece
+from quorate.rounds.sparse import read, written
 from quorate.rounds.terms import Agreed
 
 _TAG = "rounds"
@@ -34,7 +36,15 @@ class RoundTask:
     `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends.
     """
 
-    def __init__(self, wire: Wire, agreed: Agreed, layout: Layout, pending: PendingFragments | None = None) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        agreed: Agreed,
+        layout: Layout,
+        pending: PendingFragments | None = None,
+        coding: Coding | None = None,
+    ) -> None:
+        self._coding = coding
         self.lock = threading.Lock()
         self.layout, self._mine, self._handed = layout, wire, pending
         self._wire = wire.channel("progress")
@@ -44,6 +54,8 @@ class RoundTask:
         self.member = Member(
             agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, wire.host_of, self._layout_of
         )
+        if isinstance(self.member.pending, PendingGradients):
+            self.member.pending.coding = coding
         self.error: BaseException | None = None
         self.is_waiting = False
         """Whether the training thread waits for a round: then the leader is watched."""
@@ -64,6 +76,9 @@ class RoundTask:
     def lay_out(self, layout: Layout) -> None:
         """Of vectors, from here on."""
         self.layout, self._spare = layout, []
+        if self._coding is not None:
+            with self.lock:
+                self._coding.lay_out(layout)
 
     # -- for the training thread
 
@@ -140,7 +155,7 @@ class RoundTask:
         if message.tensors and header["kind"] != "copy":
             layout = self._layout_of(header["number"], header["settles"])
             at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
-            vector = Flat(message.tensors, at)
+            vector = read(message.tensors, header.pop("sparse", None), at, self.blank)
         if header["kind"] == "copy":
             header["tensors"] = message.tensors
         self.member.received(source, header, vector, now)
@@ -191,94 +206,19 @@ class RoundTask:
             self.member.stand(term, now)
 
     def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
-        self._wire.send(Message(() if vector is None else vector.parts, header, shared=True), to, _TAG)
+        tensors = () if vector is None else vector.parts
+        if (
+            vector is not None
+            and self._coding is not None
+            and self._wire.host_of(to) != self._wire.host_of(self._wire.rank)
+        ):
+            tensors, are_sparse = written(vector)
+            header |= {"sparse": are_sparse} if any(are_sparse) else {}
+        self._wire.send(Message(tensors, header, shared=True), to, _TAG)
+
+    def _is_here(self, rank: int) -> bool:
+        """Whether it is on this worker's host."""
+        return self._wire.host_of(rank) == self._wire.host_of(self._wire.rank)
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, NEWS)
-
-
-_LOOK_SECONDS = 5.0
-
-
-class Arrival:
-    """The training thread's side; `serve` is called when another worker needs a copy of this replica."""
-
-    def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
-        self._wire, self._progress, self._serve = wire, progress, serve
-        self._news = wire.receive(wire.rank, NEWS)
-
-    def is_there(self, number: int) -> bool:
-        """Whether `until(number)` would return at once."""
-        member = self._progress.member
-        return member.log.newest >= number or member.copy is not None
-
-    def until(self, number: int, timeout: float | None = None, *, is_called_for: bool = True) -> None:
-        """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`.
-
-        A round that was not called for, only known to have started, may be void under another leader: then this
-        returns as well.
-        """
-        member, progress = self._progress.member, self._progress
-        limit = self._wire.timeout if timeout is None else timeout
-        clock = self._wire.clock
-        begin, term = clock.now(), member.term
-        progress.is_waiting = True
-        try:
-            if not self.is_there(number):
-                progress.say({"look": True})
-            while not self.is_there(number) and (is_called_for or member.term == term):
-                progress.check()
-                if member.copies_wanted or member.entries_wanted:
-                    self._serve()
-                left = limit - (clock.now() - begin)
-                try:
-                    self.next_news(min(left, _LOOK_SECONDS))
-                except WireTimeout:
-                    if left <= _LOOK_SECONDS:
-                        raise WireTimeout(
-                            f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
-                            f"is the newest, and rank {member.leads} leads"
-                        ) from None
-        finally:
-            progress.is_waiting = False
-
-    def expect(self, is_so: Callable[[], bool]) -> None:
-        """Return when `is_so`, which news may change."""
-        while not is_so():
-            self._progress.check()
-            self.next_news()
-
-    def next_news(self, timeout: float | None = None) -> None:
-        """Return when there is news. Raises as `Work.wait`."""
-        self._news.wait(timeout)
-        self._news = self._wire.receive(self._wire.rank, NEWS)
-
-    def drain(self) -> None:
-        """Take what news there is."""
-        while self._news.done():
-            self.next_news()
-
-    def goes_on(self) -> None:
-        """The worker computes, whatever it waited for: the round it had called for may be void."""
-        self._progress.say({"note": "ride", "computing": self._progress.member.applied})
-
-
-class Wait:
-    """The work of one contribution: done when the round that was called for is there, or those that had started."""
-
-    def __init__(self, arrival: Arrival, number: int, *, is_called_for: bool = True) -> None:
-        self._arrival, self.number, self.is_called_for = arrival, number, is_called_for
-
-    def done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._arrival.is_there(self.number)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The number of the round; raises as `Work.wait`."""
-        self._arrival.until(self.number, timeout, is_called_for=self.is_called_for)
-        if not self.done():
-            self._arrival.goes_on()
-        return self.number
-
-
-_: type[Work[int]] = Wait

@@ -11,13 +11,15 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
+from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.buffer import Kept
+from quorate.rounds.coding import Coding
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copies
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.pending import PendingGradients
-from quorate.rounds.progress import Arrival, RoundTask, Wait
+from quorate.rounds.progress import RoundTask
 from quorate.rounds.standing import Standing
 from quorate.rounds.terms import Agreed, check, check_change
 
@@ -33,11 +35,12 @@ class Rounds:
         replica: Replica,
         fragments: Fragments | None = None,
         watching: Watching | None = None,
+        coding: Coding | None = None,
     ) -> None:
         check(agreed)
         self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching or NobodyWatches()
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
-        self._progress = RoundTask(wire, agreed, layout, self._handed)
+        self._progress = RoundTask(wire, agreed, layout, self._handed, coding)
         self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
@@ -78,11 +81,9 @@ class Rounds:
 
         `step` is the place in the training that `options` are for, in synchronous steps: a round takes the furthest.
         `waits` says whether the worker waits for what is returned before it goes on computing; `measures` is any JSON
-        that goes with the gradient into its round.
-
-        Calls for a round if none has started since the worker's previous step returned (what has started it would have
-        applied by then), else rides with the next one. The work is done when every round that has started, or that was
-        called for, is there.
+        that goes with the gradient into its round. Calls for a round if none has started since the worker's previous
+        step returned (what has started it would have applied by then), else rides with the next one. The work is done
+        when every round that has started, or that was called for, is there.
         """
         member = self._member
         if vector is not None:
@@ -283,8 +284,7 @@ class Rounds:
 
     def restore(self, kept: Kept) -> None:
         """Go on from there; every worker does so, before any contributes."""
-        keeping = self._member.keeping
-        keeping.kept = kept
+        (keeping := self._member.keeping).kept = kept
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
         self._is_due, self.progress = False, kept.progress

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.fragments import PendingFragments
-from quorate.rounds.progress import Arrival, RoundTask, Wait
+from quorate.rounds.progress import RoundTask
 
 
 class Standing:

@@ -51,6 +51,7 @@ class Adaptive(Strategy):
     """A quorum that chooses itself, from who is late, how long exchanges take, and how noisy gradients are."""
 
     meets = "rounds"
+    compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """To begin with, as of `quorum`."""

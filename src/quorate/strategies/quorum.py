@@ -53,6 +53,7 @@ class Quorum(Strategy):
     """A step is taken when enough workers have a gradient; late gradients are added to a later step."""
 
     meets = "rounds"
+    compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """Workers that have to call: a count, a fraction, "majority", "all", or "designated", one drawn for each round."""

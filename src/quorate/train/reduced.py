@@ -6,10 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.codecs.error_feedback import ERROR, ErrorFeedback
+from quorate.core.codec import Codec
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
+from quorate.core.vectors import Layout
+from quorate.reducers.reducer import Reducer
 from quorate.reducers.reduction import AUTO, NAMES, Reduction, reduction_of
+from quorate.rounds.coding import Coding
 
 
 def with_reduction(
@@ -36,12 +42,37 @@ def with_reduction(
     return made, reduction
 
 
+def reducer_of(reduction: Reduction, strategy: Strategy, layout: Layout, wire: Wire, seed: int) -> Reducer:
+    """What forms the means of all; under rounds those are of evaluations, and dense."""
+    return (reduction if strategy.meets == "all" else Reduction()).reducer(layout, wire, seed)
+
+
+def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int) -> Coding | None:
+    """What makes a worker's contributions to rounds small; None where they are dense."""
+    codec = reduction.codec
+    if codec is None:
+        return None
+    assert isinstance(codec, Codec)
+    inner = codec.of if isinstance(codec, ErrorFeedback) else codec
+    return Coding(inner, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
+
+
 def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     asked = f'compress="{reduction.settings.compress}"'
     if strategy.compresses == "nothing":
         raise ConfigurationError(
-            f"{asked} does not go with {label}, whose means are not of gradients in every step (all-reduce), nor of "
-            "how far workers went (diloco; with outer_rate=1 and outer_momentum=0 it is local-sgd)"
+            f"{asked} does not go with {label}, whose means are not of gradients (all-reduce, quorum), nor of how far "
+            "workers went (diloco; with outer_rate=1 and outer_momentum=0 it is local-sgd)"
+        )
+    if strategy.meets == "rounds" and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
+        raise ConfigurationError(
+            f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
+            "rounds form the sums: choose a codec, and leave reduce out"
+        )
+    if strategy.meets == "rounds" and not set(reduction.codec_memories) <= {ERROR}:
+        raise ConfigurationError(
+            f"{asked} remembers more than what it leaves out, which a round that passes by could not give back; under "
+            f"{label} choose another codec"
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:
         raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")

@@ -42,6 +42,7 @@ from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.push_sum import PushSum
+from quorate.train.reduced import coding_of, reducer_of
 from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
 from quorate.train.watched import Watched
@@ -80,8 +81,7 @@ class StrategyWorker:
         self.losses = Losses(wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
         self._group: WorkerGroup | None = None
-        self.neighbours = self._new_neighbours()
-        self.means = self._new_means()
+        self.neighbours, self.means = self._new_neighbours(), self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
         self.copies = ReplicaCopy(self, self.call, place)
 
@@ -110,7 +110,7 @@ class StrategyWorker:
             synchronized=lambda: synchronize(self.means, place),
         )
         overlaps = self.agrees_in_backward and self.strategy.meets == "all"
-        reducer = self._reduction.reducer(self.replica.layout, self.wire, self.seed)
+        reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         return MeansOfAll(
             self.replica, self.wire, self.timer, watches, shadow, reducer, overlaps=overlaps, before=before
         )
@@ -245,6 +245,7 @@ class StrategyWorker:
             fragments=fragments,
             tape=self._place.context(Replaying).of(self.rank, self.timer.name),
             counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum[0],
+            coding=coding_of(self._reduction, self.replica.layout, self.seed, self.rank),
         )
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

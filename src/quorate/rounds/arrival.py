@@ -1,0 +1,95 @@
+"""What a training thread waits for in rounds: news of the task beside it, until a round is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorate.core.contracts import Wire, Work
+from quorate.core.errors import WireTimeout
+from quorate.rounds.progress import NEWS, RoundTask
+
+_LOOK_SECONDS = 5.0
+
+
+class Arrival:
+    """The training thread's side; `serve` is called when another worker needs a copy of this replica."""
+
+    def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
+        self._wire, self._progress, self._serve = wire, progress, serve
+        self._news = wire.receive(wire.rank, NEWS)
+
+    def is_there(self, number: int) -> bool:
+        """Whether `until(number)` would return at once."""
+        member = self._progress.member
+        return member.log.newest >= number or member.copy is not None
+
+    def until(self, number: int, timeout: float | None = None, *, is_called_for: bool = True) -> None:
+        """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`.
+
+        A round that was not called for, only known to have started, may be void under another leader: then this
+        returns as well.
+        """
+        member, progress = self._progress.member, self._progress
+        limit = self._wire.timeout if timeout is None else timeout
+        clock = self._wire.clock
+        begin, term = clock.now(), member.term
+        progress.is_waiting = True
+        try:
+            if not self.is_there(number):
+                progress.say({"look": True})
+            while not self.is_there(number) and (is_called_for or member.term == term):
+                progress.check()
+                if member.copies_wanted or member.entries_wanted:
+                    self._serve()
+                left = limit - (clock.now() - begin)
+                try:
+                    self.next_news(min(left, _LOOK_SECONDS))
+                except WireTimeout:
+                    if left <= _LOOK_SECONDS:
+                        raise WireTimeout(
+                            f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
+                            f"is the newest, and rank {member.leads} leads"
+                        ) from None
+        finally:
+            progress.is_waiting = False
+
+    def expect(self, is_so: Callable[[], bool]) -> None:
+        """Return when `is_so`, which news may change."""
+        while not is_so():
+            self._progress.check()
+            self.next_news()
+
+    def next_news(self, timeout: float | None = None) -> None:
+        """Return when there is news. Raises as `Work.wait`."""
+        self._news.wait(timeout)
+        self._news = self._wire.receive(self._wire.rank, NEWS)
+
+    def drain(self) -> None:
+        """Take what news there is."""
+        while self._news.done():
+            self.next_news()
+
+    def goes_on(self) -> None:
+        """The worker computes, whatever it waited for: the round it had called for may be void."""
+        self._progress.say({"note": "ride", "computing": self._progress.member.applied})
+
+
+class Wait:
+    """The work of one contribution: done when the round that was called for is there, or those that had started."""
+
+    def __init__(self, arrival: Arrival, number: int, *, is_called_for: bool = True) -> None:
+        self._arrival, self.number, self.is_called_for = arrival, number, is_called_for
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._arrival.is_there(self.number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The number of the round; raises as `Work.wait`."""
+        self._arrival.until(self.number, timeout, is_called_for=self.is_called_for)
+        if not self.done():
+            self._arrival.goes_on()
+        return self.number
+
+
+_: type[Work[int]] = Wait

@@ -1,0 +1,91 @@
+"""What a worker's codec makes of what it gives to rounds, and what it leaves out.
+
+The error is no contribution that waits: it is added to the next one that is given. A round that passes by without this
+worker gives back the contributions and the error as they were. So what rounds have taken, what waits, and the error add
+up to what was produced. When all settle, what is given is whole, error and all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from quorate.core.codec import Codec, Draw, Shapes
+from quorate.core.vectors import Flat, Layout
+
+
+class Coding:
+    """That of worker `rank`; `codec` has no memories. Not locked: see `pending`."""
+
+    def __init__(self, codec: Codec, layout: Layout, seed: int, rank: int, *, feeds_back: bool) -> None:
+        """`feeds_back`: whether what is left out is remembered."""
+        self._codec, self._seed, self._rank, self._is_kept = codec, seed, rank, feeds_back
+        self.error: Flat | None = None
+        """What was left out; None where that is nothing, or not remembered."""
+        self.lay_out(layout)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Of vectors, from here on; the error of tensors that stay goes on."""
+        old, self.error = self.error, None
+        self._shapes = _shapes_of(layout)
+        if old is not None:
+            there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
+            self.error = Flat.zeros(layout.bare)
+            for index, segment in enumerate(layout.segments):
+                if segment.name in there and layout.parts[segment.part].coded:
+                    self.error.segment(index).copy_(old.segment(there[segment.name]))
+
+    def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Flat:
+        """What is given to round `number` in place of `vector`, in new memory, and the rest is the error.
+
+        Where a number is not finite, the vector itself.
+        """
+        parts = [vector.parts[part] for part in self._shapes]
+        if not all(math.isfinite(float(x.abs().sum())) for x in parts):
+            return vector
+        found = blank(vector.layout)
+        left = Flat.zeros(vector.layout.bare) if self._is_kept else None
+        for part, x in enumerate(vector.parts):
+            if part not in self._shapes:
+                found.parts[part].copy_(x)
+                continue
+            shapes, draw = self._shapes[part], Draw(self._seed, number, self._rank, part)
+            wanted = x if self.error is None else x + self.error.parts[part]
+            code, _ = self._codec.encode(wanted, shapes, {}, draw)
+            found.parts[part].copy_(self._codec.decode(code, shapes, draw))
+            if left is not None:
+                torch.sub(wanted, found.parts[part], out=left.parts[part])
+        self.error = left
+        return found
+
+    def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Flat:
+        """`vector`, and all that was left out."""
+        if self.error is None:
+            return vector
+        found = blank(vector.layout)
+        for part, x in enumerate(vector.parts):
+            found.parts[part].copy_(x)
+            if part in self._shapes:
+                found.parts[part].add_(self.error.parts[part])
+        self.error = None
+        return found
+
+    def undone(self, vector: Flat, given: Flat, error: Flat | None) -> Flat | None:
+        """What the `error` would be had `given` not been given in place of `vector`, which waits again."""
+        if vector is given or not self._is_kept:
+            return error
+        found = Flat.zeros(vector.layout.bare) if error is None else error.clone()
+        for part in self._shapes:
+            found.parts[part].add_(given.parts[part]).sub_(vector.parts[part])
+        return found
+
+
+def _shapes_of(layout: Layout) -> dict[int, Shapes]:
+    inside = [[layout.segments[index] for index in indices] for indices in layout.by_part]
+    return {
+        number: tuple(one.shape for one in sorted(inside[number], key=lambda one: one.offset))
+        for number, part in enumerate(layout.parts)
+        if part.coded
+    }

@@ -1,0 +1,139 @@
+"""What is learnt from contributions to rounds that codecs write small, with late workers, deaths, joins and checkpoints."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.world import World
+from quorate.strategies import strategies
+from quorate.train.reduced import with_reduction
+from quorate.wire import current
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.world import VirtualWorld
+from tests.contract.test_compressed import CODED, Loop, trained
+from tests.support.kept_trainings import in_world
+from tests.unit.rounds.test_joining import Plan, check
+
+UNDER: dict[str, dict[str, Any]] = {
+    "all": {"strategy": "quorum", "wait_for": "all", "momentum": "common"},
+    "majority": {"strategy": "eager-majority"},
+    "solo": {"strategy": "eager-solo"},
+    "adaptive": {"strategy": "adaptive"},
+}
+SOME = ("half", "top-k", "random-k", "blocks", "sign")
+
+
+@cache
+def dense(under: str) -> float:
+    return Loop(UNDER[under]).run()[0]
+
+
+@pytest.mark.parametrize("under", UNDER)
+@pytest.mark.parametrize("name", SOME)
+def test_an_ordinary_loop_learns_nearly_as_much(name: str, under: str) -> None:
+    loss, replicas = Loop(UNDER[under] | CODED[name]).run()
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    assert loss <= 1.6 * dense(under) + 0.02, f"{loss:.4f}, dense {dense(under):.4f}"
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_a_quorum_of_all_is_all_reduce(uneven: bool) -> None:
+    """Of a codec that draws nothing; both give each contribution with what was left out of the one before."""
+    (_, rounds), (_, sums) = (
+        Loop(settings | CODED["top-k"], uneven=uneven).run() for settings in (UNDER["all"], {"strategy": "all-reduce"})
+    )
+    if not uneven:
+        torch.testing.assert_close(rounds[0], sums[0], rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(replica, rounds[0]) for replica in rounds)
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.seeds(2, 8)
+def test_they_die_and_join_at_any_time(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    size = draw.choice([2, 3, 5])
+    hosts = draw.choice([None, [0, 0, 1, 1, 2, 2]])
+    plan = Plan(
+        size=size,
+        settings={"wait_for": draw.choice(["all", "majority", 1]), **CODED[name]},
+        joins={size: draw.uniform(0.0, 0.5)} if draw.random() < 0.6 else {},
+        deaths={rank: draw.randint(1, 150) for rank in draw.sample(range(size), draw.choice([0, 1]))},
+        width=draw.choice([4, 4000]),
+        seed=seed,
+        network=None if hosts is None else Network(hosts=hosts),
+        pace=lambda rank: 0.01 * (1 + rank),
+    )
+    check(plan, plan.run())
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("size", [2, 3])
+def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name: str) -> None:
+    def live(world: World, steps: int, save_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return trained(world, name, steps, save_at, **UNDER["all"])
+
+    whole = in_world(size, tmp_path / "whole", lambda world: live(world, 12))
+    in_world(size, tmp_path / "kept", lambda world: live(world, 8, save_at=5))
+    again = in_world(size, tmp_path / "kept", lambda world: live(world, 12))
+    for mine, other in zip(again, whole, strict=True):
+        assert torch.equal(mine[0], other[0])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_it_goes_on_with_other_workers(tmp_path: Path, size: int) -> None:
+    """What was left out is kept, in units of the new world's contributions."""
+    in_world(3, tmp_path, lambda world: trained(world, "top-k", 8, save_at=5, **UNDER["all"]))
+    told = in_world(size, tmp_path, lambda world: trained(world, "top-k", 12, **UNDER["all"]))
+    assert all(torch.equal(mine, told[0][0]) for mine, _ in told)
+
+
+def test_sparse_contributions_are_short_messages_between_hosts() -> None:
+    def live(wire: Wire, settings: dict[str, Any]) -> int:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            torch.manual_seed(0)
+            model = torch.nn.Linear(300, 300)
+            plain = torch.optim.SGD(model.parameters(), lr=0.01)
+            optimizer: Any = quorate.distribute(plain, model, **UNDER["all"], **settings)
+            for _ in range(10):
+                optimizer.zero_grad()
+                model(torch.randn(4, 300)).square().mean().backward()
+                optimizer.step()
+            found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
+            optimizer.finish()
+            place.leave()
+            return int(found)
+        finally:
+            current.forget(thread_only=True)
+
+    def sent(**settings: Any) -> int:
+        return sum(VirtualWorld(3, network=Network(hosts=[0, 1, 2])).run(lambda wire: live(wire, settings)))
+
+    assert sent(compress="top-k", density=0.01) < 0.1 * sent()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"compress": "power-sgd"}, "is for sums of all workers (all-reduce); under quorum rounds form the sums"),
+        ({"compress": "top-k", "reduce": "two-phase"}, "is for sums of all workers (all-reduce); under quorum"),
+        (
+            {"compress": "dgc"},
+            "remembers more than what it leaves out, which a round that passes by could not give back",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        with_reduction(strategies.get("quorum"), settings, "quorum")
+    assert sentence in str(refused.value)
