@@ -1,4 +1,4 @@
-"""What is learnt from contributions to rounds that codecs write small, with late workers, deaths, joins and checkpoints."""
+"""What is learnt from contributions to rounds that codecs write small: late workers, deaths, joins, checkpoints."""
 
 from __future__ import annotations
 
