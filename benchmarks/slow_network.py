@@ -4,12 +4,13 @@ Hosts are network namespaces (for root on Linux), joined by links of 1 Gbit/s an
 million parameters is trained on the bytes of the standard library, by one worker on each of four hosts, and by two on
 each of two (`hierarchical`). Ways take turns (A B C ..., B C ... A). In seconds a step:
 
-- `ddp`, and with torch's own hooks `ddp fp16`, `ddp bf16`, `ddp power-sgd` (rank 4, from the third step on);
+- `ddp`, and with torch's own hooks `ddp fp16`, `ddp power-sgd` (rank 4, from the third step on; the hook for bfloat16
+  needs a GPU);
 - `all-reduce`, and with `compress`: `half` in both types, `power-sgd` (rank 4), `top-k` of 1 %, `qsgd` of 4 bits.
 
 The figures are seconds a step, turn by turn; bytes that the busiest host sends or receives in a step, over those of the
 gradient; and ratios: of each of ours to torch's way of the same method, and of each to `ddp`. How much is learnt in a
-step is not measured here: half and DDP's casts have the same bits to a rounding, the others leave something out.
+step is not measured here: `half` and DDP's cast leave out a rounding only, the others more.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.support.hosts import Host, are_possible, hosts  # noqa: E402
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 384, 6, 6, 32, 4
 """10.8 million parameters."""
 DDP = "ddp"
-HOOKS = ("ddp fp16", "ddp bf16", "ddp power-sgd")
+HOOKS = ("ddp power-sgd", "ddp fp16")
 OURS: dict[str, dict[str, Any]] = {
     "all-reduce": {},
     "half fp16": {"compress": "half", "dtype": "float16"},
@@ -51,7 +52,6 @@ HIERARCHICAL: dict[str, dict[str, Any]] = {
 PEERS = {
     "all-reduce": DDP,
     "half fp16": "ddp fp16",
-    "half bf16": "ddp bf16",
     "power-sgd": "ddp power-sgd",
 }
 """Torch's way of the same method."""
@@ -97,11 +97,11 @@ def hooked(model: Any, name: str) -> Any:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
 
-    found = DistributedDataParallel(model, broadcast_buffers=False)
+    # With several buckets torch's PowerSGD waits in gloo's own threads for what these would do: it stands still.
+    megabytes = 1000 if name == "ddp power-sgd" else 25
+    found = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=megabytes)
     if name == "ddp fp16":
         found.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif name == "ddp bf16":
-        found.register_comm_hook(None, default_hooks.bf16_compress_hook)
     elif name == "ddp power-sgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         found.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

@@ -50,12 +50,13 @@ def noise(rank: int, numel: int, dtype: torch.dtype = torch.float32, seed: int =
 
 
 def in_order(layout: tuple[int, ...], numel: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """As it is promised: on each host in order of rank, then in order of hosts."""
+    """As it is promised: on each host in order of rank, then in order of hosts; small floats rounded after each."""
     by_host, rank = [], 0
     for count in layout:
         wide = torch.float32 if dtype == torch.bfloat16 else dtype
         on_host = [noise(rank + k, numel, dtype, seed).to(wide) for k in range(count)]
-        by_host.append(sum_in_order(on_host))
+        total = sum_in_order(on_host)
+        by_host.append(total if len(layout) == 1 else total.to(dtype).to(wide))
         rank += count
     return sum_in_order(by_host).to(dtype)
 

@@ -184,8 +184,8 @@ class Wire(ABC):
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere.
 
-        Added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in float32. A
-        backend of torch's, as for GPUs, has an order of its own.
+        Added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in float32, and
+        rounded before they go to other hosts. A backend of torch's, as for GPUs, has an order of its own.
         """
 
     @abstractmethod

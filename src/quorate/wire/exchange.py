@@ -26,7 +26,7 @@ def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor
     """The sum, added in the order given; smaller floats are added in float32 and rounded once. Shares no memory.
 
     With the host of each tensor: those of one host are added in the order given, then the hosts' sums, in the order
-    in which hosts first occur.
+    in which hosts first occur; the sums of several hosts are rounded, as they travel as what they are of.
     """
     first = tensors[0].detach()
     is_small = first.is_floating_point() and first.element_size() < 4
@@ -37,6 +37,8 @@ def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor
             sums[host].add_(x.detach())
         else:
             sums[host] = x.detach().to(wide, copy=True, memory_format=torch.contiguous_format)
+    if is_small and len(sums) > 1:
+        sums = {host: x.to(first.dtype).to(wide) for host, x in sums.items()}
     total, *rest = sums.values()
     for x in rest:
         total.add_(x)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from quorate.core.contracts import Message, Work
+from quorate.wire.exchange import sum_in_order
 from quorate.wire.real.host_exchange import DIRECT_BYTES, Buffers, Exchange, Post
 from quorate.wire.real.inbox import Inbox, Waiting
 from quorate.wire.work import Done
@@ -32,7 +34,8 @@ class OnItsWay:
 class Network:
     """Hosts whose heads are ranks 10, 11, ...; messages arrive when they are let through."""
 
-    def __init__(self, count: int, numel: int, what: int = 7) -> None:
+    def __init__(self, count: int, numel: int, what: int = 7, narrow: torch.dtype | None = None) -> None:
+        self.narrow = narrow
         self.heads = [10 + host for host in range(count)]
         self.inboxes = {rank: Inbox() for rank in self.heads}
         self.under_way: list[tuple[int, int, str, Message]] = []
@@ -57,7 +60,7 @@ class Network:
 
         buffer = Buffers().take(self.own[host].nbytes)
         buffer.memory[: self.own[host].nbytes].view(np.float32)[...] = self.own[host]
-        return Exchange(Post(send, ask), "x", what, self.heads, host, buffer, self.into[host])
+        return Exchange(Post(send, ask), "x", what, self.heads, host, buffer, self.into[host], self.narrow)
 
     def let_through(self, index: int) -> None:
         source, to, tag, message = self.under_way.pop(index)
@@ -121,3 +124,21 @@ def test_a_buffer_is_used_again_once_nobody_holds_it_and_all_has_gone_out() -> N
     message.is_out = True
     assert buffers.take(10) is not first, "it is far too large"
     assert buffers.take(900) is first
+
+
+@pytest.mark.parametrize("numel", [SMALL, LARGE])
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_small_floats_travel_as_what_they_are(narrow: torch.dtype, count: int, numel: int) -> None:
+    """Half of the bytes; added in float32, and rounded to the same bits everywhere."""
+    network, wide = Network(count, numel, narrow=narrow), Network(count, numel)
+    for one in (network, wide):
+        while one.under_way:
+            one.let_through(0)
+            for exchange in one.exchanges:
+                exchange.move()
+    assert network.sent.total() * 2 == wide.sent.total()
+    rounded = [torch.from_numpy(x).to(narrow) for x in network.own]
+    expected = sum_in_order(rounded, range(count))
+    for x in network.into:
+        assert torch.equal(torch.from_numpy(x).to(narrow), expected)

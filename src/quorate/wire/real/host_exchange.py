@@ -78,10 +78,15 @@ class Exchange:
         place: int,
         buffer: Buffer,
         into: Numbers,
+        narrow: torch.dtype | None = None,
     ) -> None:
+        """`narrow`: as what numbers travel, which are added as float32."""
         self._post, self._tag, self._what, self._heads, self._place = post, tag, what, heads, place
         self._buffer, self._into = buffer, into
         own = self._own = buffer.memory[: into.nbytes].view(into.dtype)
+        self._narrow = narrow
+        if narrow is not None:  # all add what has travelled
+            torch.from_numpy(own).copy_(torch.from_numpy(own).to(narrow))
         self._others = [host for host in range(len(heads)) if host != place]
         is_direct = len(heads) == 2 or own.nbytes <= DIRECT_BYTES
         self._pieces = [slice(0, len(own))] * len(heads) if is_direct else _pieces(len(own), len(heads))
@@ -131,7 +136,11 @@ class Exchange:
                 self._send(host, "sum", self._own[here])
 
     def _send(self, host: int, kind: str, numbers: Numbers) -> None:
-        message = Message((torch.from_numpy(numbers.view(np.uint8)),), {"of": self._what})
+        if self._narrow is None:
+            given = torch.from_numpy(numbers.view(np.uint8))
+        else:
+            given = torch.from_numpy(numbers).to(self._narrow).view(torch.uint8)
+        message = Message((given,), {"of": self._what})
         self._buffer.sent.append(self._post.send(message, self._heads[host], f"{self._tag}/{kind}"))
 
     def _ask(self, host: int, kind: str) -> Waiting:
@@ -142,7 +151,10 @@ class Exchange:
 
     def _numbers(self, asked: Waiting) -> Numbers:
         assert asked.result is not None
-        found: Numbers = asked.result[1].tensors[0].numpy().view(self._own.dtype)
+        given = asked.result[1].tensors[0]
+        if self._narrow is not None:
+            given = given.clone().view(self._narrow).float().view(torch.uint8)
+        found: Numbers = given.numpy().view(self._own.dtype)
         return found
 
 

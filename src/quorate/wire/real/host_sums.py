@@ -17,6 +17,7 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -59,10 +60,12 @@ class HostSums:
         self._is_stopped = self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def start(self, operation: str, x: Tensor) -> Sum:
-        """Launch the sum of `x`; every worker gives the same `operation`. Never waits."""
+    def start(self, operation: str, x: Tensor, narrow: torch.dtype | None = None) -> Sum:
+        """Launch the sum of `x`; every worker gives the same `operation`. Never waits. `narrow` are the floats that `x`
+        is made of, where these are smaller: as what the sums of hosts travel, rounded."""
         self._count += 1
         one = Sum(x, operation, self._count, self._segment.size)
+        one.narrow = narrow
         self._hidden.append(one)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="quorate-host-sums", daemon=True)
@@ -173,7 +176,8 @@ class HostSums:
                 for at in slices_at_once(slice(0, len(total)), total.itemsize):
                     add_up([x[here][at] for x in begun.brought], total[at])
                 tag = f"{self._tag}/{number}/{index}"
-                exchange = Exchange(self._post, tag, one.operation, heads, self._place, buffer, into)
+                about = (tag, one.operation, heads, self._place)
+                exchange = Exchange(self._post, *about, buffer, into, one.narrow)
                 begun.exchanges.append((index, here, exchange))
         self._begun.append(begun)
         self._shown.popleft()

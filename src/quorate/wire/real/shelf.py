@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,6 +27,8 @@ class Sum:
         self.own: NDArray[Any] = numbers
         """Where others find this worker's numbers."""
         self.staged: Tensor | None = None
+        self.narrow: torch.dtype | None = None
+        """As what it travels between hosts, where that is smaller."""
         self.is_shown = self.is_added = self.is_over = False
 
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from quorate.core.errors import QuorateError
@@ -41,8 +42,8 @@ class Sums:
         """What is not yet shown to others; shown, and not yet added up; added up, and not yet by all."""
         self._is_stopped = False
 
-    def start(self, operation: str, x: Tensor) -> Sum:
-        """Launch the sum of `x`; every worker gives the same `operation`. Never waits."""
+    def start(self, operation: str, x: Tensor, narrow: torch.dtype | None = None) -> Sum:
+        """Launch the sum of `x`; every worker gives the same `operation`. Never waits. Nothing travels as `narrow`."""
         self._count += 1
         one = Sum(x, operation, self._count, self._segment.size)
         self._hidden.append(one)

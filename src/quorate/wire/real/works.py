@@ -85,7 +85,8 @@ class SumWork:
     ) -> None:
         self._order, self._sums, self._operation, self._count = order, sums, operation, count
         self._x, self._moved = x, moved
-        self._sum = sums.start(operation, moved)
+        narrow = x.dtype if x.is_floating_point() and x.dtype != moved.dtype else None
+        self._sum = sums.start(operation, moved, narrow)
         self._is_taken = False
 
     def done(self) -> bool:
