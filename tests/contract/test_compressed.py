@@ -226,7 +226,7 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
         ("quorum", {"reduce": "ring"}, 'reduce="ring" does not go with quorum'),
         ("all-reduce", {"reduce": "hierarchical"}, 'reduce="hierarchical" says how codes are summed; choose one'),
         ("all-reduce", {"reduce": "rings"}, 'unknown way to reduce "rings"; did you mean "ring"?'),
-        ("quorum", {"compress": "half"}, 'compress="half" does not go with quorum'),
+        ("eager-averaging", {"compress": "half"}, 'compress="half" does not go with eager-averaging'),
         (
             "diloco",
             {"compress": "power-sgd"},

@@ -161,9 +161,9 @@ class Asking:
         return min(self._until.values(), default=math.inf)
 
 
-_THIN, _MOST_THIN = 1e7, 5.0
+_THIN, _MOST_THIN = 1e7, 2.0
 """Bytes a second that links between hosts may fall to, and seconds for which that is no silence, whatever they have
-carried so far: others may begin to use them. An exchange sends, and receives, up to two vectors."""
+carried so far: others may begin to use them."""
 _SLOWEST = 1e5
 """Bytes per second that a link carries at least, until it is known what it does."""
 _REMEMBERED = 8
@@ -183,9 +183,7 @@ class Carrying:
     @property
     def between_hosts(self) -> float:
         """As `seconds`, over links that may have become slower."""
-        return max(
-            self.seconds, min(2 * self._agreed.vector_bytes / _THIN, _MOST_THIN) if self._agreed.is_large else 0.0
-        )
+        return max(self.seconds, min(self._agreed.vector_bytes / _THIN, _MOST_THIN) if self._agreed.is_large else 0.0)
 
     @property
     def latest(self) -> float:
