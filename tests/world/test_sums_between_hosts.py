@@ -202,8 +202,10 @@ def workers_part(is_known: bool, wire: Wire) -> object:
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "new"])
 @pytest.mark.parametrize("workers", LAYOUTS[0:3:2], ids=in_words)
 def test_workers_that_part_all_hear_of_it(workers: WorkersOnHosts, is_known: bool) -> None:
-    for found in workers.run(partial(workers_part, is_known)):
-        assert found is not None
+    """Who ends last may be left without a majority, and say so by its status: that is not asked here."""
+    for fate in workers.fates(partial(workers_part, is_known)):
+        found = fate.result
+        assert isinstance(found, tuple), fate
         assert found[0] is Mismatch, found
         assert "rank 1 all_reduce" in found[2]
 
