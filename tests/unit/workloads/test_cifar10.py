@@ -223,3 +223,9 @@ def test_the_optimizer_is_the_published_one(binary: Path) -> None:
 def test_settings_out_of_range_are_refused(binary: Path) -> None:
     with pytest.raises(ConfigurationError, match="cifar10: records must be at least 1, not 0"):
         Cifar10(folder=str(binary), records=0)
+
+
+def test_bytes_that_look_like_odd_escapes_are_refused_without_a_warning() -> None:
+    """As of an archive whose date happens to be such a byte; warnings are errors here."""
+    with pytest.raises(pickled.NotPlainData, match="which plain data do not need"):
+        pickled.read(b"c\\q\n\n.")

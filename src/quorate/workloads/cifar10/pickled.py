@@ -8,6 +8,7 @@ wrote it, or Python 3); five names stand for themselves; everything else is refu
 from __future__ import annotations
 
 import pickletools
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,8 +72,10 @@ def read(data: bytes) -> Any:
     """
     machine = _Machine()
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            _carry_out(machine, opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in what is no text at all
+            for opcode, argument, _ in pickletools.genops(data):
+                _carry_out(machine, opcode.name, argument)
         (result,) = machine.stack
     except NotPlainData:
         raise
