@@ -185,9 +185,12 @@ def test_what_is_remembered_goes_on_with_other_parameters(kind: str) -> None:
         before = KINDS[kind](LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
         before.start(drawn(wire.rank)).wait()
         after = KINDS[kind](other, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
+        there = left_out(before)
+        assert there is not None
+        wanted = there["c"].clone()
         after.follows(before)
         error = after.state.memory[ERROR]
-        return before.state.memory[ERROR]["c"], error["c"], error["e"], after.state.sums[other.digest]
+        return wanted, error["c"], error["e"], after.state.sums[other.digest]
 
     for old, new, fresh, sums in together(3, task):
         assert torch.equal(old, new) and not fresh.any() and sums == 1
