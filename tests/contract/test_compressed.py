@@ -225,6 +225,11 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
         ("local-sgd", {"compress": "half"}, 'compress="half" does not go with local-sgd'),
         ("quorum", {"reduce": "ring"}, 'reduce="ring" does not go with quorum'),
         ("all-reduce", {"reduce": "hierarchical"}, 'reduce="hierarchical" says how codes are summed; choose one'),
+        (
+            "all-reduce",
+            {"compress": "power-sgd", "reduce": "two-phase"},
+            "power-sgd forms its sums in a way of its own",
+        ),
         ("all-reduce", {"reduce": "rings"}, 'unknown way to reduce "rings"; did you mean "ring"?'),
         ("eager-averaging", {"compress": "half"}, 'compress="half" does not go with eager-averaging'),
         (

@@ -131,6 +131,10 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if settings.compress == POWER_SGD:
         if settings.error_feedback is False:
             raise ConfigurationError(f"{POWER_SGD} is nothing without error feedback; leave error_feedback out")
+        if settings.reduce != AUTO:
+            raise ConfigurationError(
+                f'{POWER_SGD} forms its sums in a way of its own; leave out reduce="{settings.reduce}"'
+            )
         return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest)))
     if settings.compress not in codecs:
         raise unknown("codec", settings.compress, compressing())
