@@ -96,13 +96,7 @@ def train(arm: Arm, world: Any) -> dict[str, float]:
 
     for _ in range(2):
         step()
-    world.barrier()
-    folder = Path(arm.folder)
-    if world.is_first:
-        (folder / "ready").touch()
-    while not (folder / "go").exists():
-        time.sleep(0.005)
-    world.barrier()
+    until_slow(arm.folder, world)
     step()  # from here on links are as slow as they are to be, and connections learn it
     formed, carried, begin, count = rounds(), through_the_cable(), time.monotonic(), 0
     while count < arm.steps if arm.name in IN_STEP else time.monotonic() < begin + arm.seconds:
@@ -115,6 +109,16 @@ def train(arm: Arm, world: Any) -> dict[str, float]:
         optimizer.finish()  # type: ignore[attr-defined]
     found["finish"] = time.monotonic() - begin - took
     return found
+
+
+def until_slow(folder: str, world: Any) -> None:
+    """Say that all are ready, and wait until links are as slow as they are to be: see `run_slowed`."""
+    world.barrier()
+    if world.is_first:
+        Path(folder, "ready").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.005)
+    world.barrier()
 
 
 def through_the_cable() -> tuple[int, int]:
@@ -132,8 +136,8 @@ def measured(on: Sequence[Host], rate: str, arm: Arm) -> list[dict[str, float]]:
 def run_slowed(
     on: Sequence[Host], rate: str, on_each: int, task_in: Callable[[str], Callable[[Any], dict[str, float]]]
 ) -> list[dict[str, float]]:
-    """What every worker's task says, `on_each` on each host; `task_in(folder)` says when it is `ready` in a file of the
-    folder, and waits for one called `go`, before which links are made as slow as `rate`."""
+    """What every worker's task says, `on_each` on each host; `task_in(folder)` calls
+    `until_slow(folder)` where links are to be made as slow as `rate`."""
     with tempfile.TemporaryDirectory() as folder:
 
         def slow_down() -> None:

@@ -28,7 +28,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
 import record  # noqa: E402
-from hosts import RATES, run_slowed, through_the_cable  # noqa: E402
+from hosts import RATES, run_slowed, through_the_cable, until_slow  # noqa: E402
 
 from tests.support.hosts import Host, are_possible, hosts  # noqa: E402
 
@@ -135,13 +135,7 @@ def train(way: Way, world: Any) -> dict[str, float]:
 
     for _ in range(4):
         step()
-    world.barrier()
-    folder = Path(way.folder)
-    if world.is_first:
-        (folder / "ready").touch()
-    while not (folder / "go").exists():
-        time.sleep(0.005)
-    world.barrier()
+    until_slow(way.folder, world)
     step()  # from here on links are as slow as they are to be, and connections learn it
     carried, begin = through_the_cable(), time.monotonic()
     for _ in range(way.steps):

@@ -31,6 +31,11 @@ class ErrorFeedback(Codec):
             )
 
     @property
+    def bare(self) -> Codec:
+        """The codec."""
+        return self.of
+
+    @property
     def is_linear(self) -> bool:  # type: ignore[override]
         """As the codec is."""
         return self.of.is_linear

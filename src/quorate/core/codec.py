@@ -14,11 +14,18 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from quorate.core.vectors import Layout
+
 Shapes = tuple[tuple[int, ...], ...]
 """Of the tensors that a vector holds, laid end to end."""
 
 Memory = Mapping[str, "Tensor"]
 """What a codec remembers, by name: vectors as long as those that it encodes, of zeros at first."""
+
+
+def shapes_in(layout: Layout) -> dict[int, Shapes]:
+    """Of the coded parts of vectors laid out so, by number: the shapes of their tensors, as they lie."""
+    return {number: tuple(one.shape for one in own) for number, own in layout.coded.items()}
 
 
 def numel_of(shapes: Shapes) -> int:
@@ -74,6 +81,11 @@ class Codec(ABC):
     def needs_feedback(self) -> bool:
         """Whether what it leaves out is lost unless `codecs.error_feedback` remembers it."""
         return self.is_biased and not self.memories
+
+    @property
+    def bare(self) -> Codec:
+        """The same without error feedback."""
+        return self
 
     @abstractmethod
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -78,6 +78,14 @@ class Layout:
             found[segment.part].append(index)
         return tuple(map(tuple, found))
 
+    @cached_property
+    def coded(self) -> dict[int, tuple[Segment, ...]]:
+        """By coded part, what lies in it, in this order."""
+        inside = {
+            number: [self.segments[i] for i in self.by_part[number]] for number, p in enumerate(self.parts) if p.coded
+        }
+        return {number: tuple(sorted(own, key=lambda one: one.offset)) for number, own in inside.items()}
+
 
 class Flat:
     """A vector over a `Layout`: one tensor per part. Arithmetic is element-wise and keeps the layout."""

@@ -18,21 +18,21 @@ Paper: none of its own; the codecs have theirs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quorate.core.codec import Codec, Draw, Memory, Shapes
+from quorate.core.codec import Codec, Draw, Memory, Shapes, shapes_in
 from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout, Segment
+from quorate.core.vectors import Flat, Layout
 from quorate.reducers.reducer import Reducer
+from quorate.reducers.remembering import Remembering, is_finite
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.work import Together
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class CodedState:
     """How many there have been, by the digest of the layout; random numbers are drawn for each."""
 
 
-class Coded(Reducer):
+class Coded(Remembering):
     """Every code goes to everyone; those that may be added are summed by an all-reduce.
 
     Vectors may also be of another layout, in which tensors of the same names are coded; of one layout, one sum is under
@@ -57,9 +57,9 @@ class Coded(Reducer):
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
         """`state` is that of another one, whose tensors these are."""
-        super().__init__(layout, wire)
-        self.codec, self._seed = codec, seed
-        self._shapes, self._names = shapes_of(layout), _names_of(layout)
+        super().__init__(layout, wire, layout.coded)
+        self.codec, self._seed, self._shapes = codec, seed, shapes_in(layout)
+        self._names = {part: [one.name for one in own] for part, own in layout.coded.items()}
         self._salt = int(layout.digest[:8], 16)
         """So that vectors of other layouts are drawn for anew."""
         self._own: dict[int, Memory] = {}
@@ -78,8 +78,6 @@ class Coded(Reducer):
         self._state.sums.setdefault(layout.digest, 0)
         self._next: dict[int, Memory] = {}
         """By part, what is remembered once the newest sum counts."""
-        self._is_over = False
-        """Whether the newest sum was started, so that the next part is of another one."""
         self._family: dict[str, Coded] = {layout.digest: self}
         """All that share the state, by the digest of their layouts."""
 
@@ -138,41 +136,25 @@ class Coded(Reducer):
             self._family[layout.digest] = found
         return self._family[layout.digest]
 
-    def part_ready(self, part: int, x: Tensor) -> None:
-        if not self._under_way:
-            self._begin()
-        self._under_way[part] = self._launched(part, x)
-
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         mine = self._of(x.layout)
-        if mine is not self:
-            return mine.start(x, kept)
-        if not self._under_way:
-            self._begin()
-        found = super().start(x, kept)
-        self._is_over = True
-        return found
+        return super().start(x, kept) if mine is self else mine.start(x, kept)
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
         mine = self._of(x.layout)
-        if not mine._under_way:
-            mine._begin()
-        mine._is_over = True  # what was launched is encoded once more, by `message`
+        if mine is not self:
+            mine.abandon(x)
+            return super(Remembering, self).abandon(x)  # parts are launched as of this one's layout
         return super().abandon(x)
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        if part not in self._shapes:
-            return self.wire.all_reduce(x)
         code = self._encoded(part, x)
         return self.wire.all_reduce(code) if self.codec.is_linear else self.wire.all_gather(code)
 
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        return Together([self._launched(part, x)], lambda found: self._decoded(part, x, found[0]), self.wire.clock)
-
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        for part in self._shapes:
-            self._decoded(part, x.parts[part], found[part])
-        return x
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+        for part, x in into.items():
+            codes = [found[part]] if self.codec.is_linear else found[part]
+            self._add_up(part, x, codes, [self.wire.rank] if self.codec.is_linear else range(len(codes)))
 
     def _draw(self, part: int, rank: int) -> Draw:
         number = self._state.sums[self.layout.digest]
@@ -180,32 +162,33 @@ class Coded(Reducer):
 
     def _encoded(self, part: int, x: Tensor) -> Tensor:
         with self.spending("encode"):
-            is_finite = math.isfinite(float(x.abs().max())) if x.numel() else True
-            given = x if is_finite else torch.zeros_like(x)
-            code, then = self.codec.encode(
-                given, self._shapes[part], self._memory(part), self._draw(part, self.wire.rank)
-            )
-            if is_finite:
-                self._next[part] = then
-                return code
+            draw = self._draw(part, self.wire.rank)
             self._next.pop(part, None)
-            return torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]
+            code, then = self._code_of(x, self._shapes[part], self._memory(part), draw)
+            if then is not None:
+                self._next[part] = then
+            return code
 
-    def _decoded(self, part: int, into: Tensor, found: Any) -> Tensor:
-        if self.codec.is_linear:
-            return self._add_up(part, into, [found], [self.wire.rank])
-        return self._add_up(part, into, found, range(len(found)))
+    def _code_of(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory | None]:
+        """The code, and what is remembered behind it; of what is not finite one that says so, and None."""
+        if is_finite(x):
+            return self.codec.encode(x, shapes, memory, draw)
+        code, _ = self.codec.encode(torch.zeros_like(x), shapes, memory, draw)
+        return (torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]), None
 
-    def _add_up(self, part: int, into: Tensor, codes: Sequence[Tensor], ranks: Sequence[int]) -> Tensor:
+    def _add_code(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
+        """Add what a code stands for: NaN where it says that there was something not finite."""
+        if code.numel():
+            self.codec.add_decoded(into, code, shapes, draw)
+        else:
+            into.fill_(math.nan)  # nothing, where there are no numbers
+
+    def _add_up(self, part: int, into: Tensor, codes: Sequence[Tensor], ranks: Sequence[int]) -> None:
         """What the codes of `ranks` stand for, added up in this order."""
         with self.spending("decode"):
             into.zero_()
             for rank, code in zip(ranks, codes, strict=True):
-                if code.numel():
-                    self.codec.add_decoded(into, code, self._shapes[part], self._draw(part, rank))
-                else:
-                    into.fill_(math.nan)
-            return into
+                self._add_code(into, code, self._shapes[part], self._draw(part, rank))
 
     def wire_bytes(self, size: int) -> int | None:
         total = 0
@@ -246,20 +229,3 @@ class Coded(Reducer):
             else:
                 self._add_up(part, into, column, ranks)
         return sums
-
-
-def shapes_of(layout: Layout) -> dict[int, Shapes]:
-    """Of the parts that are coded: the shapes of their tensors, in the order in which they lie."""
-    return {number: tuple(one.shape for one in inside) for number, inside in _inside(layout).items()}
-
-
-def _names_of(layout: Layout) -> dict[int, list[str]]:
-    return {number: [one.name for one in inside] for number, inside in _inside(layout).items()}
-
-
-def _inside(layout: Layout) -> dict[int, list[Segment]]:
-    return {
-        number: sorted((layout.segments[index] for index in layout.by_part[number]), key=lambda one: one.offset)
-        for number, part in enumerate(layout.parts)
-        if part.coded
-    }

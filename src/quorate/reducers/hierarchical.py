@@ -17,8 +17,7 @@ Paper: Lin et al., "Deep gradient compression", ICLR 2018, section 4 (dense with
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -26,14 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.codecs.error_feedback import ERROR, ErrorFeedback
+from quorate.codecs.error_feedback import ERROR
 from quorate.core.codec import Codec, Draw
 from quorate.core.contracts import Wire, Work
 from quorate.core.hosts import by_host
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Layout
 from quorate.reducers.coded import Coded, CodedState
 from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.work import Together
 
 
 class Hierarchical(Coded):
@@ -44,7 +42,6 @@ class Hierarchical(Coded):
         self._hosts = by_host(wire.host_of, range(wire.size))
         self._owners = min(map(len, self._hosts))
         """Pieces of a vector: on each host one of its first workers owns one."""
-        self._bare: Codec = codec.of if isinstance(codec, ErrorFeedback) else codec
 
     # One that joins takes part in sums by messages alone, and is in no group.
 
@@ -77,35 +74,19 @@ class Hierarchical(Coded):
         return list(pairwise(ends))
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        if part not in self._shapes:
-            return self.wire.all_reduce(x)
         self._next.pop(part, None)
         memory = self._memory(part)
         given = x + memory[ERROR] if ERROR in memory else x.clone()
         return self._inner.all_to_all([given[begin:end] for begin, end in self._pieces(part)])
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        self._finish({part: x.parts[part] for part in self._shapes}, {part: found[part] for part in self._shapes})
-        return x
-
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        if part not in self._shapes:
-            return super().again(part, x)
-
-        def finish(found: list[Any]) -> Tensor:
-            self._finish({part: x}, {part: found[0]})
-            return x
-
-        return Together([self._launched(part, x)], finish, self.wire.clock)
-
-    def _finish(self, into: dict[int, Tensor], found: dict[int, list[Tensor]]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, list[Tensor]]) -> None:
         """Behind the exchange on the host: the one between hosts, and the pieces to all of the host."""
         between: dict[int, Work[Any]] = {}
         pieces: dict[int, Tensor] = {}
         for part, given in found.items():
             pieces[part] = torch.stack(given).sum(0) if given[0].numel() else given[0]
             if self._outer is not None and self._outer.size > 1:
-                code = self._code_of(part, pieces[part])
+                code = self._code_of_piece(part, pieces[part])
                 linear = self.codec.is_linear
                 between[part] = self._outer.all_reduce(code) if linear else self._outer.all_gather(code)
             elif ERROR in self.codec.memories:
@@ -123,21 +104,18 @@ class Hierarchical(Coded):
         draw = self._draw(part, rank)
         return Draw(seed=draw.seed, round=draw.round, rank=rank, part=part * self._owners + self._piece)
 
-    def _code_of(self, part: int, piece: Tensor) -> Tensor:
-        """The code of this worker's piece of its host's sum; what it leaves out is remembered."""
+    def _code_of_piece(self, part: int, piece: Tensor) -> Tensor:
+        """Of this worker's piece of its host's sum, errors and all; what it leaves out is remembered."""
         with self.spending("encode"):
-            is_finite = math.isfinite(float(piece.abs().sum()))
-            given = piece if is_finite else torch.zeros_like(piece)
-            shapes, draw = ((piece.numel(),),), self._draw_of(part, self.wire.rank)
-            code, _ = self._bare.encode(given, shapes, {}, draw)
-            if is_finite and ERROR in self.codec.memories:
+            memory = {name: torch.zeros_like(piece) for name in self.codec.memories}
+            draw = self._draw_of(part, self.wire.rank)
+            code, left = self._code_of(piece, ((piece.numel(),),), memory, draw)
+            if left is not None and ERROR in left:
                 begin, end = self._pieces(part)[self._piece]
                 error = torch.zeros(self.layout.parts[part].numel, dtype=piece.dtype, device=piece.device)
-                error[begin:end] = piece - self._bare.decode(code, shapes, draw)
+                error[begin:end] = left[ERROR]
                 self._next[part] = {ERROR: error}
-            if is_finite:
-                return code
-            return torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]
+            return code
 
     def _decode(self, part: int, piece: Tensor, found: Any) -> None:
         with self.spending("decode"):
@@ -145,10 +123,7 @@ class Hierarchical(Coded):
             ranks = [self.wire.rank] if self.codec.is_linear else self._counterparts
             piece.zero_()
             for rank, code in zip(ranks, codes, strict=True):
-                if code.numel():
-                    self._bare.add_decoded(piece, code, ((piece.numel(),),), self._draw_of(part, rank))
-                elif piece.numel():
-                    piece.fill_(math.nan)
+                self._add_code(piece, code, ((piece.numel(),),), self._draw_of(part, rank))
 
     def wire_bytes(self, size: int) -> int | None:
         """As of `Reducer`, what stays on the host among them; of a linear codec as of an all-gather of its codes."""
@@ -158,7 +133,7 @@ class Hierarchical(Coded):
                 total += all_reduce_bytes(part.numel * part.dtype.itemsize, size)
                 continue
             begin, end = self._pieces(number)[self._piece]
-            code = self._bare.wire_bytes(((end - begin,),)) if others > 1 else 0
+            code = self.codec.wire_bytes(((end - begin,),)) if others > 1 else 0
             if code is None:
                 return None
             kept = (end - begin) * part.dtype.itemsize

@@ -22,7 +22,7 @@ NeurIPS 2019, Algorithms 1 and 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, Segment
 from quorate.reducers.reducer import Reducer
+from quorate.reducers.remembering import Remembering, is_finite
 from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.work import Together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,27 +107,23 @@ class _Given:
     q: list[Tensor] = field(default_factory=list)
 
 
-class PowerSGD(Reducer):
+class PowerSGD(Remembering):
     """Each gradient matrix as a product of two thin ones; parts that are not `Part.coded` are summed as they are."""
 
     def __init__(self, layout: Layout, wire: Wire, settings: PowerSGDSettings, seed: int) -> None:
-        super().__init__(layout, wire)
+        super().__init__(layout, wire, layout.coded)
         self.settings, self._seed = settings, seed
-        self._parts = {
-            number: self._cut(number) for number, part in enumerate(layout.parts) if part.coded and part.numel
-        }
+        self._parts = {number: self._cut(inside) for number, inside in layout.coded.items()}
         matrices = [(one, layout.parts[part].device) for part, cut in self._parts.items() for one in cut.matrices]
         q = {one.segment.name: torch.zeros(one.m, one.rank, device=device) for one, device in matrices}
         self._state = PowerSGDState(error=Flat.zeros(layout.bare), q=q)
         self._given: dict[int, _Given] = {}
         self._next: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
         """By part, what is remembered once the newest sum counts: the error, and each Q."""
-        self._is_over = False
 
-    def _cut(self, number: int) -> _Part:
+    def _cut(self, inside: Sequence[Segment]) -> _Part:
         found = _Part()
-        for index in self.layout.by_part[number]:
-            segment = self.layout.segments[index]
+        for segment in inside:
             n = segment.shape[0] if segment.shape else 1
             m = segment.numel // n if n else 0
             rank = min(n, m, self.settings.rank)
@@ -163,35 +159,9 @@ class PowerSGD(Reducer):
 
     # -- a sum
 
-    def part_ready(self, part: int, x: Tensor) -> None:
-        self.commit()
-        self._under_way[part] = self._launched(part, x)
-
-    def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
-        self.commit()
-        found = super().start(x, kept)
-        self._is_over = True
-        return found
-
-    def abandon(self, x: Flat) -> Work[list[Any]]:
-        self.commit()
-        self._is_over = True
-        return super().abandon(x)
-
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        def finish(found: list[Any]) -> Tensor:
-            self._finish({part: x}, {part: found[0]})
-            return x
-
-        return Together([self._launched(part, x)], finish, self.wire.clock)
-
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        self._finish({part: x.parts[part] for part in self._parts}, {part: found[part] for part in self._parts})
-        return x
-
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        cut = self._parts.get(part)
-        if cut is None or self._state.sums < self.settings.start or not cut.matrices:
+        cut = self._parts[part]
+        if self._state.sums < self.settings.start or not cut.matrices:
             self._given[part] = _Given(None)
             return self.wire.all_reduce(x)
         with self.spending("encode"):
@@ -209,7 +179,7 @@ class PowerSGD(Reducer):
         numbers = torch.randn(one.m, one.rank, generator=draw.generator(torch.device("cpu"), shared=True))
         return numbers.to(like)
 
-    def _finish(self, into: dict[int, Tensor], found: dict[int, Tensor]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Tensor]) -> None:
         """Behind the sums of P: those of Q, and the product of both."""
         thin: dict[int, list[Tensor]] = {}
         second: dict[int, Work[Tensor]] = {}
@@ -239,7 +209,7 @@ class PowerSGD(Reducer):
 
     def _remember(self, part: int, m: Tensor, ps: Sequence[Tensor], own: Tensor) -> None:
         """What this worker's own product leaves out of M, which becomes the error; a bad part leaves nothing."""
-        if not math.isfinite(float(own.abs().sum())):
+        if not is_finite(own):
             self._next.pop(part, None)
             return
         cut = self._parts[part]
@@ -254,7 +224,7 @@ class PowerSGD(Reducer):
         for one, p, q in zip(self._parts[part].matrices, ps, self._qs(part, numbers), strict=True):
             one.of(into).copy_(p @ q.T)
             qs[one.segment.name] = q.clone()
-        if part in self._next and bool(torch.isfinite(numbers).all()):
+        if part in self._next and is_finite(numbers):
             self._next[part] = (self._next[part][0], qs)
 
     def wire_bytes(self, size: int) -> int:
@@ -284,7 +254,7 @@ def _rest(cut: _Part) -> int:
 
 def _orthonormal(p: Tensor) -> Tensor:
     """A basis of the columns of `p` (n, r), each of length 1; where there are fewer than r, any that complete it."""
-    if not math.isfinite(float(p.abs().sum())):
+    if not is_finite(p):
         return torch.full_like(p, math.nan)
     scale = p.abs().max()
     basis: Tensor = torch.linalg.qr(p / scale if float(scale) > 0 else p)[0]

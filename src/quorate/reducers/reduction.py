@@ -12,13 +12,13 @@ from torch import Tensor
 
 from quorate.codecs import codecs
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
-from quorate.core.codec import Codec, numel_of
+from quorate.core.codec import Codec, numel_of, shapes_in
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout
 from quorate.reducers import OF_VECTORS, reducers
-from quorate.reducers.coded import Coded, shapes_of
+from quorate.reducers.coded import Coded
 from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.reducers.reducer import Reducer
@@ -66,9 +66,9 @@ class Reduction:
         return isinstance(self.codec, PowerSGDSettings)
 
     @property
-    def codec_memories(self) -> tuple[str, ...]:
-        """The names of what its codec remembers."""
-        return self.codec.memories if isinstance(self.codec, Codec) else ()
+    def keeps_more(self) -> bool:
+        """Whether its codec remembers more than what it leaves out."""
+        return isinstance(self.codec, Codec) and _keeps_more(self.codec)
 
     def is_coded(self, name: str, x: Tensor) -> bool:
         """Whether the parameter `name` is written small."""
@@ -96,7 +96,7 @@ class Reduction:
         assert isinstance(codec, Codec)
         if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec):
             return self.settings.reduce == TWO_PHASE
-        parts = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in shapes_of(layout).values()]
+        parts = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in shapes_in(layout).values()]
         return sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in parts) > 0
 
     @property
@@ -104,7 +104,7 @@ class Reduction:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
         if self.codec is None:
             return {} if self.settings.reduce == AUTO else {"reduce": self.settings.reduce}
-        inner: Any = self.codec.of if isinstance(self.codec, ErrorFeedback) else self.codec
+        inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
         own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
         feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
         return dataclasses.asdict(self.settings) | {"error_feedback": feeds_back} | own

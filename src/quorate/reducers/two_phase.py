@@ -19,7 +19,7 @@ section 5 (compressed all-reduce); the two memories are those of Tang et al., "D
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -34,8 +34,8 @@ from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.coded import Coded, CodedState
 from quorate.reducers.reducer import Reducer
+from quorate.reducers.remembering import is_finite
 from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.work import Together
 
 
 @dataclass(kw_only=True)
@@ -109,79 +109,56 @@ class TwoPhase(Coded):
     # -- the first phase
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        return super()._launched(part, x) if part not in self._shapes else self.wire.all_to_all(self._first(part, x))
+        return self.wire.all_to_all(self._codes_of_pieces(part, x))
 
     def _piece_draw(self, part: int, owner: int, rank: int, phase: int) -> Draw:
         draw = self._draw(part, rank)
         return Draw(seed=draw.seed + phase, round=draw.round, rank=rank, part=part * self.wire.size + owner)
 
-    def _first(self, part: int, x: Tensor) -> list[Tensor]:
-        """The code of each owner's piece."""
+    def _codes_of_pieces(self, part: int, x: Tensor) -> list[Tensor]:
+        """The code of each owner's piece; where one of them is not finite, what all leave out is as it was."""
         with self.spending("encode"):
-            is_finite, pieces = math.isfinite(float(x.abs().sum())), self._pieces(part)
-            memory, codes, then = self._memory(part), list[Tensor](), list[Memory]()
-            for owner, (begin, end) in enumerate(pieces):
-                given = x[begin:end] if is_finite else torch.zeros_like(x[begin:end])
+            given = x if is_finite(x) else torch.full_like(x, math.nan)
+            memory, codes, then = self._memory(part), list[Tensor](), list[Memory | None]()
+            for owner, (begin, end) in enumerate(self._pieces(part)):
                 own = {name: vector[begin:end] for name, vector in memory.items()}
                 draw = self._piece_draw(part, owner, self.wire.rank, 1)
-                code, left = self.codec.encode(given, ((end - begin,),), own, draw)
-                codes.append(code if is_finite else code[:0])
+                code, left = self._code_of(given[begin:end], ((end - begin,),), own, draw)
+                codes.append(code)
                 then.append(left)
             self._next.pop(part, None)
-            if is_finite:
-                self._next[part] = {name: torch.cat([left[name] for left in then]) for name in memory}
+            known = [left for left in then if left is not None]
+            if len(known) == len(then):
+                self._next[part] = {name: torch.cat([left[name] for left in known]) for name in memory}
             return codes
 
     # -- the second
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        self._second({part: x.parts[part] for part in self._shapes}, {part: found[part] for part in self._shapes})
-        return x
-
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        if part not in self._shapes:
-            return super().again(part, x)
-
-        def finish(found: list[Any]) -> Tensor:
-            self._second({part: x}, {part: found[0]})
-            return x
-
-        return Together([self._launched(part, x)], finish, self.wire.clock)
-
-    def _second(self, into: dict[int, Tensor], found: dict[int, list[Tensor]]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, list[Tensor]]) -> None:
         works = {part: self.wire.all_gather(self._of_own_piece(part, codes)) for part, codes in found.items()}
         for part, work in works.items():
             codes = work.wait()
             with self.spending("decode"):
                 for owner, ((begin, end), code) in enumerate(zip(self._pieces(part), codes, strict=True)):
                     there = into[part][begin:end].zero_()
-                    draw = self._piece_draw(part, owner, owner, 2)
-                    self._add_piece(there, code, draw)
-
-    def _add_piece(self, there: Tensor, code: Tensor, draw: Draw) -> None:
-        if there.numel() and not code.numel():
-            there.fill_(math.nan)
-        elif there.numel():
-            self.codec.add_decoded(there, code, ((there.numel(),),), draw)
+                    self._add_code(there, code, ((end - begin,),), self._piece_draw(part, owner, owner, 2))
 
     def _of_own_piece(self, part: int, codes: Sequence[Tensor]) -> Tensor:
         """The code of the sum of what all gave to the piece that this worker owns."""
-        mine = self.wire.rank
+        mine, like = self.wire.rank, self.layout.parts[part]
         begin, end = self._pieces(part)[mine]
-        like = self.layout.parts[part]
+        shapes = ((end - begin,),)
         total = torch.zeros(end - begin, dtype=like.dtype, device=like.device)
         with self.spending("decode"):
             for rank, code in enumerate(codes):
-                self._add_piece(total, code, self._piece_draw(part, mine, rank, 1))
+                self._add_code(total, code, shapes, self._piece_draw(part, mine, rank, 1))
         with self.spending("encode"):
-            is_finite = math.isfinite(float(total.abs().sum()))
-            given = total if is_finite else torch.zeros_like(total)
             memory = {ERROR: self._owned(part)[begin:end]} if isinstance(self.codec, ErrorFeedback) else {}
-            code, left = self.codec.encode(given, ((end - begin,),), memory, self._piece_draw(part, mine, mine, 2))
+            code, left = self._code_of(total, shapes, memory, self._piece_draw(part, mine, mine, 2))
             self._next_owned.pop(part, None)
-            if is_finite and memory:
+            if left is not None and memory:
                 self._next_owned[part] = left[ERROR]
-            return code if is_finite else code[:0]
+            return code
 
     def wire_bytes(self, size: int) -> int | None:
         total = 0

@@ -7,13 +7,13 @@ up to what was produced. When all settle, what is given is whole, error and all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 
-from quorate.core.codec import Codec, Draw, Shapes
+from quorate.core.codec import Codec, Draw, shapes_in
 from quorate.core.vectors import Flat, Layout
+from quorate.reducers.remembering import is_finite
 
 
 class Coding:
@@ -29,7 +29,7 @@ class Coding:
     def lay_out(self, layout: Layout) -> None:
         """Of vectors, from here on; the error of tensors that stay goes on."""
         old, self.error = self.error, None
-        self._shapes = _shapes_of(layout)
+        self._shapes = shapes_in(layout)
         if old is not None:
             there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
             self.error = Flat.zeros(layout.bare)
@@ -42,8 +42,7 @@ class Coding:
 
         Where a number is not finite, the vector itself.
         """
-        parts = [vector.parts[part] for part in self._shapes]
-        if not all(math.isfinite(float(x.abs().sum())) for x in parts):
+        if not all(is_finite(vector.parts[part]) for part in self._shapes):
             return vector
         found = blank(vector.layout)
         left = Flat.zeros(vector.layout.bare) if self._is_kept else None
@@ -80,12 +79,3 @@ class Coding:
         for part in self._shapes:
             found.parts[part].add_(given.parts[part]).sub_(vector.parts[part])
         return found
-
-
-def _shapes_of(layout: Layout) -> dict[int, Shapes]:
-    inside = [[layout.segments[index] for index in indices] for indices in layout.by_part]
-    return {
-        number: tuple(one.shape for one in sorted(inside[number], key=lambda one: one.offset))
-        for number, part in enumerate(layout.parts)
-        if part.coded
-    }

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.codecs.error_feedback import ERROR, ErrorFeedback
+from quorate.codecs.error_feedback import ErrorFeedback
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
@@ -53,8 +53,7 @@ def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int) -> Cod
     if codec is None:
         return None
     assert isinstance(codec, Codec)
-    inner = codec.of if isinstance(codec, ErrorFeedback) else codec
-    return Coding(inner, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
+    return Coding(codec.bare, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
 
 
 def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
@@ -69,7 +68,7 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
             f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
             "rounds form the sums: choose a codec, and leave reduce out"
         )
-    if strategy.meets == "rounds" and not set(reduction.codec_memories) <= {ERROR}:
+    if strategy.meets == "rounds" and reduction.keeps_more:
         raise ConfigurationError(
             f"{asked} remembers more than what it leaves out, which a round that passes by could not give back; under "
             f"{label} choose another codec"

@@ -151,8 +151,9 @@ def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(kind: str, na
         assert kind == "hierarchical" or not torch.equal(before["a"], after["a"])
 
 
+@pytest.mark.parametrize("part", [0, 2], ids=["coded", "dense"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_that_is_summed_again_counts_once(kind: str) -> None:
+def test_a_part_that_is_summed_again_counts_once(kind: str, part: int) -> None:
     """As if its first numbers had never been given."""
 
     def task(wire: Wire, *, again: bool) -> tuple[list[Flat], dict[str, Tensor]]:
@@ -160,11 +161,11 @@ def test_a_part_that_is_summed_again_counts_once(kind: str) -> None:
         for step in range(3):
             x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
             if not again:
-                x.parts[0].copy_(changed.parts[0])
+                x.parts[part].copy_(changed.parts[part])
             sums = reducer.start(x).wait()
             if again:
-                sums.parts[0].copy_(changed.parts[0])
-                reducer.again(0, sums.parts[0]).wait()
+                sums.parts[part].copy_(changed.parts[part])
+                reducer.again(part, sums.parts[part]).wait()
             came.append(sums.clone())
         return came, remembered(reducer)
 

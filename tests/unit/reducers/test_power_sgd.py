@@ -146,3 +146,24 @@ def test_zeros_stay_zeros() -> None:
         return PowerSGD(LAYOUT, wire, PowerSGDSettings(start=0), seed=0).start(Flat.zeros(LAYOUT)).wait()
 
     assert not any(part.any() for found in together(2, task) for part in found.parts)
+
+
+@pytest.mark.parametrize("part", range(len(LAYOUT.parts)))
+def test_a_part_that_is_summed_again_counts_once(part: int) -> None:
+    def task(wire: Wire, *, again: bool) -> tuple[list[Flat], Flat]:
+        reducer, came = PowerSGD(LAYOUT, wire, PowerSGDSettings(start=0, min_rate=1.3), seed=5), []
+        for step in range(3):
+            x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
+            if not again:
+                x.parts[part].copy_(changed.parts[part])
+            sums = reducer.start(x).wait()
+            if again:
+                sums.parts[part].copy_(changed.parts[part])
+                reducer.again(part, sums.parts[part]).wait()
+            came.append(sums.clone())
+        return came, reducer.state.error
+
+    again, once = (together(3, lambda wire, again=again: task(wire, again=again)) for again in (True, False))
+    for (came, error), (wanted, left) in zip(again, once, strict=True):
+        for mine, other in zip((*came, error), (*wanted, left), strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(mine.parts, other.parts, strict=True))
