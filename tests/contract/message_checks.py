@@ -29,6 +29,19 @@ def check_first_in_first_out(wire: Wire) -> bytes:
     return b""
 
 
+def check_urgent_messages_overtake_others_at_most(wire: Wire) -> bytes:
+    for peer in range(wire.size):
+        wire.send(Message((torch.zeros(1 << 14),), {"k": 0}), peer, "urgent or not")
+        for k in ("first", "second"):
+            wire.send(Message((), {"k": k}, urgent=True), peer, "urgent or not")
+        wire.send(Message((), {"k": 1}), peer, "urgent or not")
+    for peer in range(wire.size):
+        seen = [wire.receive(peer, "urgent or not").wait()[1].header["k"] for _ in range(4)]
+        assert [k for k in seen if k in (0, 1)] == [0, 1]
+        assert [k for k in seen if k not in (0, 1)] == ["first", "second"]
+    return b""
+
+
 def check_receive_before_send(wire: Wire) -> bytes:
     source, target = (wire.rank - 1) % wire.size, (wire.rank + 1) % wire.size
     receives = [wire.receive(source, "early") for _ in range(3)]

@@ -102,6 +102,9 @@ class Message:
     shared: bool = False
     """Neither side changes the tensors any more, also after the work is done: on one host, and in a message to
     oneself, both may then look at the same memory."""
+    urgent: bool = False
+    """Without tensors: it may overtake what was sent before it, also under its tag. Between hosts it does, so that it
+    does not wait for large messages to get through."""
 
 
 class Wire(ABC):
@@ -222,7 +225,8 @@ class Wire(ABC):
 
     @abstractmethod
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
-        """Never waits for the receiver. First in, first out per (sender, receiver, tag). To oneself: a copy."""
+        """Never waits for the receiver. First in, first out per (sender, receiver, tag), but for urgent messages. To
+        oneself: a copy."""
 
     @abstractmethod
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:

@@ -12,6 +12,9 @@ from quorate.rounds.gathering import Carrying, Contribution, OpenRound
 from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.terms import Agreed
 
+_SLACK = 4
+"""An answer may take one of so many parts of what an exchange takes."""
+
 
 class Attempts:
     """Those of leader `rank`."""
@@ -48,6 +51,12 @@ class Attempts:
     def seconds(self) -> float:
         """What an exchange may take: as long one of its members may be busy with it."""
         return self._took.between_hosts
+
+    @property
+    def slack(self) -> float:
+        """How much longer to wait for answers: who is left out has to get the sum over the same links once more, which
+        takes as long as the exchange."""
+        return self._took.latest / _SLACK
 
     def are_needed(self, gathering: OpenRound) -> bool:
         """Whether to decide (again): nothing is, or somebody that is needed has died or fallen silent."""

@@ -49,6 +49,8 @@ class BetweenHosts:
         """By round: the attempt it is of, and the sum."""
         self._told: dict[int, tuple[dict[str, Any], float]] = {}
         """By round: what the leader says of it, and since when the sum is missing."""
+        self._owed: dict[int, list[int]] = {}
+        """By round that is not here yet, who is to have its sum from this worker then."""
 
     def received(self, source: int, header: dict[str, Any], vector: Flat | None) -> tuple[int, Flat] | None:
         """A message of one of `KINDS`; the attempt that is through with it here, and the sum."""
@@ -94,17 +96,28 @@ class BetweenHosts:
         exchange = self._exchanges.get(one.number)
         if exchange is not None and one.number not in self._sums and one.sum is not None:
             exchange.hand_on(one.sum)
+        for rank in self._owed.pop(one.number, ()):
+            self.pass_on(one.number, rank, one)
         self.forget(one.number)
+
+    def pass_on(self, number: int, to: int, one: Round | None) -> None:
+        """Send `to` the sum of a round, as soon as it is here; `one` is the round, if it is."""
+        if one is None:
+            self._owed.setdefault(number, []).append(to)
+            return
+        about = {"kind": "result", "number": number, "settles": one.settles, "attempt": PASSED_ON}
+        self._send(to, about, one.sum)
 
     def forget(self, newest: int) -> None:
         """The rounds up to `newest` are here."""
         self._exchanges = {number: one for number, one in self._exchanges.items() if number > newest}
         self._sums = {number: one for number, one in self._sums.items() if number > newest}
         self._told = {number: one for number, one in self._told.items() if number > newest}
+        self._owed = {number: some for number, some in self._owed.items() if number > newest}
 
     def clear(self) -> None:
         """Another one leads: what was under way begins anew."""
-        self._exchanges, self._sums, self._told = {}, {}, {}
+        self._exchanges, self._sums, self._told, self._owed = {}, {}, {}, {}
 
     def _missing(self) -> list[int]:
         """Rounds of which the leader has told, and whose sums are not here."""

@@ -40,6 +40,8 @@ class Holdings:
         self._copies = Copies(rank, host_of)
         self._proposed: Round | None = None
         """What everyone is told to hold: see `votes`."""
+        self._first_there: dict[int, int] = {}
+        """By host, who has the sum of the newest round first there, and passes it on."""
         self._host_of = host_of
 
     # -- what is known
@@ -50,6 +52,7 @@ class Holdings:
             self.told[rank] = -1
             self._left_out.discard(rank)
             self._on_its_way.pop(rank, None)
+        self._first_there = {host: rank for host, rank in self._first_there.items() if self.told[rank] >= 0}
 
     def heard(self, rank: int, header: dict[str, Any], now: float) -> None:
         """`rank` says which is the newest round that it has."""
@@ -107,6 +110,8 @@ class Holdings:
         returns the newest round that all are known to have. Those of `had` have answered for this one. With `voters`
         it is to be held: see `votes`; the `holders` do, under another leader."""
         number, self._proposed = formed.number, formed if voters else None
+        heads = () if forming is None else (one.head for one in forming.hosts)
+        self._first_there = {self._host_of(rank): rank for rank in (*heads, self._rank)}
         for rank in had:  # what was sent to them before they had when they answered; or as far as they have said
             known = number - 1 if forming is None else self._logged[rank]
             self._acknowledged[rank] = min(self.told[rank], known)
@@ -123,14 +128,26 @@ class Holdings:
             if forming is not None and (head := forming.told.get(rank)) is not None:
                 self._send(rank, {**header, "attempt": forming.attempt, "head": head}, None)
             else:
-                self._send(rank, header, formed.sum)
+                self._send_newest(rank, formed, header)
             if formed.sum is not None and (self._agreed.is_large or forming is not None):
                 self._on_its_way.setdefault(rank, (number, now))
         return acknowledged
 
-    def _about(self, one: Round, acknowledged: int, attempt: int = 0) -> dict[str, Any]:
+    def _send_newest(self, to: int, one: Round, header: dict[str, Any], *, from_here: bool = False) -> None:
+        """The round that was formed last: its sum from the first that has it on the host of `to`."""
+        first = self._first_there.setdefault(self._host_of(to), to)
+        self._send_from(self._rank if from_here else first, to, one, header)
+
+    def _send_from(self, source: int, to: int, one: Round, header: dict[str, Any]) -> None:
+        if source in (self._rank, to) or one.sum is None:
+            self._send(to, header, one.sum)
+        else:
+            self._send(to, {**header, "attempt": PASSED_ON, "head": source}, None)
+            self._send(source, {"kind": "pass on", "for": to, "number": one.number}, None)
+
+    def _about(self, one: Round, acknowledged: int) -> dict[str, Any]:
         is_proposed = self._proposed is not None and self._proposed.number == one.number
-        about = {"acknowledged": acknowledged, "attempt": attempt, "after": self._log.term_of(one.number - 1)}
+        about = {"acknowledged": acknowledged, "attempt": 0, "after": self._log.term_of(one.number - 1)}
         return {"kind": "round", "votes": is_proposed, **about, **one.header}
 
     def in_force(self, number: int) -> None:
@@ -176,21 +193,19 @@ class Holdings:
         source = self._source_of_rounds(rank) if spans and not from_here else self._rank
         for one in missing:
             assert one is not None
-            if source == self._rank or one.sum is None:
-                self._send(rank, self._about(one, 0), one.sum)
-            else:
-                self._send(rank, {**self._about(one, 0, PASSED_ON), "head": source}, None)
-                self._send(source, {"kind": "pass on", "for": rank, "number": one.number}, None)
+            self._send_from(source, rank, one, self._about(one, 0))
         self.told[rank] = newest
         if spans and missing:
             self._on_its_way.setdefault(rank, (newest, now))
         if self._proposed is not None:
-            self._send(rank, self._about(self._proposed, 0), self._proposed.sum)
+            self._send_newest(rank, self._proposed, self._about(self._proposed, 0), from_here=from_here)
             self.told[rank] = self._proposed.number
 
     def _source_of_rounds(self, to: int) -> int:
-        """Who passes on to `to` what all rounds so far have formed."""
-        workers, host = self._calls.workers, self._host_of(to)
+        """Who passes on to `to` what all rounds so far have formed; on its host also one to which they are on the way,
+        so that they come to the host once."""
+        workers, host, newest = self._calls.workers, self._host_of(to), self._log.newest
         there = [rank for rank in self._calls.inside if workers[rank].is_present and rank != to]
-        order = [self._rank, *(rank for rank in there if self._logged[rank] == self._log.newest)]
+        near = {r for r in there if self._host_of(r) == host and r in self._on_its_way and self.told[r] >= newest}
+        order = [self._rank, *(rank for rank in there if self._logged[rank] == newest or rank in near)]
         return min(order, key=lambda rank: (self._host_of(rank) != host, (rank - to) % len(workers)))

@@ -215,7 +215,8 @@ class Leader:
         asked = [r for r, w in enumerate(self.calls.workers) if w.is_present or (settles and w.activity != "gone")]
         inside = self.calls.inside
         spans = self.attempts.span(inside)
-        self.gathering = OpenRound(number, now, settles, {rank: self._silent_at(rank, now) for rank in asked}, spans)
+        until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
+        self.gathering = OpenRound(number, now, settles, until, spans)
         for rank in inside:  # also the absent ones: it wakes them up
             self._send(rank, {"kind": "start", "number": number, "settles": settles, "spans": spans}, None)
 

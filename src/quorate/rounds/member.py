@@ -12,7 +12,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds import incoming
-from quorate.rounds.between_hosts import KINDS, PASSED_ON, BetweenHosts, LayoutOf, layout_unknown
+from quorate.rounds.between_hosts import KINDS, BetweenHosts, LayoutOf, layout_unknown
 from quorate.rounds.buffer import Buffer
 from quorate.rounds.forming import are_apart
 from quorate.rounds.gathering import Patience
@@ -120,9 +120,9 @@ class Member:
         elif kind == "copy for":
             (self.entries_wanted if header["is_new"] else self.copies_wanted).append(header["rank"])
             self._news()
-        elif kind == "pass on" and (one := self.log.get(header["number"])) is not None:
-            about = {"kind": "result", "number": one.number, "settles": one.settles, "attempt": PASSED_ON}
-            self._tell(header["for"], about, one.sum)
+        elif kind == "pass on":
+            number = header["number"]
+            self.between.pass_on(number, header["for"], self.log.get(number) or self.incoming.held.after(number - 1))
         elif kind in _ANSWERS:
             self._tell(source, {"kind": _ANSWERS[kind]}, None)
         elif kind == "stand":

@@ -25,6 +25,9 @@ from quorate.rounds.terms import Agreed
 _TAG = "rounds"
 NEWS = "news"
 _LEASE = "lease"
+_URGENT = ("look", "there", "here", "ping", "pong", "term", "state")
+"""Kinds of messages that say who is there, or who leads: they do not wait for vectors to get through, and mean the same
+before and after them."""
 _IDLE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.01
 """After which one that found another about to lead looks again, where the leader has died."""
@@ -214,11 +217,7 @@ class RoundTask:
         ):
             tensors, are_sparse = written(vector)
             header |= {"sparse": are_sparse} if any(are_sparse) else {}
-        self._wire.send(Message(tensors, header, shared=True), to, _TAG)
-
-    def _is_here(self, rank: int) -> bool:
-        """Whether it is on this worker's host."""
-        return self._wire.host_of(rank) == self._wire.host_of(self._wire.rank)
+        self._wire.send(Message(tensors, header, shared=True, urgent=header["kind"] in _URGENT), to, _TAG)
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, NEWS)

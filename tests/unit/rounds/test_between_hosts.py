@@ -192,6 +192,26 @@ def test_a_round_takes_what_an_all_reduce_takes(hosts: Sequence[int]) -> None:
     assert max(times) <= 1.3 * collective_seconds(network, "all_reduce", [4 * width] * len(hosts))
 
 
+def test_links_that_become_slow_carry_each_round_once() -> None:
+    """A hundred times slower than rounds have known: vectors take longer by far than those need that are asked whether
+    they are there, and their answers do not wait behind vectors."""
+    hosts, width, rounds, slow = [0, 0, 1, 1, 2, 2, 3, 3], 1 << 18, 6, Network(1e-3, 1e6)
+    network, times = Network(1e-3, 1e8, hosts=hosts), list[float]()
+    world = VirtualWorld(len(hosts), network=network, timeout=600.0)
+    train = of_ones(rounds, width, times, wait_for="all")
+
+    def becomes_slow() -> None:
+        for name in ("bandwidth", "_usual"):
+            object.__setattr__(network, name, getattr(slow, name))
+
+    ends = world.outcomes(train, on_start=lambda stage: stage.scheduler.at(0.05, becomes_slow))
+    assert [one.result and one.result[1] for one in ends] == [rounds] * len(hosts)
+    most = 2 * 3 / 4 * 4 * width * rounds
+    for nbytes in (world.stage.traffic.out_of_hosts(), world.stage.traffic.into_hosts()):
+        assert most <= max(nbytes.values()) <= 1.01 * most
+    assert sorted(times)[len(hosts) * rounds // 2] <= 1.3 * collective_seconds(slow, "all_reduce", [4 * width] * 4)
+
+
 @pytest.mark.parametrize("pieces", [False, True], ids=["by the leader", "in pieces"])
 def test_contributions_are_added_host_by_host(pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order of rank on each host, and of the hosts' lowest ranks: what the numbers are rounded to says so."""

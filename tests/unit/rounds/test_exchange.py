@@ -252,7 +252,24 @@ def test_a_new_leader_lets_those_that_have_a_round_pass_it_on() -> None:
     bench.deliver()
     assert sorted(bench.sums(1)) == list(range(6))
     second = Counter(bench.out) - Counter(before)
-    assert sum(second.values()) == 2 * 4 * bench.width, "to ranks 2 and 3 from other hosts, to rank 5 from its own"
+    assert sum(second.values()) == 4 * bench.width, "to rank 2 from another host, to ranks 3 and 5 from their own"
+
+
+@pytest.mark.parametrize("late", [2, 3])
+def test_who_is_there_again_while_a_round_is_formed_gets_it_from_its_own_host(late: int) -> None:
+    bench = Bench([0, 0, 2, 2, 4, 4], wait_for=1)
+    bench.call(0, 1)
+    bench.holds = lambda source, to, header: to == late or header["kind"] == "piece"
+    bench.call(0)
+    for _ in range(2):
+        passes(bench, 0.06)
+    bench.holds = lambda source, to, header: header["kind"] == "piece"  # late is there again, the round is under way
+    bench.members[late].note({"note": "ride", "computing": 0}, bench.now)
+    bench.deliver()
+    bench.out.clear()
+    bench.let_go()
+    assert len(bench.sums(2)) == 6 and len(set(bench.sums(2).values())) == 1
+    assert max(bench.out.values()) <= 2 * 4 * bench.width
 
 
 @pytest.mark.parametrize(("seconds", "newest"), [(1.5, 1), (7.0, 2)])

@@ -70,6 +70,24 @@ def test_on_a_host_there_is_memory_and_between_hosts_a_link() -> None:
     assert HOSTS.mesh(5) == Link(1.0, 10.0)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "when"), [((0, 0, 1), {"large": 5.0, "urgent": 1.7}), ((), {"large": 5.0, "urgent": 5.7})]
+)
+def test_an_urgent_message_overtakes_others_between_hosts(hosts: tuple[int, ...], when: dict[str, float]) -> None:
+    def task(wire: Wire) -> dict[str, float]:
+        if wire.rank == 0:
+            wire.send(Message((torch.zeros(10),)), 2, "x")
+            wire.send(Message(header={"k": 1}, urgent=True), 2, "x")
+        found = {}
+        for _ in range(2 if wire.rank == 2 else 0):
+            what = "urgent" if wire.receive(0, "x").wait()[1].header else "large"
+            found[what] = wire.clock.now()
+        return found
+
+    network = Network(latency=1.0, bandwidth=10.0, hosts=hosts)
+    assert VirtualWorld(3, network=network).run(task)[2] == pytest.approx(when)
+
+
 def arrivals(network: Network, sends: list[tuple[int, int]]) -> dict[tuple[int, int], float]:
     """When a tensor of 40 bytes is there that each of `sends` (source, target) has sent at 0."""
 

@@ -56,7 +56,8 @@ class Mailbox:
         if self._arena is not None:
             self._arena.dead = self.lost
         self._token, self._find, self._encryption, self._when_refused = token, find, encryption, when_refused
-        self._links: dict[int, Link] = {}
+        self._links: dict[tuple[int, bool], Link] = {}
+        """By peer, and whether it is for urgent messages: these have a connection of their own between hosts."""
         self._lock = threading.Lock()
         self._path = path
         self._selector = selectors.DefaultSelector()
@@ -90,7 +91,7 @@ class Mailbox:
 
     def send(self, message: Message, to: int, tag: str) -> Outgoing:
         """Put a message on its way; what the system does not take at once is written by the mailbox's thread."""
-        link = self._link(to)
+        link = self._link(to, is_urgent=message.urgent)
         shares = self._arena is not None and message.shared and link.is_here
         place = partial(self._arena.place, to=to) if shares and self._arena is not None else None
         outgoing = Outgoing(encode(message, place, source=self.rank, tag=tag))
@@ -127,24 +128,31 @@ class Mailbox:
         with suppress(BlockingIOError, OSError):
             self._wake.send(b"!")
 
-    def _link(self, peer: int) -> Link:
+    def _link(self, peer: int, *, is_urgent: bool) -> Link:
         with self._lock:
-            link = self._links.get(peer)
+            link = self._links.get((peer, is_urgent))
         if link is not None:
             return link
         address = self._find(peer)
         if address.startswith("unix:"):
-            return self._linked(peer, connect(address, self._token, None if self._arena is None else self._arena.fd))
+            return self._link_here(peer, address, is_urgent=is_urgent)
         # A host that cannot be reached does not answer for long, and the others are not to wait for it.
         with self._lock:
-            if peer not in self._links:
-                self._links[peer] = Link(None)
-                threading.Thread(target=self._reach, args=(peer, self._links[peer], address), daemon=True).start()
-            return self._links[peer]
+            key = peer, is_urgent
+            if key not in self._links:
+                self._links[key] = Link(None)
+                threading.Thread(target=self._reach, args=(peer, self._links[key], address), daemon=True).start()
+            return self._links[key]
 
-    def _linked(self, peer: int, sock: socket.socket) -> Link:
+    def _link_here(self, peer: int, address: str, *, is_urgent: bool) -> Link:
+        """One for both."""
+        if is_urgent:
+            link = self._link(peer, is_urgent=False)
+            with self._lock:
+                return self._links.setdefault((peer, True), link)
+        sock = connect(address, self._token, None if self._arena is None else self._arena.fd)
         with self._lock:
-            link = self._links.setdefault(peer, Link(sock))
+            link = self._links.setdefault((peer, False), Link(sock))
         if link.sock is not sock:
             sock.close()
         self._poke()
@@ -174,7 +182,7 @@ class Mailbox:
     def _run(self) -> None:
         while not self._closed:
             with self._lock:
-                links = list(self._links.values())
+                links = dict.fromkeys(self._links.values())
             writing = {}
             for link in links:
                 if link.queue and not link.broken and link.sock is not None:

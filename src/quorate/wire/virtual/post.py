@@ -56,15 +56,17 @@ class Post:
         self._scene = scene
         self._boxes = Boxes[Address, Receipt]()
         self._busy_until: dict[tuple[int, int], float] = {}
-        self._on_their_way: dict[tuple[int, int], deque[tuple[Address, Message]]] = {}
+        self._on_their_way: dict[tuple[int, int, bool], deque[tuple[Address, Message]]] = {}
+        """From whom, to whom, and whether they overtake others."""
         self._ports = Ports(scene.network)
 
     def send(self, source: int, address: Address, message: Message) -> Departure:
-        """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link."""
+        """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link, but
+        for urgent ones between hosts."""
         scene, target = self._scene, address[1]
         header, header_bytes = _as_json(message)
         tensors = tuple((x.detach() if message.shared else copy(x)) for x in message.tensors)
-        copied = Message(tensors, header, message.shared)
+        copied = Message(tensors, header, message.shared, message.urgent)
         size = nbytes(message.tensors) + header_bytes
         now = scene.scheduler.own_now()
         if scene.is_traced:
@@ -75,8 +77,13 @@ class Post:
         link = scene.network.link(source, target)
         way = (source, target)
         scene.traffic.sent(source, target, nbytes(message.tensors), header_bytes)
+        overtakes = message.urgent and self._ports.are_between(source, target)
+        self._on_their_way.setdefault((*way, overtakes), deque()).append((address, copied))
+        if overtakes:
+            gone = now + link.transmission(size)
+            scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target, overtakes=True))
+            return Departure(scene, gone, target)
         gone = max(now, self._busy_until.get(way, 0.0)) + link.transmission(size)
-        self._on_their_way.setdefault(way, deque()).append((address, copied))
         if self._ports.are_between(source, target):
             gone = max(gone, self._ports.leaves(source, size, now))
             begins = gone - self._ports.seconds(size) + link.latency
@@ -98,15 +105,16 @@ class Post:
 
     def is_on_its_way(self, address: Address, source: int) -> bool:
         """Whether a message from `source` to `address` is on the link."""
-        return any(address == other for other, _ in self._on_their_way.get((source, address[1]), ()))
+        ways = ((source, address[1], overtakes) for overtakes in (False, True))
+        return any(address == other for way in ways for other, _ in self._on_their_way.get(way, ()))
 
     def _enter(self, source: int, target: int, size: int) -> None:
         """The first byte is at the receiver's port."""
         scheduler = self._scene.scheduler
         scheduler.at(self._ports.enters(target, size, scheduler.now), partial(self._arrive, source, target))
 
-    def _arrive(self, source: int, target: int) -> None:
-        address, message = self._on_their_way[source, target].popleft()
+    def _arrive(self, source: int, target: int, *, overtakes: bool = False) -> None:
+        address, message = self._on_their_way[source, target, overtakes].popleft()
         self._deliver(source, address, message)
 
     def _deliver(self, source: int, address: Address, message: Message) -> None:
