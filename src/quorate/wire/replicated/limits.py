@@ -25,8 +25,8 @@ class Limits:
 
     @property
     def beat(self) -> float:
-        """Between two words of the leader to each."""
-        return self.silence / 10
+        """Between two words of the leader to each; two of them pass before anybody stands."""
+        return self.silence / 7.5
 
     @property
     def stand_after(self) -> float:
