@@ -45,7 +45,8 @@ CODED: dict[str, dict[str, Any]] = {
 }
 CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
 CODED["top-k, hierarchical"] = {**CODED["top-k"], "reduce": "hierarchical"}
-IN_EVERY_WAY = ("half", "top-k", "random-k", "dgc", "power-sgd", "top-k, two-phase", "top-k, hierarchical")
+CODED["adasum"] = {"reduce": "adasum"}
+IN_EVERY_WAY = ("half", "top-k", "random-k", "dgc", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum")
 """One that is summed, one with feedback, one drawn by all alike, one with memories of its own, each way of summing."""
 STEPS = 150
 
@@ -237,6 +238,8 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
             {"compress": "power-sgd"},
             'compress="power-sgd" is for gradients (all-reduce); diloco takes a codec',
         ),
+        ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); what local-sgd averages'),
+        ("quorum", {"reduce": "adasum"}, 'reduce="adasum" does not go with quorum: it says how sums of all workers'),
         ("diloco", {"compress": "half", "after": 3}, 'compress="half" does not go with synchronous steps before'),
     ],
 )
@@ -259,7 +262,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole": {"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5},
     "fragments": {"strategy": "diloco", "sync_every": 6, "fragments": 3, "overlap": 1, "outer_momentum": 0.5},
 }
-OF_WAYS = [name for name in IN_EVERY_WAY if name != "power-sgd"]
+OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum")]
 
 
 @cache
@@ -305,7 +308,7 @@ def test_local_steps_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: st
         assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical"])
+@pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum"])
 def test_a_scaler_skips_the_step_of_all_where_one_gradient_overflows(name: str) -> None:
     def live(wire: Wire) -> tuple[list[float], list[float], torch.Tensor]:
         place = current.enter(wire, thread_only=True)

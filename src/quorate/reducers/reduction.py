@@ -17,7 +17,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout
-from quorate.reducers import OF_VECTORS, reducers
+from quorate.reducers import WITHOUT_CODEC, reducers
 from quorate.reducers.coded import Coded
 from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
@@ -26,6 +26,7 @@ from quorate.reducers.two_phase import TwoPhase
 
 NONE, POWER_SGD = "none", "power-sgd"
 AUTO, GATHER, TWO_PHASE, HIERARCHICAL = "auto", "gather", "two-phase", "hierarchical"
+ADASUM = "adasum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class ReductionSettings:
     reduce: str = AUTO
     """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
-    wire's own all-reduce, or an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`)."""
+    wire's own all-reduce, an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`), or `adasum`, which
+    forms an adaptive sum in place of the mean."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     dense: tuple[str, ...] = ()
@@ -64,6 +66,11 @@ class Reduction:
     def is_of_gradients(self) -> bool:
         """Whether it is for nothing else."""
         return isinstance(self.codec, PowerSGDSettings)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether what comes is no mean, but an adaptive sum of gradients."""
+        return self.settings.reduce == ADASUM
 
     @property
     def keeps_more(self) -> bool:
@@ -125,9 +132,14 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
             raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
-        if settings.reduce not in (AUTO, *OF_VECTORS):
-            raise unknown("way to reduce", settings.reduce, (AUTO, *OF_VECTORS))
+        if settings.reduce not in (AUTO, *WITHOUT_CODEC):
+            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC))
         return Reduction(settings=settings)
+    if settings.reduce == ADASUM:
+        raise ConfigurationError(
+            f'reduce="{ADASUM}" needs gradients as they are, for their scalar products; leave out '
+            f'compress="{settings.compress}"'
+        )
     if settings.compress == POWER_SGD:
         if settings.error_feedback is False:
             raise ConfigurationError(f"{POWER_SGD} is nothing without error feedback; leave error_feedback out")

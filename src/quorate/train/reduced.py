@@ -39,6 +39,8 @@ def with_reduction(
             f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how sums of all workers are '
             "formed, and there are none in its steps"
         )
+    elif reduction.is_adaptive and made.compresses != "gradients":
+        raise ConfigurationError(f'reduce="adasum" is for gradients (all-reduce); what {label} averages is none')
     return made, reduction
 
 
