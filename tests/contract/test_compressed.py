@@ -30,6 +30,7 @@ from tests.unit.rounds.test_joining import Plan, check
 
 FOR_SMALL: dict[str, dict[str, Any]] = {
     "top-k": {"density": 0.15},
+    "chunked-top-k": {"chunk": 64, "keep": 10},
     "random-k": {"density": 0.5},
     "mask": {"density": 0.5},
     "threshold": {"at": 1.0},
@@ -238,6 +239,16 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
             {"compress": "power-sgd"},
             'compress="power-sgd" is for gradients (all-reduce); diloco takes a codec',
         ),
+        ("all-reduce", {"compress": "top-k", "error_decay": 0.0}, "error_decay is 0.0; it is a factor above 0"),
+        ("all-reduce", {"compress": "half", "error_decay": 0.5}, "half remembers no errors that could fade; leave"),
+        ("all-reduce", {"compress": "dgc", "error_decay": 0.5}, "dgc remembers no errors that could fade; leave"),
+        ("all-reduce", {"compress": "power-sgd", "error_decay": 0.5}, "power-sgd keeps its errors as they are; leave"),
+        (
+            "all-reduce",
+            {"compress": "top-k", "reduce": "two-phase", "error_decay": 0.5},
+            'reduce="two-phase" hands errors on from worker to worker',
+        ),
+        ("quorum", {"compress": "top-k", "error_decay": 0.5}, "error_decay=0.5 does not go with quorum: a round that"),
         ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); what local-sgd averages'),
         ("quorum", {"reduce": "adasum"}, 'reduce="adasum" does not go with quorum: it says how sums of all workers'),
         ("diloco", {"compress": "half", "after": 3}, 'compress="half" does not go with synchronous steps before'),

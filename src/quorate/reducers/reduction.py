@@ -42,12 +42,16 @@ class ReductionSettings:
     forms an adaptive sum in place of the mean."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
+    error_decay: float = 1.0
+    """What is left of what was left out when it is added to the next gradient; below 1 it fades, as a momentum does."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.error_decay <= 1:
+            raise ConfigurationError(f"error_decay is {self.error_decay}; it is a factor above 0 and at most 1")
         if self.dense_below < 0:
             raise ConfigurationError(f"dense_below is {self.dense_below}; it is a count of numbers, from 0 on")
 
@@ -101,7 +105,7 @@ class Reduction:
         """As asked; else where every code to everyone would be more than a dense sum, which is 2 numbers for each."""
         codec = self.codec
         assert isinstance(codec, Codec)
-        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec):
+        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
             return self.settings.reduce == TWO_PHASE
         parts = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in shapes_in(layout).values()]
         return sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in parts) > 0
@@ -141,6 +145,8 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             f'compress="{settings.compress}"'
         )
     if settings.compress == POWER_SGD:
+        if settings.error_decay != 1:
+            raise ConfigurationError(f"{POWER_SGD} keeps its errors as they are; leave error_decay out")
         if settings.error_feedback is False:
             raise ConfigurationError(f"{POWER_SGD} is nothing without error feedback; leave error_feedback out")
         if settings.reduce != AUTO:
@@ -161,7 +167,19 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             f'reduce="{settings.reduce}"'
         )
     needed = codec.needs_feedback if settings.error_feedback is None else settings.error_feedback
-    return Reduction(settings=settings, codec=ErrorFeedback(codec) if needed else codec)
+    if settings.error_decay != 1:
+        _check_decay(settings, needed=needed)
+    return Reduction(settings=settings, codec=ErrorFeedback(codec, settings.error_decay) if needed else codec)
+
+
+def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:
+    if not needed:
+        raise ConfigurationError(f"{settings.compress} remembers no errors that could fade; leave error_decay out")
+    if settings.reduce in (TWO_PHASE, HIERARCHICAL):
+        raise ConfigurationError(
+            f'reduce="{settings.reduce}" hands errors on from worker to worker, and they are not to fade on the way; '
+            "leave out error_decay, or reduce"
+        )
 
 
 def _keeps_more(codec: Codec) -> bool:

@@ -27,6 +27,8 @@ def with_reduction(
     """
     own = {field.name for field in dataclasses.fields(kind)}
     others = {name: value for name, value in raw.items() if name not in own}
+    if "compress" not in others:
+        others = {**kind.reduction, **others}
     if not others.keys() & set(NAMES):
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
     mine = settings_for(kind, {name: value for name, value in raw.items() if name in own})
@@ -69,6 +71,11 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
         raise ConfigurationError(
             f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
             "rounds form the sums: choose a codec, and leave reduce out"
+        )
+    if strategy.meets == "rounds" and reduction.settings.error_decay != 1:
+        raise ConfigurationError(
+            f"error_decay={reduction.settings.error_decay} does not go with {label}: a round that passes by gives "
+            "errors back as they were, and they are not to fade; leave it out"
         )
     if strategy.meets == "rounds" and reduction.keeps_more:
         raise ConfigurationError(
