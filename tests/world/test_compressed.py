@@ -27,6 +27,15 @@ CHOICES: dict[str, dict[str, Any]] = {
     "adasum where others outlive a death": {"reduce": "adasum", "on_death": "continue"},
     "where others outlive a death": {"compress": "top-k", "on_death": "continue"},
     "rounds": {"strategy": "quorum", "wait_for": "all", "grace": 5.0, "compress": "top-k", "density": 0.1},
+    "learners": {
+        "strategy": "decoupled-diloco",
+        "sync_every": 4,
+        "overlap": 0,
+        "wait_for": "all",
+        "grace": 5.0,
+        "compress": "top-k",
+        "density": 0.1,
+    },
     "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
 }
 STEPS = 14

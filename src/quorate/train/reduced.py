@@ -65,7 +65,7 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     if strategy.compresses == "nothing":
         raise ConfigurationError(
             f"{asked} does not go with {label}, whose means are not of gradients (all-reduce, quorum), nor of how far "
-            "workers went (diloco; with outer_rate=1 and outer_momentum=0 it is local-sgd)"
+            "workers went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd)"
         )
     if strategy.meets == "rounds" and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
         raise ConfigurationError(
@@ -84,5 +84,10 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:
         raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")
+    if getattr(strategy, "learners", "each") != "each":
+        raise ConfigurationError(
+            f"{asked} does not go with learners of several workers: any of them may hand in, and what was left out is "
+            'with the one that did; leave learners="each"'
+        )
     if getattr(strategy, "after", 0):
         raise ConfigurationError(f"{asked} does not go with synchronous steps before the local ones; leave after=0")
