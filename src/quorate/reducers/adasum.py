@@ -8,8 +8,8 @@ them. Then pieces are gathered the same way back. Each tensor has factors of its
 above the largest one below it, the first 2 r workers come together in pairs at first: rank 1 hands its vector to rank
 0, rank 3 to rank 2. A gradient of zeros changes nothing. Of P equal gradients it is the gradient itself, for any P; of
 orthogonal ones the sum, P times the mean. What comes is in the place of the mean, and is divided by nothing: learning
-rates are those of one worker, as published, and not to be scaled with P. Multiplying all gradients by a number
-multiplies it too, so a GradScaler is right. What travels with gradients besides is summed exactly.
+rates are those of one worker, and not to be scaled with P. Multiplying all gradients by a number multiplies it too, so
+a GradScaler is right. What travels with gradients besides is summed exactly.
 
 Cost: Per worker, with P workers (a power of two), n bytes in T tensors, 2 (P - 1) / P n bytes are sent, and 12
 log2 P (log2 P + 1) T of scalar products, in 2 log2 P + log2 P (log2 P + 1) / 2 messages one after the other; else P is
@@ -21,8 +21,9 @@ When it loses: With few workers and gradients that agree, where it is the mean a
 gradients are orthogonal by chance and steps are P times as long: rates are then to be lower than for the mean. Many
 small tensors make many scalar products. On one host the mean is formed in shared memory, and this is not.
 
-Paper: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021, equation 1 and Algorithm 1.
-The order for P that is no power of two is ours.
+Paper: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021 (arXiv 2006.02924), after
+public descriptions: the rule for two gradients, its tree, each layer by itself, and vector halving. The order where P
+is no power of two is ours.
 """
 
 from __future__ import annotations
