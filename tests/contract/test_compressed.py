@@ -30,6 +30,7 @@ from tests.unit.rounds.test_joining import Plan, check
 
 FOR_SMALL: dict[str, dict[str, Any]] = {
     "top-k": {"density": 0.15},
+    "chunked-top-k": {"chunk": 64, "keep": 10},
     "random-k": {"density": 0.5},
     "mask": {"density": 0.5},
     "threshold": {"at": 1.0},
@@ -45,7 +46,8 @@ CODED: dict[str, dict[str, Any]] = {
 }
 CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
 CODED["top-k, hierarchical"] = {**CODED["top-k"], "reduce": "hierarchical"}
-IN_EVERY_WAY = ("half", "top-k", "random-k", "dgc", "power-sgd", "top-k, two-phase", "top-k, hierarchical")
+CODED["adasum"] = {"reduce": "adasum"}
+IN_EVERY_WAY = ("half", "top-k", "random-k", "dgc", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum")
 """One that is summed, one with feedback, one drawn by all alike, one with memories of its own, each way of summing."""
 STEPS = 150
 
@@ -237,6 +239,18 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
             {"compress": "power-sgd"},
             'compress="power-sgd" is for gradients (all-reduce); diloco takes a codec',
         ),
+        ("all-reduce", {"compress": "top-k", "error_decay": 0.0}, "error_decay is 0.0; it is a factor above 0"),
+        ("all-reduce", {"compress": "half", "error_decay": 0.5}, "half remembers no errors that could fade; leave"),
+        ("all-reduce", {"compress": "dgc", "error_decay": 0.5}, "dgc remembers no errors that could fade; leave"),
+        ("all-reduce", {"compress": "power-sgd", "error_decay": 0.5}, "power-sgd keeps its errors as they are; leave"),
+        (
+            "all-reduce",
+            {"compress": "top-k", "reduce": "two-phase", "error_decay": 0.5},
+            'reduce="two-phase" hands errors on from worker to worker',
+        ),
+        ("quorum", {"compress": "top-k", "error_decay": 0.5}, "error_decay=0.5 does not go with quorum: a round that"),
+        ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); what local-sgd averages'),
+        ("quorum", {"reduce": "adasum"}, 'reduce="adasum" does not go with quorum: it says how sums of all workers'),
         ("diloco", {"compress": "half", "after": 3}, 'compress="half" does not go with synchronous steps before'),
     ],
 )
@@ -259,7 +273,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole": {"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5},
     "fragments": {"strategy": "diloco", "sync_every": 6, "fragments": 3, "overlap": 1, "outer_momentum": 0.5},
 }
-OF_WAYS = [name for name in IN_EVERY_WAY if name != "power-sgd"]
+OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum")]
 
 
 @cache
@@ -305,7 +319,7 @@ def test_local_steps_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: st
         assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical"])
+@pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum"])
 def test_a_scaler_skips_the_step_of_all_where_one_gradient_overflows(name: str) -> None:
     def live(wire: Wire) -> tuple[list[float], list[float], torch.Tensor]:
         place = current.enter(wire, thread_only=True)

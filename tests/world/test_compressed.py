@@ -23,8 +23,19 @@ CHOICES: dict[str, dict[str, Any]] = {
     **{name: {"compress": name} for name in compressing() if name != NONE},
     "two-phase": {"compress": "top-k", "reduce": "two-phase", "density": 0.1},
     "hierarchical": {"compress": "top-k", "reduce": "hierarchical", "density": 0.1},
+    "adasum": {"reduce": "adasum"},
+    "adasum where others outlive a death": {"reduce": "adasum", "on_death": "continue"},
     "where others outlive a death": {"compress": "top-k", "on_death": "continue"},
     "rounds": {"strategy": "quorum", "wait_for": "all", "grace": 5.0, "compress": "top-k", "density": 0.1},
+    "learners": {
+        "strategy": "decoupled-diloco",
+        "sync_every": 4,
+        "overlap": 0,
+        "wait_for": "all",
+        "grace": 5.0,
+        "compress": "top-k",
+        "density": 0.1,
+    },
     "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
 }
 STEPS = 14

@@ -206,11 +206,9 @@ class MeansOfAll:
             header = sums.header.tolist()
             weight, contributors = header[WEIGHT], header[VECTORS]
             self._learn(header)
-        total = weight
         self._timer.contributors = round(contributors or 0)
-        if total not in (0.0, float(self.size)):
-            sums.mul_(self.size / total)
-        return sums
+        factor = self.reducer.factor(self.size, weight) if weight else 1.0
+        return sums if factor == 1.0 else sums.mul_(factor)
 
     def shadow_until_ended(self, others: Sequence[MeansOfAll]) -> None:
         """This worker has ended: take part in the means of `others` (this one included) with weight 0 until all have.
@@ -272,7 +270,7 @@ class MeansOfAll:
                 zeros = torch.zeros_like(sums.parts[part])
                 self.reducer.again(part, zeros).wait()
         if header[VECTORS] > 0:
-            self._shadow.apply(Mean(mean=sums.mul_(self.size / header[WEIGHT])))
+            self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
 
     def close(self) -> None:
         self.ready.close()

@@ -14,6 +14,7 @@ codecs: Registry[type[Codec]] = Registry(
     {
         "atomo": "quorate.codecs.atomo:Atomo",
         "blocks": "quorate.codecs.blocks:Blocks",
+        "chunked-top-k": "quorate.codecs.chunked_top_k:ChunkedTopK",
         "demo": "quorate.codecs.demo:DeMo",
         "dgc": "quorate.codecs.dgc:DGC",
         "fp8": "quorate.codecs.fp8:FP8",

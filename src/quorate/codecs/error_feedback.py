@@ -1,8 +1,9 @@
 """Error feedback: what a codec leaves out is remembered, and encoded with the next vector.
 
 u = g + e is encoded in place of g, and e = u - decoded is what is remembered: so what was decoded so far, and e, add up
-to what was to be sent so far. Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018; Karimireddy et
-al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the gradient and not of the update.
+to what was to be sent so far. Where errors are to fade, u = g + decay e. Stich, Cordonnier and Jaggi, "Sparsified SGD
+with memory", NeurIPS 2018; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the
+gradient and not of the update.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ class ErrorFeedback(Codec):
     """The codec `of`, and what it leaves out is remembered. One that has memories of its own does so already."""
 
     of: Codec
+    decay: float = 1.0
+    """What is left of an error when it is added to the next vector; below 1 it fades, as a momentum does, and what was
+    decoded and what is remembered no longer add up to all that was to be sent."""
 
     def __post_init__(self) -> None:
         if self.of.memories:
@@ -46,7 +50,8 @@ class ErrorFeedback(Codec):
         return (ERROR,)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        wanted = (memory[ERROR] + x).to(memory[ERROR].dtype)
+        error = memory[ERROR] if self.decay == 1.0 else memory[ERROR] * self.decay
+        wanted = (error + x).to(error.dtype)
         code, _ = self.of.encode(wanted, shapes, {}, draw)
         return code, {ERROR: wanted.sub_(self.of.decode(code, shapes, draw))}
 

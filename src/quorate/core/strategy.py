@@ -150,6 +150,8 @@ class Strategy(ABC):
     compresses: ClassVar[Literal["nothing", "gradients", "ways"]] = "nothing"
     """What all its means are of, so that codecs may write it small: gradients (`Means.of_gradient`), or how far workers
     went (`Means.of`). Where some are of parameters, nothing: a codec would spoil these."""
+    reduction: ClassVar[Mapping[str, object]] = {}
+    """How its means are formed where `compress` is not given: that, and the settings beside it, by name."""
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on without it."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 reducers: Registry[type[Any]] = Registry(
     "reducer",
     {
+        "adasum": "quorate.reducers.adasum:Adasum",
         "dense": "quorate.reducers.dense:Dense",
         "gather": "quorate.reducers.coded:Coded",
         "halving-doubling": "quorate.reducers.algorithms.halving_doubling:HalvingDoubling",
@@ -25,4 +26,6 @@ reducers: Registry[type[Any]] = Registry(
 )
 OF_VECTORS = ("dense", "halving-doubling", "recursive-doubling", "ring", "tree")
 """Those that sum vectors as they are, made as `cls(layout, wire)`; the others sum what is written small."""
+WITHOUT_CODEC = (*OF_VECTORS, "adasum")
+"""What `reduce` may be without a codec: these, and what is made likewise and forms no plain sum."""
 register = reducers.register

@@ -143,6 +143,10 @@ class FaultTolerantSum:
         """Never: where a part changed after it had left, the whole sum is formed anew."""
         raise AssertionError("a sum with a part that changed was not formed anew")
 
+    def factor(self, size: int, weight: float) -> float:
+        """As of `Reducer`."""
+        return self.of.factor(size, weight)
+
     def wire_bytes(self, size: int) -> int | None:
         """Bytes one worker sends for one sum among `size` workers that all live; None as of `Reducer`."""
         return self.of.wire_bytes(size)

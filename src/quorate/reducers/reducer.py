@@ -69,6 +69,11 @@ class Reducer(ABC):
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
         """Sum one part of the newest sum once more, into `x`, as if it had not been summed before."""
 
+    def factor(self, size: int, weight: float) -> float:
+        """What a sum is to be multiplied by to be the mean, where each vector came times its weight over `size`, and
+        `weight` is the sum of these weights, above 0."""
+        return size / weight
+
     @abstractmethod
     def wire_bytes(self, size: int) -> int | None:
         """Bytes one worker sends for one sum among `size` workers; None where that depends on the numbers."""

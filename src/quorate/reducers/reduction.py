@@ -17,7 +17,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout
-from quorate.reducers import OF_VECTORS, reducers
+from quorate.reducers import WITHOUT_CODEC, reducers
 from quorate.reducers.coded import Coded
 from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
@@ -26,6 +26,7 @@ from quorate.reducers.two_phase import TwoPhase
 
 NONE, POWER_SGD = "none", "power-sgd"
 AUTO, GATHER, TWO_PHASE, HIERARCHICAL = "auto", "gather", "two-phase", "hierarchical"
+ADASUM = "adasum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +38,20 @@ class ReductionSettings:
     reduce: str = AUTO
     """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
-    wire's own all-reduce, or an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`)."""
+    wire's own all-reduce, an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`), or `adasum`, which
+    forms an adaptive sum in place of the mean."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
+    error_decay: float = 1.0
+    """What is left of what was left out when it is added to the next gradient; below 1 it fades, as a momentum does."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.error_decay <= 1:
+            raise ConfigurationError(f"error_decay is {self.error_decay}; it is a factor above 0 and at most 1")
         if self.dense_below < 0:
             raise ConfigurationError(f"dense_below is {self.dense_below}; it is a count of numbers, from 0 on")
 
@@ -64,6 +70,11 @@ class Reduction:
     def is_of_gradients(self) -> bool:
         """Whether it is for nothing else."""
         return isinstance(self.codec, PowerSGDSettings)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether what comes is no mean, but an adaptive sum of gradients."""
+        return self.settings.reduce == ADASUM
 
     @property
     def keeps_more(self) -> bool:
@@ -94,7 +105,7 @@ class Reduction:
         """As asked; else where every code to everyone would be more than a dense sum, which is 2 numbers for each."""
         codec = self.codec
         assert isinstance(codec, Codec)
-        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec):
+        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
             return self.settings.reduce == TWO_PHASE
         parts = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in shapes_in(layout).values()]
         return sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in parts) > 0
@@ -125,10 +136,17 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
             raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
-        if settings.reduce not in (AUTO, *OF_VECTORS):
-            raise unknown("way to reduce", settings.reduce, (AUTO, *OF_VECTORS))
+        if settings.reduce not in (AUTO, *WITHOUT_CODEC):
+            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC))
         return Reduction(settings=settings)
+    if settings.reduce == ADASUM:
+        raise ConfigurationError(
+            f'reduce="{ADASUM}" needs gradients as they are, for their scalar products; leave out '
+            f'compress="{settings.compress}"'
+        )
     if settings.compress == POWER_SGD:
+        if settings.error_decay != 1:
+            raise ConfigurationError(f"{POWER_SGD} keeps its errors as they are; leave error_decay out")
         if settings.error_feedback is False:
             raise ConfigurationError(f"{POWER_SGD} is nothing without error feedback; leave error_feedback out")
         if settings.reduce != AUTO:
@@ -149,7 +167,19 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             f'reduce="{settings.reduce}"'
         )
     needed = codec.needs_feedback if settings.error_feedback is None else settings.error_feedback
-    return Reduction(settings=settings, codec=ErrorFeedback(codec) if needed else codec)
+    if settings.error_decay != 1:
+        _check_decay(settings, needed=needed)
+    return Reduction(settings=settings, codec=ErrorFeedback(codec, settings.error_decay) if needed else codec)
+
+
+def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:
+    if not needed:
+        raise ConfigurationError(f"{settings.compress} remembers no errors that could fade; leave error_decay out")
+    if settings.reduce in (TWO_PHASE, HIERARCHICAL):
+        raise ConfigurationError(
+            f'reduce="{settings.reduce}" hands errors on from worker to worker, and they are not to fade on the way; '
+            "leave out error_decay, or reduce"
+        )
 
 
 def _keeps_more(codec: Codec) -> bool:

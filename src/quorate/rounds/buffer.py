@@ -37,6 +37,9 @@ class Snapshot:
     """The sum, each entry by what its staleness counts; None where there is nothing."""
     raw: Flat | None = None
     """The same before a codec; where there is none, the same."""
+    coded: dict[int, tuple[Flat, Flat]] = field(default_factory=dict)
+    """By fragment that a codec has written small, what was handed in, by what its staleness counts, and what is given
+    in its place."""
     weight: float = 0.0
     """Likewise."""
     lost: float = 0.0

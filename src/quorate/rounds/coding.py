@@ -29,13 +29,17 @@ class Coding:
     def lay_out(self, layout: Layout) -> None:
         """Of vectors, from here on; the error of tensors that stay goes on."""
         old, self.error = self.error, None
-        self._shapes = shapes_in(layout)
+        self.layout, self._shapes = layout, shapes_in(layout)
         if old is not None:
             there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
             self.error = Flat.zeros(layout.bare)
             for index, segment in enumerate(layout.segments):
                 if segment.name in there and layout.parts[segment.part].coded:
                     self.error.segment(index).copy_(old.segment(there[segment.name]))
+
+    def of(self, layout: Layout) -> Coding:
+        """Another one like it, of vectors laid out so, of which nothing was left out yet."""
+        return Coding(self._codec, layout, self._seed, self._rank, feeds_back=self._is_kept)
 
     def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Flat:
         """What is given to round `number` in place of `vector`, in new memory, and the rest is the error.

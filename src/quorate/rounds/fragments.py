@@ -13,6 +13,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout, Part
 from quorate.rounds.buffer import Entry, Kept, Snapshot
+from quorate.rounds.coded_fragments import CodedFragments
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
@@ -70,6 +71,8 @@ class PendingFragments:
     """By fragment: the one before that."""
     _from_mates: dict[int, int] = field(default_factory=dict)
     """By fragment: the newest round that has it from another worker of the same learner."""
+    coding: CodedFragments | None = None
+    """Where what is given is written small."""
     _is_withdrawn: bool = False
     _counted: float = 0.0
 
@@ -136,17 +139,32 @@ class PendingFragments:
             turns = len(self.fragments.layouts)
             counts = {place: self._counts((number - 1 - entry.version) // turns) for place, entry in fit.items()}
             snapshot.weight = sum(counts[place] * entry.weight for place, entry in fit.items()) / len(fit)
+            vectors = {
+                place: entry.vector if counts[place] == 1.0 else entry.vector * counts[place]
+                for place, entry in fit.items()
+            }
+            if self.coding is not None and not settles:
+                self._write_small(snapshot, fit, vectors)
             parts = [
-                (fit[place].vector * counts[place]).parts
-                if place in fit and counts[place] != 1.0
-                else fit[place].vector.parts
-                if place in fit
-                else Flat.zeros(self.fragments.layouts[place]).parts
+                (vectors[place] if place in fit else Flat.zeros(self.fragments.layouts[place])).parts
                 for place in wanted
             ]
             layout = self.fragments.layout(number, settles=settles)
             snapshot.vector = Flat([x for some in parts for x in some], layout)
         return snapshot
+
+    def _write_small(self, snapshot: Snapshot, fit: Mapping[int, Entry], vectors: dict[int, Flat]) -> None:
+        """Put what is given in the place of `vectors`; where no step was made there is no way that counts."""
+        assert self.coding is not None
+        for place, vector in [one for one in vectors.items() if fit[one[0]].weight]:
+            vectors[place] = self.coding.given(place, vector, snapshot.number)
+            snapshot.coded[place] = vector, vectors[place]
+
+    def lay_out(self, fragments: Fragments) -> None:
+        """Of what is handed in, from here on."""
+        self.fragments = fragments
+        if self.coding is not None:
+            self.coding.lay_out(fragments.layouts)
 
     def _is_too_old(self, staleness: int) -> bool:
         turns = staleness // len(self.fragments.layouts)
@@ -162,6 +180,8 @@ class PendingFragments:
         for place in [place for place, number in self._taken.items() if number == snapshot.number]:
             entry = snapshot.entries.pop(0)
             self._taken[place] = self._before.pop(place, 0)
+            if self.coding is not None and place in snapshot.coded:
+                self.coding.undo(place, *snapshot.coded.pop(place))
             newer = self._handed.setdefault(place, entry)
             if newer is not entry:
                 newer.weight += entry.weight
@@ -172,13 +192,19 @@ class PendingFragments:
         self.ledger.expired += weight
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
-        """Nothing but what is counted: what rounds up to `number` have not taken is in the replica, too."""
-        behind = sum(entry.weight for given, one in snapshots.items() if given > number for entry in one.entries)
-        ledger = replace(self.ledger)
-        ledger.taken -= behind
-        return Kept(number=number, step=self.step, options=None, ledger=ledger, entries=[])
+        """What is counted, and what a codec has left out: what rounds up to `number` have not taken is in the replica,
+        too."""
+        behind = [one for given, one in snapshots.items() if given > number]
+        ledger, error = replace(self.ledger), None
+        ledger.taken -= sum(entry.weight for one in behind for entry in one.entries)
+        if self.coding is not None:
+            given = [(place, *both) for one in behind for place, both in one.coded.items()]
+            error = self.coding.error_without(given)
+        return Kept(number=number, step=self.step, options=None, ledger=ledger, entries=[], error=error)
 
     def restore(self, kept: Kept) -> None:
         """Go on from there."""
         self.ledger, self.step, self._counted = kept.ledger, kept.step, kept.ledger.lost
         self._handed, self._taken, self._before, self._from_mates = {}, {}, {}, {}
+        if self.coding is not None:
+            self.coding.restore(kept.error)

@@ -63,7 +63,7 @@ class Rounds:
     def lay_out_fragments(self, fragments: Fragments) -> None:
         """As `lay_out`."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
-        self._handed.fragments = fragments
+        self._handed.lay_out(fragments)
 
     @property
     def version(self) -> int:

@@ -35,6 +35,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "relay": "quorate.strategies.relay:Relay",
         "sgp": "quorate.strategies.sgp:SGP",
         "slowmo": "quorate.strategies.slowmo:SlowMo",
+        "sparse-loco": "quorate.strategies.presets.sparse_loco:SparseLoCo",
         "streaming-diloco": "quorate.strategies.presets.streaming_diloco:StreamingDiLoCo",
     },
     takes_files=True,

@@ -148,7 +148,8 @@ def distribute(
     optimizers each have an order of their own; `name` tells them apart where workers call `distribute` in different
     orders. In a world of one the optimizer stays as it is, bit for bit; `alone="algorithm"` runs the strategy all the
     same, for study. `compress` names a codec by which gradients (or the ways of `diloco`) are written small, with the
-    codec's settings beside it; `reduce`, `error_feedback`, `dense` and `dense_below` say how (docs/howto/compress.md).
+    codec's settings beside it; `reduce`, `error_feedback`, `error_decay`, `dense` and `dense_below` say how
+    (docs/howto/compress.md).
 
     `on_nonfinite` says what becomes of a gradient that is infinite or no number, which all workers learn of together:
     "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as

@@ -27,6 +27,8 @@ def with_reduction(
     """
     own = {field.name for field in dataclasses.fields(kind)}
     others = {name: value for name, value in raw.items() if name not in own}
+    if "compress" not in others:
+        others = {**kind.reduction, **others}
     if not others.keys() & set(NAMES):
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
     mine = settings_for(kind, {name: value for name, value in raw.items() if name in own})
@@ -39,6 +41,8 @@ def with_reduction(
             f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how sums of all workers are '
             "formed, and there are none in its steps"
         )
+    elif reduction.is_adaptive and made.compresses != "gradients":
+        raise ConfigurationError(f'reduce="adasum" is for gradients (all-reduce); what {label} averages is none')
     return made, reduction
 
 
@@ -61,12 +65,17 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     if strategy.compresses == "nothing":
         raise ConfigurationError(
             f"{asked} does not go with {label}, whose means are not of gradients (all-reduce, quorum), nor of how far "
-            "workers went (diloco; with outer_rate=1 and outer_momentum=0 it is local-sgd)"
+            "workers went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd)"
         )
     if strategy.meets == "rounds" and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
         raise ConfigurationError(
             f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
             "rounds form the sums: choose a codec, and leave reduce out"
+        )
+    if strategy.meets == "rounds" and reduction.settings.error_decay != 1:
+        raise ConfigurationError(
+            f"error_decay={reduction.settings.error_decay} does not go with {label}: a round that passes by gives "
+            "errors back as they were, and they are not to fade; leave it out"
         )
     if strategy.meets == "rounds" and reduction.keeps_more:
         raise ConfigurationError(
@@ -75,5 +84,10 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:
         raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")
+    if getattr(strategy, "learners", "each") != "each":
+        raise ConfigurationError(
+            f"{asked} does not go with learners of several workers: any of them may hand in, and what was left out is "
+            'with the one that did; leave learners="each"'
+        )
     if getattr(strategy, "after", 0):
         raise ConfigurationError(f"{asked} does not go with synchronous steps before the local ones; leave after=0")

@@ -33,6 +33,11 @@ class Watched:
         every: object = self.compare_every
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise ConfigurationError(f"compare_every is {every!r}; it is a number of rounds, or 0 for never")
+        if self.weight != "equal" and self.reduction.is_adaptive:
+            raise ConfigurationError(
+                f'weight="{self.weight}" weighs means, and reduce="adasum" forms none: every gradient counts as it is; '
+                'leave weight="equal"'
+            )
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -18,6 +18,12 @@ SETTINGS = {
         {"rounding": "stochastic"},
         {"bits": 4, "rounding": "stochastic"},
     ],
+    "chunked-top-k": [
+        {"chunk": 40, "keep": 5},
+        {"chunk": 16, "keep": 16, "bits": 1},
+        {"chunk": 100, "keep": 10, "bits": 4},
+        {"chunk": 50, "keep": 3, "bits": 32},
+    ],
     "demo": [{"keep": 64}, {"chunk": 10, "keep": 3}],
     "dgc": [
         {"density": 0.1, "nesterov": True},

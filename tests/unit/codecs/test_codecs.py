@@ -106,6 +106,17 @@ def test_what_is_left_out_comes_later(codec: Codec) -> None:
     assert codec.is_biased and not codec.needs_feedback
 
 
+def test_what_is_left_out_may_fade() -> None:
+    """e = u - decoded of u = g + decay e, step by step."""
+    codec = ErrorFeedback(CASES["top-k"], decay=0.5)
+    memory, error = blank(codec, numel_of(SHAPES)), torch.zeros(numel_of(SHAPES))
+    for step in range(4):
+        code, memory = codec.encode(normal(seed=step), SHAPES, memory, Draw())
+        error = normal(seed=step) + 0.5 * error
+        torch.testing.assert_close(memory[ERROR] + codec.decode(code, SHAPES, Draw()), error)
+        error = memory[ERROR].clone()
+
+
 @pytest.mark.parametrize("name", ["dgc", "demo"])
 def test_who_remembers_by_itself_takes_no_feedback(name: str) -> None:
     assert not CASES[name].needs_feedback
@@ -213,6 +224,7 @@ def test_a_long_vector_is_coded_in_pieces(codec: Codec, monkeypatch: pytest.Monk
         ("threshold", {"at": 1e-9, "of": "absolute"}, 0),
         ("atomo", {"rank": 100}, 0),
         ("demo", {"keep": 64}, 1e-5),
+        ("chunked-top-k", {"chunk": 100, "keep": 100, "bits": 32}, 0),
         ("qsgd", {"levels": 32767, "norm": "max"}, 1.1 * 4.0 / 32767),
         ("blocks", {}, 4.0 / 254),
     ],
@@ -247,6 +259,8 @@ def test_a_setting_that_leaves_nothing_out_is_dense(name: str, settings: dict[st
         ("atomo", {"rank": 0}, "rank is 0; it is a number of singular triplets from 1 on"),
         ("demo", {"decay": 1.1}, "decay is 1.1; it is from 0 to 1"),
         ("demo", {"chunk": 2000}, "chunk is 2000; it is a number of numbers from 1 to 1024"),
+        ("chunked-top-k", {"chunk": 1 << 17}, "chunk is 131072; it is a number of numbers from 1 to 65536"),
+        ("chunked-top-k", {"keep": 0}, "keep is 0; it is a number of numbers from 1 to 4096, the chunk"),
         ("demo", {"keep": 65}, "keep is 65; it is a number of waves from 1 to 64, the chunk"),
     ],
     ids=str,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from quorate.codecs.atomo import Atomo, probabilities
+from quorate.codecs.chunked_top_k import ChunkedTopK
 from quorate.codecs.demo import DeMo
 from quorate.codecs.dgc import DGC
 from quorate.codecs.mask import Mask
@@ -19,6 +20,17 @@ from tests.unit.codecs.cases import SHAPES, blank, coded, normal, through
 def test_top_k_is_of_each_tensor() -> None:
     x = torch.tensor([1.0, -9.0, 3.0, 4.0, 0.1, 0.2, -0.3])
     assert through(TopK(density=0.5), x, ((2, 2), (3,))).tolist() == pytest.approx([0, -9, 0, 4, 0, 0, -0.3])
+
+
+def test_chunked_top_k_has_two_sizes_in_each_chunk_and_places_of_few_bits() -> None:
+    x = torch.tensor([1.0, -9.0, 3.0, 4.0, 0.1, -8.0, 0.0, 0.0] + [0.5, 0.0, -2.0, 0.0] * 2 + [7.0, -0.1])
+    codec, shapes = ChunkedTopK(chunk=8, keep=4), ((18,),)
+    wanted = [0, -8.5, 3.5, 3.5, 0, -8.5, 0, 0] + [0.5, 0, -2, 0] * 2 + [7, 0]
+    assert through(codec, x, shapes).tolist() == wanted  # of the last chunk, of two numbers, one
+    assert coded(codec, x, shapes).nbytes == 3 * 2 * 4 + 3 + 4  # 9 numbers: sizes, 2 bits each, 3 bits each
+    assert through(ChunkedTopK(chunk=8, keep=4, bits=1), x, shapes)[1].item() == -6
+    assert through(ChunkedTopK(chunk=8, keep=4, bits=32), x, shapes)[1].item() == -9
+    assert ChunkedTopK().wire_bytes(((4096, 10),)) == 10 * (2 * 4 + 64 * 2 // 8 + 64 * 12 // 8)
 
 
 def test_random_k_takes_one_of_each_stretch() -> None:

@@ -95,7 +95,7 @@ class SumsInTurn:
         if receive is not None and asked is not None:
             _, message = self._patiently(asked, receive.peer)
             mine = [held[piece] for piece in receive.pieces]
-            _compare(wire.rank, mine if receive.adds else [x.to(dtype) for x in mine], receive.peer, message.tensors)
+            compare(wire.rank, mine if receive.adds else [x.to(dtype) for x in mine], receive.peer, message.tensors)
             for piece, theirs in zip(receive.pieces, message.tensors, strict=True):
                 held[piece] = _sum(wire, held[piece], theirs, receive.peer) if receive.adds else theirs
         if send is not None and leaves is not None:
@@ -152,7 +152,7 @@ def _sum(wire: Wire, mine: Tensor, theirs: Tensor, peer: int) -> Tensor:
     return torch.add(first, second, out=wire.empty(mine.numel(), mine.dtype))
 
 
-def _compare(rank: int, mine: Sequence[Tensor], peer: int, theirs: Sequence[Tensor]) -> None:
+def compare(rank: int, mine: Sequence[Tensor], peer: int, theirs: Sequence[Tensor]) -> None:
     """Raise `Mismatch` where `peer` sums something else."""
     own, other = (", ".join(map(describe, pieces)) for pieces in (mine, theirs))
     if own != other:

@@ -16,6 +16,8 @@ from quorate.strategies.parts.mates import Mates, learners_from
 class LearnerSettings(Strategy):
     """The settings that strategies of learners on rounds have in common; their hooks are their own."""
 
+    compresses = "ways"
+
     learners: int | Literal["each", "host"] = "each"
     """Who is a learner: each worker; the workers of each host; or so many groups of ranks that follow each other, whose
     sizes differ by one at most. The workers of a learner average their gradients in every step."""

@@ -1,0 +1,122 @@
+"""`Adasum`: gradients that agree are averaged, and those that have nothing to do with each other are added.
+
+Idea: Two gradients a and b of a tensor become (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b: a itself where both are
+equal, a + b where they are orthogonal, and what lies between where the angle does. For more workers it is a tree:
+neighbours at distance 1, then 2, 4 and so on, the lower ranks first, with vector halving and distance doubling: pairs
+exchange halves, so that each of 2 d workers holds one piece of their common vector; scalar products are summed among
+them. Then pieces are gathered the same way back. Each tensor has factors of its own. Where P is no power of two, with r
+above the largest one below it, the first 2 r workers come together in pairs at first: rank 1 hands its vector to rank
+0, rank 3 to rank 2. A gradient of zeros changes nothing. Of P equal gradients it is the gradient itself, for any P; of
+orthogonal ones the sum, P times the mean. What comes is in the place of the mean, and is divided by nothing: learning
+rates are those of one worker, and not to be scaled with P. Multiplying all gradients by a number multiplies it too, so
+a GradScaler is right. What travels with gradients besides is summed exactly.
+
+Cost: Per worker, with P workers (a power of two), n bytes in T tensors, 2 (P - 1) / P n bytes are sent, and 12
+log2 P (log2 P + 1) T of scalar products, in 2 log2 P + log2 P (log2 P + 1) / 2 messages one after the other; else P is
+the largest one below it, and a worker that is paired sends n more. Three products of vectors for each merge, in
+float64. No memory from one step to the next. After a death every gradient goes to every worker, each of which forms the
+tree over those that are left.
+
+When it loses: With few workers and gradients that agree, where it is the mean at a greater price; with noise, where
+gradients are orthogonal by chance and steps are P times as long: rates are then to be lower than for the mean. Many
+small tensors make many scalar products. On one host the mean is formed in shared memory, and this is not.
+
+Paper: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021 (arXiv 2006.02924), after
+public descriptions: the rule for two gradients, its tree, each layer by itself, and vector halving. The order where P
+is no power of two is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quorate.core.contracts import Wire, Work
+from quorate.reducers.algorithms.surplus import power_of_two
+from quorate.reducers.reducer import Reducer
+from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Together
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quorate.core.vectors import Flat, Layout
+
+
+class Adasum(Reducer):
+    """The adaptive sum of the tensors of all workers, and the plain one of the header behind them."""
+
+    def __init__(self, layout: Layout, wire: Wire) -> None:
+        from quorate.reducers.algorithms.adaptive_sums import AdaptiveSums  # loads torch
+
+        super().__init__(layout, wire)
+        self._sums = AdaptiveSums(wire)
+        self._ends = [_ends_of(layout, part) for part in range(len(layout.parts))]
+
+    def part_ready(self, part: int, x: Tensor) -> None:
+        self._under_way[part] = self.again(part, x)
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        numbers = x.numel() - (self.layout.header if part == len(self.layout.parts) - 1 else 0)
+        works: list[Work[Tensor]] = [self._sums.of(x[:numbers], self._ends[part])]
+        if numbers < x.numel():
+            works.append(self.wire.all_reduce(x[numbers:]))
+        return Together(works, lambda parts: x, self.wire.clock)
+
+    def factor(self, size: int, weight: float) -> float:
+        """The number of workers, by which each has divided: what comes is in the place of the mean."""
+        return float(size)
+
+    def wire_bytes(self, size: int) -> int:
+        """Bytes this worker sends for one sum among `size` workers."""
+        sent = 0
+        for number, part in enumerate(self.layout.parts):
+            header = self.layout.header if number == len(self.layout.parts) - 1 else 0
+            if header:
+                sent += all_reduce_bytes(header * part.dtype.itemsize, size)
+            width = 2 if part.dtype.is_complex else 1
+            each = max(4, part.dtype.itemsize // width)
+            sent += _sent(width * (part.numel - header), each, len(self._ends[number]), size, self.wire.rank)
+        return sent
+
+    def sum_of(
+        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+    ) -> Flat:
+        """As of `Reducer`: the tree over `ranks`, in order."""
+        from quorate.core.vectors import Flat
+        from quorate.reducers.algorithms.adaptive_sums import adaptive_sum
+        from quorate.wire.exchange import sum_in_order
+
+        order = sorted(range(len(ranks)), key=lambda place: ranks[place])
+        sums = Flat.zeros(like.layout)
+        for part, into in enumerate(sums.parts):
+            column = [found[place][part].to(into.device) for place in order]
+            numbers = into.numel() - (like.layout.header if part == len(sums.parts) - 1 else 0)
+            into[:numbers] = adaptive_sum([x[:numbers] for x in column], _ends_of(like.layout, part))
+            if numbers < into.numel():
+                into[numbers:] = sum_in_order([x[numbers:] for x in column], [hosts[place] for place in order])
+        return sums
+
+
+def _ends_of(layout: Layout, part: int) -> list[tuple[int, int]]:
+    """Where each tensor of a part begins and ends."""
+    inside = [layout.segments[index] for index in layout.by_part[part]]
+    return sorted((one.offset, one.offset + one.numel) for one in inside)
+
+
+def _sent(numbers: int, each: int, tensors: int, size: int, rank: int) -> int:
+    """Bytes that `rank` sends of a part of so many numbers of `each` bytes."""
+    core = power_of_two(size)
+    surplus = size - core
+    if rank < 2 * surplus and rank % 2:
+        return numbers * each
+    place = rank // 2 if rank < 2 * surplus else rank - surplus
+    sent = numbers * each if rank < 2 * surplus else 0
+    distance, held, given = 1, numbers, list[int]()
+    while distance < core:
+        lower = held // 2
+        kept = held - lower if place & distance else lower
+        sent += (held - kept) * each + distance.bit_length() * 24 * tensors
+        given.append(kept)
+        held, distance = kept, 2 * distance
+    return sent + sum(given) * each

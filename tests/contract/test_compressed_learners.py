@@ -1,0 +1,162 @@
+"""What is learnt from ways of learners that codecs write small: who never waits, deaths, joins, checkpoints, hosts."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.world import World
+from quorate.strategies import strategies
+from quorate.train.reduced import with_reduction
+from quorate.wire import current
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.world import VirtualWorld
+from tests.contract.test_compressed import CODED, Loop, trained
+from tests.support.kept_trainings import in_world
+from tests.unit.rounds.test_joining import Plan, check
+
+UNDER: dict[str, dict[str, Any]] = {
+    "radial": {"strategy": "decoupled-diloco", "sync_every": 6, "outer_momentum": 0.5},
+    "mean, in fragments": {
+        "strategy": "decoupled-diloco",
+        "sync_every": 6,
+        "averaging": "mean",
+        "fragments": 3,
+        "outer_momentum": 0.5,
+    },
+    "as they come": {"strategy": "async-local-sgd", "sync_every": 6, "outer_momentum": 0.5},
+}
+CODES = {name: CODED[name] for name in ("half", "top-k", "chunked-top-k", "sign")}
+CODES["4 bits"] = {"compress": "blocks", "bits": 4, "dense_below": 0}
+
+
+@cache
+def dense(under: str) -> float:
+    return Loop(UNDER[under]).run()[0]
+
+
+@pytest.mark.parametrize("under", UNDER)
+@pytest.mark.parametrize("name", CODES)
+def test_an_ordinary_loop_learns_nearly_as_much(name: str, under: str) -> None:
+    loss, replicas = Loop(UNDER[under] | CODES[name], uneven=under == "radial").run()
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    assert loss <= 1.6 * dense(under) + 0.02, f"{loss:.4f}, dense {dense(under):.4f}"
+
+
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.seeds(2, 8)
+def test_they_die_and_join_at_any_time(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    size, strategy = draw.choice([2, 3, 5]), draw.choice(["decoupled-diloco", "async-local-sgd"])
+    hosts = draw.choice([None, [0, 0, 1, 1, 2, 2]])
+    plan = Plan(
+        size=size,
+        strategy=strategy,
+        settings={"sync_every": 4, **CODES[name]},
+        joins={size: draw.uniform(0.0, 0.5)} if draw.random() < 0.6 else {},
+        deaths={rank: draw.randint(1, 150) for rank in draw.sample(range(size), draw.choice([0, 1]))},
+        seed=seed,
+        network=None if hosts is None else Network(hosts=hosts),
+        pace=lambda rank: 0.01 * (1 + rank),
+    )
+    check(plan, plan.run())
+
+
+@pytest.mark.parametrize("name", ["half", "top-k"])
+def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
+    """Where all are in every round; else which are depends on when workers come."""
+    settings = UNDER["radial"] | {"sync_every": 3, "overlap": 0, "wait_for": "all"}
+
+    def live(world: World, steps: int, save_at: int | None = None) -> torch.Tensor:
+        return trained(world, name, steps, save_at, **settings)[0]
+
+    whole = in_world(2, tmp_path / "whole", lambda world: live(world, 16))
+    in_world(2, tmp_path / "kept", lambda world: live(world, 9, save_at=7))
+    again = in_world(2, tmp_path / "kept", lambda world: live(world, 16))
+    assert all(torch.equal(mine, other) for mine, other in zip(again, whole, strict=True))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_it_goes_on_with_other_workers(tmp_path: Path, size: int) -> None:
+    in_world(3, tmp_path, lambda world: trained(world, "top-k", 8, save_at=5, **UNDER["radial"]))
+    told = in_world(size, tmp_path, lambda world: trained(world, "top-k", 12, **UNDER["radial"]))
+    assert all(torch.equal(mine, told[0][0]) for mine, _ in told)
+
+
+def left_out(world: World) -> torch.Tensor:
+    """What a worker that has gone on from a checkpoint has left out of its ways, by what they count."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer: Any = quorate.distribute(plain, model, **UNDER["radial"], **CODED["top-k"])
+    quorate.load()
+    error = optimizer.__dict__["_quorate_worker"].rounds.rounds._member.pending.coding.error_without(())
+    optimizer.finish()
+    return world.size * torch.cat([*error.parts]) if error is not None else torch.zeros(129)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, size: int) -> None:
+    in_world(3, tmp_path, lambda world: trained(world, "top-k", 20, save_at=16, **UNDER["radial"]))
+    before, after = (torch.stack(in_world(count, tmp_path, left_out)).sum(0) for count in (3, size))
+    assert float(before.abs().max()) > 0.01
+    torch.testing.assert_close(before, after)
+
+
+@pytest.mark.parametrize("under", ["radial", "as they come"])
+def test_sparse_ways_are_short_messages_between_hosts(under: str) -> None:
+    """Codes of few bits are not yet: what is summed of them has all its bits again."""
+
+    def live(wire: Wire, settings: dict[str, Any]) -> int:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            torch.manual_seed(0)
+            model = torch.nn.Linear(300, 300)
+            plain = torch.optim.SGD(model.parameters(), lr=0.01)
+            optimizer: Any = quorate.distribute(plain, model, **UNDER[under], **settings)
+            for _ in range(36):
+                optimizer.zero_grad()
+                model(torch.randn(4, 300)).square().mean().backward()
+                optimizer.step()
+                wire.clock.sleep(0.01)
+            found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
+            optimizer.finish()
+            place.leave()
+            return int(found)
+        finally:
+            current.forget(thread_only=True)
+
+    def sent(**settings: Any) -> int:
+        return sum(VirtualWorld(3, network=Network(hosts=[0, 1, 2])).run(lambda wire: live(wire, settings)))
+
+    whole = sent()
+    assert sent(compress="top-k", density=0.01) < 0.13 * whole
+    assert sent(compress="chunked-top-k") < 0.15 * whole
+    assert sent(compress="random-k", density=0.1) < 0.28 * whole
+    for settings in ({"compress": "half"}, {"compress": "sign"}, {"compress": "blocks", "bits": 4}):
+        assert 0.98 * whole < sent(**settings) < 1.02 * whole
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"compress": "power-sgd"}, "is for sums of all workers (all-reduce); under decoupled-diloco"),
+        ({"compress": "top-k", "reduce": "gather"}, "is for sums of all workers (all-reduce); under decoupled-diloco"),
+        ({"compress": "demo"}, "remembers more than what it leaves out"),
+        ({"compress": "top-k", "error_decay": 0.9}, "error_decay=0.9 does not go with decoupled-diloco"),
+        ({"compress": "half", "learners": "host"}, "does not go with learners of several workers"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        with_reduction(strategies.get("decoupled-diloco"), settings, "decoupled-diloco")
+    assert sentence in str(refused.value)

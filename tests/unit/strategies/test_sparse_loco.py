@@ -1,0 +1,90 @@
+"""SparseLoCo: what it is besides `diloco`, and its equations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.codecs.chunked_top_k import ChunkedTopK
+from quorate.codecs.error_feedback import ErrorFeedback
+from quorate.codecs.top_k import TopK
+from quorate.core.codec import Draw
+from quorate.core.contracts import Wire
+from quorate.strategies import strategies
+from quorate.train.reduced import with_reduction
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.contract.test_compressed import Loop
+
+SMALL: dict[str, Any] = {"strategy": "sparse-loco", "sync_every": 6, "chunk": 64, "keep": 10, "dense_below": 0}
+
+
+def chosen(**raw: Any) -> Any:
+    return with_reduction(strategies.get("sparse-loco"), raw, "sparse-loco")[1]
+
+
+def test_its_codec_and_its_decay_are_there_unless_another_codec_is_given() -> None:
+    assert chosen().codec == ErrorFeedback(ChunkedTopK(), 0.95)
+    assert chosen(keep=32, sync_every=8).codec == ErrorFeedback(ChunkedTopK(keep=32), 0.95)
+    assert chosen(error_decay=0.5, dense_below=0).codec == ErrorFeedback(ChunkedTopK(), 0.5)
+    assert chosen(compress="top-k").codec == ErrorFeedback(TopK())
+    assert chosen(compress="none").codec is None
+    with_one = with_reduction(strategies.get("sparse-loco"), {}, "", strategies.get("sparse-loco")(sync_every=9))
+    assert with_one[0].sync_every == 9 and with_one[1].codec == ErrorFeedback(ChunkedTopK(), 0.95)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_it_equals_the_equations(size: int) -> None:
+    """SGD on a linear loss, one matrix: e = 0.95 e + way, sent is its code, e -= sent, x -= the mean of all sent."""
+    periods, codec = 5, ChunkedTopK(chunk=64, keep=8)
+    slopes = [torch.randn(20, 16, generator=torch.Generator().manual_seed(rank)) for rank in range(size)]
+
+    def live(wire: Wire) -> torch.Tensor:
+        place = current.enter(wire, thread_only=True)
+        try:
+            quorate.join(records=False)
+            x = torch.nn.Parameter(torch.ones(20, 16))
+            model = torch.nn.ParameterDict({"x": x})
+            plain = torch.optim.SGD(model.parameters(), lr=0.1)
+            settings: Any = {"sync_every": 2, "chunk": 64, "keep": 8, "dense_below": 0}
+            optimizer: Any = quorate.distribute(plain, model, "sparse-loco", **settings)
+            for _ in range(2 * periods):
+                optimizer.zero_grad()
+                (x * slopes[wire.rank]).sum().backward()
+                optimizer.step()
+            found = x.detach().clone()
+            optimizer.finish()
+            place.leave()
+            return found
+        finally:
+            current.forget(thread_only=True)
+
+    x, errors = torch.ones(320), [torch.zeros(320)] * size
+    for _ in range(periods):
+        sent = []
+        for rank in range(size):
+            errors[rank] = 0.95 * errors[rank] + 0.2 * slopes[rank].view(-1) / size
+            code, _ = codec.encode(errors[rank], ((320,),), {}, Draw())
+            sent.append(codec.decode(code, ((320,),), Draw()))
+            errors[rank] = errors[rank] - sent[-1]
+        x = x - sum(sent, torch.zeros(320))
+    for found in VirtualWorld(size).run(live):
+        torch.testing.assert_close(found.view(-1), x, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_codec_it_is_local_sgd() -> None:
+    bare, local = (
+        Loop({"strategy": name, "sync_every": 6, **more}).run()[1]
+        for name, more in (("sparse-loco", {"compress": "none"}), ("local-sgd", {}))
+    )
+    torch.testing.assert_close(bare[0], local[0], rtol=1e-4, atol=1e-5)
+
+
+def test_an_ordinary_loop_learns_nearly_as_much() -> None:
+    dense = Loop({"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5}).run()[0]
+    loss, replicas = Loop(SMALL).run()
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    assert loss <= 1.6 * dense + 0.02, f"{loss:.4f}, dense {dense:.4f}"
