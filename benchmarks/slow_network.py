@@ -19,7 +19,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,6 +92,17 @@ def network() -> Any:
     return Transformer()
 
 
+def batches(rank: int) -> Iterator[Any]:
+    """Of bytes of a file of the standard library, each with the next one behind."""
+    import torch
+
+    text = torch.frombuffer(bytearray(Path(os.__file__).read_bytes()), dtype=torch.uint8).long()
+    draw = torch.Generator().manual_seed(rank)
+    while True:
+        begins = torch.randint(0, len(text) - LENGTH - 1, (BATCH,), generator=draw).tolist()
+        yield torch.stack([text[at : at + LENGTH + 1] for at in begins])
+
+
 def hooked(model: Any, name: str) -> Any:
     """The model in torch's DDP, with one of its hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -122,12 +133,10 @@ def train(way: Way, world: Any) -> dict[str, float]:
         model = hooked(model, way.name)
     else:
         optimizer = quorate.distribute(optimizer, model, "all-reduce", **way.settings)
-    text = torch.frombuffer(bytearray(Path(os.__file__).read_bytes()), dtype=torch.uint8).long()
-    draw = torch.Generator().manual_seed(world.rank)
+    draws = batches(world.rank)
 
     def step() -> None:
-        begins = torch.randint(0, len(text) - LENGTH - 1, (BATCH,), generator=draw).tolist()
-        x = torch.stack([text[at : at + LENGTH + 1] for at in begins])
+        x = next(draws)
         loss = torch.nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
         loss.backward()
         optimizer.step()
