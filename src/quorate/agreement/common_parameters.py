@@ -6,16 +6,17 @@ that it evaluates and saves what all others do, however soon these go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from quorate.agreement.open_admission import OpenAdmission
 from quorate.core.contracts import Common, Message, Wire
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
-from quorate.replica.optimizer_state import beside
 from quorate.replica.replica import Replica
 from quorate.replica.seats import Seats
 
@@ -30,7 +31,7 @@ class _Piece:
 
     seats: Seats
     common: Common
-    known: frozenset[int]
+    known: list[int]
     """The parameters, as objects."""
 
 
@@ -48,17 +49,19 @@ class CommonParameters:
         """By piece while this worker stands apart: its copy, and what that was at first."""
         self.rests = 0
         """How often all have stood apart: the same on every worker."""
+        self.admission = OpenAdmission(wire)
+        """Who joins."""
 
     def take_in(self) -> None:
         """Move what is not there yet: all get the numbers of the first of them, which makes the memory.
 
         Raises `ConfigurationError` for parameters that cannot be moved, and where workers lay them out differently.
         """
-        known = frozenset[int]().union(*(piece.known for piece in self._pieces))
+        known = {one for piece in self._pieces for one in piece.known}
         new = [p for p in self._replica.every if id(p) not in known]
         if not new:
             return
-        seats = Seats(new, [*self._replica.model.parameters(), *beside(self._replica.model, self._replica.every)])
+        seats = Seats(new, self._others())
         wire, members = self._wire, sorted(set(self._members()) - self._wire.dead)
         if wire.rank == members[0]:
             common = wire.make_common(seats.nbytes)
@@ -70,7 +73,39 @@ class CommonParameters:
             _check(message, seats, members[0], wire.rank)
             common = wire.find_common(message)
         seats.sit(common.memory)
-        self._pieces.append(_Piece(seats, common, frozenset(map(id, new))))
+        self._pieces.append(_Piece(seats, common, [id(p) for p in new]))
+
+    def invitation(self) -> tuple[list[dict[str, Any]], list[Tensor]]:
+        """With it one that joins finds all of it, while this worker lives: plain JSON, and tensors."""
+        place_of = {id(p): place for place, p in enumerate(self._replica.every)}
+        headers, tensors = list[dict[str, Any]](), list[Tensor]()
+        for piece in self._pieces:
+            told = _told(piece.common, piece.seats)
+            places = [place_of[known] for known in piece.known]
+            headers.append({**told.header, "parameters": places, "tensors": len(told.tensors)})
+            tensors += told.tensors
+        return headers, tensors
+
+    def follow(self, headers: Sequence[dict[str, Any]], tensors: Sequence[Tensor], source: int) -> None:
+        """This worker joins: from now on its parameters are those in common, as `source` tells where they are.
+
+        Raises `ConfigurationError` as `take_in`.
+        """
+        left = list(tensors)
+        for header in headers:
+            some = [self._replica.every[place] for place in header["parameters"]]
+            message = Message(tuple(left[: header["tensors"]]), header, shared=True)
+            del left[: header["tensors"]]
+            seats = Seats(some, self._others())
+            _check(message, seats, source, self._wire.rank)
+            common = self._wire.find_common(message)
+            seats.sit(common.memory)
+            self._pieces.append(_Piece(seats, common, [id(p) for p in some]))
+
+    def _others(self) -> list[Tensor]:
+        """What may look at the same numbers."""
+        model = self._replica.model
+        return [*model.parameters(), *model.buffers()]
 
     def has_any(self, parameters: Iterable[Tensor]) -> bool:
         """Whether one of them lies in this memory."""

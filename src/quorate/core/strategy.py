@@ -184,7 +184,7 @@ class Strategy(ABC):
 
         All workers must have begun equally many collectives when a step ends.
         """
-        return not self.is_gossip
+        return self.meets not in ("neighbours", "asks")
 
     def __post_init__(self) -> None:
         if self.on_error == "continue" and self.on_death != "continue":

@@ -24,7 +24,7 @@ from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure, has_gradient
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
-from quorate.train.in_common import common_of
+from quorate.train.in_common import admit_in_common, close_admission, common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.relayout import Relayout, without_new_gradients
@@ -68,7 +68,7 @@ class Loop(Listener):
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(self.worker.wire, place, name, strategy)
-        enter(self.worker, is_only=not loops_of(place))
+        enter(self.worker, self.common, is_only=not loops_of(place))
         self._listeners.all.append(self)
         self.worker.timer.set_out_again()
 
@@ -132,8 +132,10 @@ class Loop(Listener):
         self._has_agreed, worker.closure = False, None
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
-        admit(worker)
-        if self.common is not None:
+        if self.common is None:
+            admit(worker)
+        else:
+            admit_in_common(worker, self.common)
             worker.wire.clock.pause()
         return loss
 
@@ -171,6 +173,8 @@ class Loop(Listener):
         """Until each worker is paused or has ended, and what was in flight is taken in."""
         worker = self.worker
         self.strategy.drain(worker)
+        if self.common is not None:
+            close_admission(worker, self.common)
         if worker.has_rounds:
             worker.rounds.settle(ended=worker.has_ended)
         else:
