@@ -10,6 +10,7 @@ from quorate.agreement.admission import wait_outside
 from quorate.agreement.common_parameters import CommonParameters, check_shareable
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.membership.same_call import compare_with_those_joined
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
 from quorate.train.worker import StrategyWorker
@@ -56,6 +57,7 @@ def enter_in_common(worker: StrategyWorker, common: CommonParameters) -> None:
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s to join") from None
             continue
         header = dict(message.header)
+        compare_with_those_joined(worker.call, header["replica"]["whole"]["call"])
         joined = common.admission.enter(header["stretch"])
         if joined is not None:
             break
