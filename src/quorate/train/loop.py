@@ -136,7 +136,6 @@ class Loop(Listener):
             admit(worker)
         else:
             admit_in_common(worker, self.common)
-            worker.wire.clock.pause()
         return loss
 
     def group_came(self, group: dict[str, Any]) -> None:

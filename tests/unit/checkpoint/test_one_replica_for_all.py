@@ -50,6 +50,36 @@ def test_what_was_cut_off_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert torch.equal(momenta[1], 2 * momenta[0]), "each has its own"
 
 
+def summed(world: World, steps: int, saves_at: int, sleeps: float = 0.0) -> None:
+    """Every step of every worker takes 1 off the one weight; whoever writes the model down takes his time."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model, "hogwild")
+    model.register_state_dict_pre_hook(lambda *_: world.wire.clock.sleep(sleeps))
+    for step in range(steps):
+        if step == saves_at:
+            quorate.save()
+        optimizer.zero_grad()
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    optimizer.finish()
+
+
+def kept_weight(folder: Path) -> float:
+    (kept,) = complete_ones(folder)
+    return float(load_file(kept / "model.safetensors")["weight"])
+
+
+def test_what_others_go_on_with_is_not_in_it(tmp_path: Path) -> None:
+    in_world(3, tmp_path, partial(summed, steps=8, saves_at=5, sleeps=1.0))
+    assert kept_weight(tmp_path) == -15.0
+
+
+def test_who_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    in_world(3, tmp_path, lambda world: summed(world, steps=8 if world.rank else 2, saves_at=5))
+    assert kept_weight(tmp_path) == -12.0
+
+
 def test_the_model_is_kept_once(tmp_path: Path) -> None:
     in_world(3, tmp_path, partial(trained, steps=6))
     (kept,) = complete_ones(tmp_path)
@@ -70,11 +100,12 @@ def test_another_number_of_workers_goes_on_from_the_model(before: int, after: in
 
 
 @pytest.mark.parametrize(("before", "after"), [("d-psgd", "hogwild"), ("hogwild", "d-psgd"), ("all-reduce", "hogwild")])
-def test_another_strategy_goes_on(before: str, after: str, tmp_path: Path) -> None:
-    in_world(2, tmp_path, partial(trained, steps=5, name=before))
+def test_another_strategy_goes_on_from_the_mean(before: str, after: str, tmp_path: Path) -> None:
+    ends = in_world(2, tmp_path, partial(trained, steps=5, name=before))
     found = in_world(2, tmp_path, partial(trained, steps=5, name=after))
     assert all(began == 5 for began, _ in found)
     assert torch.equal(found[0][1][2], found[1][1][2])
+    assert torch.allclose(found[0][1][2], ends[0][1][-1])
 
 
 def test_a_training_of_all_kinds_of_state_goes_on(tmp_path: Path) -> None:

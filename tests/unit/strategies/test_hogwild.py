@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -38,7 +39,7 @@ SPARSE = ("sgd", "sparse-adam", "adagrad")
 """Those that take sparse gradients."""
 
 
-def run(size: int, task: Callable[[World], T], *, seed: int = 0, network: Network | None = None) -> list[T]:
+def run(size: int, task: Callable[[World], T], *, seed: int = 0, **settings: Any) -> list[T]:
     def live(wire: Wire) -> T:
         place = current.enter(wire, thread_only=True)
         try:
@@ -48,7 +49,7 @@ def run(size: int, task: Callable[[World], T], *, seed: int = 0, network: Networ
         finally:
             current.forget(thread_only=True)
 
-    return VirtualWorld(size, seed=seed, network=network, timeout=120.0).run(live)
+    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(live)
 
 
 def distributed(plain: torch.optim.Optimizer, model: nn.Module, **settings: Any) -> Any:
@@ -246,6 +247,26 @@ def test_parameters_that_come_and_freeze_are_in_common_too() -> None:
 
     ends = run(3, task)
     assert all(torch.equal(x, y) for end in ends for x, y in zip(end, ends[0], strict=True))
+
+
+def test_in_the_virtual_world_workers_take_turns_by_steps() -> None:
+    order: list[int] = []
+
+    def task(world: World) -> None:
+        model = nn.Linear(1, 1)
+        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            order.append(world.rank)
+            optimizer.step()
+
+    run(2, task)
+    first, turns = list(order), sum(one != other for one, other in itertools.pairwise(order))
+    assert turns > 8
+    order.clear()
+    run(2, task)
+    assert order == first
 
 
 def test_a_sparse_gradient_that_is_not_finite_is_left_out() -> None:
