@@ -6,6 +6,7 @@ that it evaluates and saves what all others do, however soon these go on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 
 from quorate.agreement.open_admission import OpenAdmission
-from quorate.core.contracts import Common, Message, Wire
+from quorate.core.contracts import Common, Message, Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.replica.replica import Replica
 from quorate.replica.seats import Seats
 
 _TAG = "common parameters"
+_LOOK_EVERY = 0.02
 _SLICE = 0.25
 """Seconds after which a wait looks for who has died."""
 
@@ -49,6 +51,8 @@ class CommonParameters:
         """By piece while this worker stands apart: its copy, and what that was at first."""
         self.rests = 0
         """How often all have stood apart: the same on every worker."""
+        self._news: Work[tuple[int, Message]] | None = None
+        self._looked_at = -math.inf
         self.admission = OpenAdmission(wire)
         """Who joins."""
 
@@ -106,6 +110,19 @@ class CommonParameters:
         """What may look at the same numbers."""
         model = self._replica.model
         return [*model.parameters(), *model.buffers()]
+
+    def look(self) -> None:
+        """A step has ended, and nothing in it has waited: raise what went wrong elsewhere, as `Work.wait`.
+
+        Cost: two words with the board, at most every 20 ms.
+        """
+        now = self._wire.clock.now()
+        if now - self._looked_at < _LOOK_EVERY:
+            return
+        self._looked_at = now
+        self._news = self._news or self._wire.receive(None, "nothing")
+        with suppress(WireTimeout):
+            self._news.wait(0.0)
 
     def has_any(self, parameters: Iterable[Tensor]) -> bool:
         """Whether one of them lies in this memory."""

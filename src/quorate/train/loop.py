@@ -135,6 +135,7 @@ class Loop(Listener):
         if self.common is None:
             admit(worker)
         else:
+            self.common.look()
             admit_in_common(worker, self.common)
         return loss
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import quorate
 from quorate.agreement.common_parameters import check_shareable
 from quorate.core.contracts import Wire
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
@@ -26,7 +26,8 @@ from tests.support.sparse_regression import UNSEEN, Problem, batch, linear
 
 T = TypeVar("T")
 STEPS = 1280
-"""Of all workers together."""
+"""Of all workers together, where they are to come to the end."""
+FEW = 192
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.2),
     "sparse-adam": lambda p: torch.optim.SparseAdam(p, lr=0.02),
@@ -56,11 +57,13 @@ def distributed(plain: torch.optim.Optimizer, model: nn.Module, **settings: Any)
     return quorate.distribute(plain, model, "hogwild", alone="algorithm", **settings)
 
 
-def in_common(world: World, kind: str, pauses: Callable[[int], float] = lambda rank: 0.01) -> tuple[Tensor, float]:
+def in_common(
+    world: World, kind: str, pauses: Callable[[int], float] = lambda rank: 0.01, steps: int = STEPS
+) -> tuple[Tensor, float]:
     """The table that workers of unequal speed end with, and its loss."""
     problem, model = Problem.drawn(), linear(sparse=kind in SPARSE, seed=world.rank)
     optimizer = distributed(OPTIMIZERS[kind](model.parameters()), model)
-    for step in range(STEPS // world.size):
+    for step in range(steps // world.size):
         optimizer.zero_grad()
         problem.loss(model, batch(step, world.rank, world.size)).backward()
         world.wire.clock.sleep(pauses(world.rank))  # others update between the gradient and its step
@@ -69,10 +72,10 @@ def in_common(world: World, kind: str, pauses: Callable[[int], float] = lambda r
     return model.weight.detach().clone(), problem.loss(model).item()
 
 
-def serial(kind: str) -> tuple[Tensor, float]:
+def serial(kind: str, steps: int = STEPS) -> tuple[Tensor, float]:
     problem, model = Problem.drawn(), linear(sparse=kind in SPARSE)
     optimizer = OPTIMIZERS[kind](model.parameters())
-    for step in range(STEPS):
+    for step in range(steps):
         optimizer.zero_grad()
         problem.loss(model, batch(step, 0, 1)).backward()
         optimizer.step()
@@ -81,8 +84,8 @@ def serial(kind: str) -> tuple[Tensor, float]:
 
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
 def test_one_worker_is_the_plain_optimizer_bit_for_bit(kind: str) -> None:
-    ((table, _),) = run(1, partial(in_common, kind=kind))
-    assert torch.equal(table, serial(kind)[0])
+    ((table, _),) = run(1, partial(in_common, kind=kind, steps=FEW))
+    assert torch.equal(table, serial(kind, FEW)[0])
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -100,7 +103,7 @@ def test_a_sparse_convex_problem_is_solved_as_by_one_worker(size: int) -> None:
 
 @pytest.mark.parametrize("kind", SPARSE)
 def test_rows_that_no_example_touches_stay_as_they_were(kind: str) -> None:
-    for table, _ in run(3, partial(in_common, kind=kind)):
+    for table, _ in run(3, partial(in_common, kind=kind, steps=FEW)):
         assert torch.equal(table[UNSEEN:], linear().weight[UNSEEN:])
         assert not torch.equal(table[:UNSEEN], linear().weight[:UNSEEN])
 
@@ -247,6 +250,27 @@ def test_parameters_that_come_and_freeze_are_in_common_too() -> None:
 
     ends = run(3, task)
     assert all(torch.equal(x, y) for end in ends for x, y in zip(end, ends[0], strict=True))
+
+
+def test_where_a_death_is_the_end_of_all_nobody_goes_on() -> None:
+    def live(wire: Wire) -> None:
+        current.enter(wire, thread_only=True)
+        try:
+            world = quorate.join()
+            model = nn.Linear(1, 1)
+            optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.1), model, on_death="stop")
+            for step in range(200):
+                if (world.rank, step) == (1, 5):
+                    wire.crash()
+                model(torch.ones(1, 1)).sum().backward()
+                optimizer.step()
+        finally:
+            current.forget(thread_only=True)
+
+    lived, crashed, other = VirtualWorld(3, timeout=20.0).outcomes(live)
+    assert crashed.is_crashed
+    assert isinstance(lived.error, PeerFailed) and isinstance(other.error, PeerFailed)
+    assert lived.seconds < 0.5
 
 
 def test_in_the_virtual_world_workers_take_turns_by_steps() -> None:
