@@ -15,7 +15,7 @@ from quorate.strategies import strategies
 from quorate.train.distribute import distribute
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES
+from tests.support.every_strategy import NAMES, OF_ONE_HOST
 
 SIZES = [1, 2, 3, 5]
 STEPS = 6
@@ -35,7 +35,8 @@ def trained(wire: Wire, name: str, *, uneven: bool = False, alone: str = "algori
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape, generator=numbers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    rate = 0.02 / (world.size if name in OF_ONE_HOST else 1)  # there each worker's momentum moves the numbers of all
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     distribute(optimizer, model, name, alone=alone)  # type: ignore[arg-type]
     for _ in range(STEPS + uneven * 2 * world.rank):
         optimizer.zero_grad()

@@ -72,8 +72,10 @@ def joined(folder: Path, process: Program) -> subprocess.CompletedProcess[str]:
     return quorate(folder, "join", "here", timeout=100)
 
 
-def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(tmp_path: Path) -> None:
-    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--room", "1")
+@pytest.mark.parametrize("strategy", ["quorum", "hogwild"])
+def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(strategy: str, tmp_path: Path) -> None:
+    text = SCRIPT.replace('"quorum"', f'"{strategy}"')
+    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--room", "1", text=text)
     asked = joined(tmp_path, process)
     out, err = ended(process)
     assert asked.returncode == 0, asked.stderr

@@ -11,11 +11,13 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
-from tests.support.every_strategy import NAMES
+from tests.support.every_strategy import NAMES, OF_ONE_HOST
 from tests.support.hosts import are_possible, hosts
-from tests.support.processes import run_real_world
+from tests.support.processes import outcomes_real_world, run_real_world
 
+ACROSS = [name for name in NAMES if name not in OF_ONE_HOST]
 pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
 
 EPOCHS = 2
@@ -57,7 +59,21 @@ def end(name: str, world: World) -> tuple[str, float]:
 
 def test_every_strategy_trains_across_hosts() -> None:
     with hosts(2) as (first, second):
-        by_rank = run_real_world(4, partial(ends, NAMES), timeout=240.0, on=[first, first, second, second])
-    for name, told in zip(NAMES, zip(*by_rank, strict=True), strict=True):
+        by_rank = run_real_world(4, partial(ends, ACROSS), timeout=240.0, on=[first, first, second, second])
+    for name, told in zip(ACROSS, zip(*by_rank, strict=True), strict=True):
         assert len(set(told)) == 1, f"{name}: {told}"
         assert told[0][1] < 10.0, f"{name} has not learnt: {told}"
+
+
+def begins(name: str, world: World) -> None:
+    model = torch.nn.Linear(3, 1)
+    quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.02), model, name)
+
+
+@pytest.mark.parametrize("name", OF_ONE_HOST)
+def test_memory_in_common_is_refused_across_hosts(name: str) -> None:
+    with hosts(2) as (first, second):
+        found = outcomes_real_world(3, partial(begins, name), on=[first, first, second])
+    for one in found:
+        assert one.error_type is ConfigurationError
+        assert f"{name} updates parameters in memory" in one.error_message and "on 2 hosts" in one.error_message

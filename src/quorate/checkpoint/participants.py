@@ -90,7 +90,9 @@ class Distributed:
     worker: Participant | None = None
     """None where nobody has to agree, or somebody else sees to it."""
     pause: Callable[[], None] = lambda: None
-    """Waits until no worker steps, with nothing in flight, and goes on."""
+    """Waits until no worker steps, with nothing in flight."""
+    resume: Callable[[], None] = lambda: None
+    """Goes on."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
 
@@ -108,6 +110,11 @@ class Distributed:
     def is_apart(self) -> bool:
         """Whether replicas differ between steps."""
         return self.worker is not None and self.worker.differs
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all workers have one replica in common."""
+        return self.worker is not None and self.worker.strategy.replicas == "shared"
 
     @property
     def is_in_rounds(self) -> bool:

@@ -141,8 +141,9 @@ def _own_state(one: Distributed) -> dict[str, Any]:
 
 
 def _own_replica(one: Distributed) -> dict[str, Any]:
-    """Where replicas differ between steps, each is kept."""
-    return {"parameters": [p.detach() for p in one.parameters], "optimizer": plain_state(one)}
+    """Where replicas differ between steps, each is kept; where there is one for all, each optimizer's state."""
+    parameters = None if one.is_shared else [p.detach() for p in one.parameters]
+    return {"parameters": parameters, "optimizer": plain_state(one)}
 
 
 def _fields(one: Distributed, *, shared: bool) -> dict[str, Any]:

@@ -187,9 +187,12 @@ def _restore_own(place: Place, one: Distributed, olds: list[dict[str, Any]], ran
 
 
 def _restore_replica(one: Distributed, kept: list[dict[str, Any]], rank: int, size: int) -> None:
-    """Each worker's own; in a world of another size everyone begins at the mean of the old replicas."""
+    """Each worker's own; in a world of another size, or where all have one replica, the mean of the old ones."""
     if len(kept) == size:
         restore_optimizer(one, kept[rank]["optimizer"])
+    if any(replica["parameters"] is None for replica in kept):
+        return  # there was one for all, which the model is by now
+    if len(kept) == size and not one.is_shared:
         numbers = kept[rank]["parameters"]
     else:
         columns = zip(*(replica["parameters"] for replica in kept), strict=True)

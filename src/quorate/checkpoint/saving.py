@@ -12,7 +12,8 @@ batch, a backward pass that begins, an evaluation, the end.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,21 +87,25 @@ class Saving:
             in_rounds[0].worker.rounds.ask_for_save(self._calls * _REPEATS)
             return
         self._is_said = False
-        self._meet()
-        moment = self._moment()
-        self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
-        apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
-        self._take(moment, self._since[1] if apart else 0, writes_shared=True)
+        with self._all_met():
+            moment = self._moment()
+            self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
+            apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
+            self._take(moment, self._since[1] if apart else 0, writes_shared=True)
 
-    def _meet(self) -> None:
-        """Where no step brings all workers together: wait until all have come here, with nothing in flight.
+    @contextmanager
+    def _all_met(self) -> Iterator[None]:
+        """Where no step brings all workers together: inside, all have come here, with nothing in flight.
 
         Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
         """
-        for one in self.trained.ordered:
-            worker = one.worker
-            if worker is not None and not worker.finished and worker.strategy.is_gossip:
-                one.pause()
+        everyone = [(one, one.worker) for one in self.trained.ordered]
+        waiting = [one for one, worker in everyone if worker and not worker.finished and worker.strategy.is_gossip]
+        for one in waiting:
+            one.pause()
+        yield
+        for one in waiting:
+            one.resume()
 
     def _root(self) -> Path:
         root = checkpoint_context(self._place).root

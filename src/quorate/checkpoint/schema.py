@@ -65,7 +65,8 @@ class PlainState(TypedDict):
 class Replica(TypedDict):
     """One worker's own replica."""
 
-    parameters: list[Tensor]
+    parameters: list[Tensor] | None
+    """None where all workers had one in common, which is the model."""
     optimizer: PlainState
 
 

@@ -107,6 +107,16 @@ class Message:
     does not wait for large messages to get through."""
 
 
+@dataclass(frozen=True)
+class Common:
+    """Memory that several workers of one host read and write at once; nothing orders what they do there."""
+
+    memory: Tensor
+    """Its bytes."""
+    invitation: Message
+    """With it another worker of the host finds the same memory (`Wire.find_common`), as long as this one lives."""
+
+
 class Wire(ABC):
     """How one worker reaches the others.
 
@@ -241,6 +251,15 @@ class Wire(ABC):
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which sums and shared messages
         need no copying; from any thread."""
+
+    def make_common(self, nbytes: int) -> Common:
+        """New memory, all zeros, for this worker and those of its host that it invites. It is there until the last of
+        them has let go of it, or ended. Raises `ConfigurationError` where the system has no such memory."""
+        raise ConfigurationError("the workers of this wire have no memory in common")
+
+    def find_common(self, invitation: Message) -> Common:
+        """The memory of another worker, which invites to it. Raises `ConfigurationError` where it cannot be reached."""
+        raise ConfigurationError("the workers of this wire have no memory in common")
 
     @abstractmethod
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:

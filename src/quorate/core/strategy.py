@@ -139,13 +139,14 @@ class Strategy(ABC):
     Its methods run in the training thread; parameters change only inside them.
     """
 
-    meets: ClassVar[Literal["all", "rounds", "neighbours", "asks"]] = "all"
+    meets: ClassVar[Literal["all", "rounds", "neighbours", "asks", "nobody"]] = "all"
     """Whom a step meets: all workers, in means (`Worker.means`); a quorum of them, in rounds (`Worker.rounds`); its
-    neighbours in exchanges, or single workers that it asks (`Worker.neighbours`)."""
-    replicas: ClassVar[Literal["equal", "meet", "differ"]] = "equal"
+    neighbours in exchanges, or single workers that it asks (`Worker.neighbours`); or nobody."""
+    replicas: ClassVar[Literal["equal", "meet", "differ", "shared"]] = "equal"
     """When replicas are equal: after each step; where they meet in means of all, and when all rest; or only at the end,
-    where each becomes the consensus. Replicas that are not equal after each step are compared only at the end, and each
-    optimizer's state is its worker's own."""
+    where each becomes the consensus. Shared: the parameters are there once for all, in memory that the workers of one
+    host write to. Replicas that are not equal after each step are compared only at the end, and each optimizer's state
+    is its worker's own."""
 
     compresses: ClassVar[Literal["nothing", "gradients", "ways"]] = "nothing"
     """What all its means are of, so that codecs may write it small: gradients (`Means.of_gradient`), or how far workers
@@ -163,7 +164,7 @@ class Strategy(ABC):
     @property
     def is_gossip(self) -> bool:
         """Whether no step brings all workers together."""
-        return self.meets in ("neighbours", "asks")
+        return self.meets in ("neighbours", "asks", "nobody")
 
     @property
     def _meets_in_means(self) -> bool:
@@ -185,7 +186,7 @@ class Strategy(ABC):
 
         All workers must have begun equally many collectives when a step ends.
         """
-        return not self.is_gossip
+        return self.meets not in ("neighbours", "asks")
 
     def __post_init__(self) -> None:
         if self.on_error == "continue" and self.on_death != "continue":

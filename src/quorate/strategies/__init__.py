@@ -28,6 +28,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "eager-solo": "quorate.strategies.presets.eager_solo:EagerSolo",
         "group-averaging": "quorate.strategies.group_averaging:GroupAveraging",
         "hierarchical-local-sgd": "quorate.strategies.hierarchical_local_sgd:HierarchicalLocalSGD",
+        "hogwild": "quorate.strategies.hogwild:Hogwild",
         "local-sgd": "quorate.strategies.local_sgd:LocalSGD",
         "osgp": "quorate.strategies.osgp:OSGP",
         "post-local-sgd": "quorate.strategies.post_local_sgd:PostLocalSGD",

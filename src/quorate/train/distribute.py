@@ -212,7 +212,7 @@ def distribute(
         except BaseException:
             swapped.__class__ = plain
             raise
-        optimizer.__dict__[_LOOP], kept.pause = loop, loop.pause_and_resume
+        optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
         if chosen.meets == "rounds" or loop.worker.differs:
             follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[_WORKER] = kept.worker = loop.worker

@@ -11,6 +11,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from quorate.agreement.common_parameters import CommonParameters
 from quorate.agreement.headers import header_length
 from quorate.agreement.means import MeansOfAll
 from quorate.checkpoint.saving import saving
@@ -23,6 +24,7 @@ from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure, has_gradient
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
+from quorate.train.in_common import admit_in_common, close_admission, common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.relayout import Relayout, without_new_gradients
@@ -51,18 +53,22 @@ class Loop(Listener):
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
+        self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
+        """Its parameters, where they are in memory that all workers have in common."""
         self._watches = StepWatches(self.worker, place)
-        self.relayout = Relayout(self.worker, place, self._synchronize)
+        self.relayout = Relayout(self.worker, place, self._synchronize, self.common)
         self.leaving = Leaving(place, lambda: loops_of(place))
         self._has_agreed = False
         """Whether the strategy has agreed in the newest backward pass."""
         self.came_with: Flat | None = None
         """What its replica was when it paused, as long as all are paused at the mean."""
         begin(self.worker)
+        if self.common is not None and not self.worker.wire.is_newcomer:
+            self.common.take_in()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(self.worker.wire, place, name, strategy)
-        enter(self.worker, is_only=not loops_of(place))
+        enter(self.worker, self.common, is_only=not loops_of(place))
         self._listeners.all.append(self)
         self.worker.timer.set_out_again()
 
@@ -126,7 +132,11 @@ class Loop(Listener):
         self._has_agreed, worker.closure = False, None
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
-        admit(worker)
+        if self.common is None:
+            admit(worker)
+        else:
+            self.common.look()
+            admit_in_common(worker, self.common)
         return loss
 
     def group_came(self, group: dict[str, Any]) -> None:
@@ -140,15 +150,14 @@ class Loop(Listener):
         if not self.worker.finished:
             self.relayout.look(in_backward=False)  # where this worker made no step since
             self._quiesce()
+            if self.common is not None:
+                self.common.stand_apart()
 
     def resume(self) -> None:
         """All optimizers of all workers are paused: training may go on."""
+        if self.common is not None and not self.worker.finished:
+            self.common.come_back()
         self.worker.means.resume()
-
-    def pause_and_resume(self) -> None:
-        """All pause here with nothing in flight, and go on."""
-        self.pause()
-        self.resume()
 
     def _quiesce(self) -> None:
         """As `pause`, with the parameters that have been trained up to here."""
@@ -156,7 +165,7 @@ class Loop(Listener):
         if worker.finished:
             return
         self._wait_for_all(worker.means.shadow_until_paused)
-        stays = worker.differs and (worker.means.headers.has_vectors or self.strategy.replicas == "differ")
+        stays = worker.differs and (worker.means.headers.has_vectors or self.strategy.replicas in ("differ", "shared"))
         if not (worker.has_rounds or worker.means.some_ended or stays):
             self._level()
 
@@ -164,6 +173,8 @@ class Loop(Listener):
         """Until each worker is paused or has ended, and what was in flight is taken in."""
         worker = self.worker
         self.strategy.drain(worker)
+        if self.common is not None:
+            close_admission(worker, self.common)
         if worker.has_rounds:
             worker.rounds.settle(ended=worker.has_ended)
         else:
@@ -213,9 +224,13 @@ class Loop(Listener):
         self._saving.boundary()
         self.relayout.look(in_backward=False)
         worker.has_ended = True
+        if self.common is not None:
+            self.common.ends()
         self._wait_for_all(worker.means.shadow_until_ended)
         if self.strategy.replicas == "differ":
             worker.parameters = self.mean_of_all()
+        if self.common is not None:
+            self.common.leave()
         self.strategy.finish(worker)
         worker.means.close()
         worker.neighbours.close()

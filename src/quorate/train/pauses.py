@@ -10,6 +10,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
 from quorate.observe.distance import note_distance
+from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
 from quorate.wire.current import Place
 
@@ -98,6 +99,11 @@ def at_the_mean(place: Place) -> Iterator[None]:
     parameters inside, the same on all workers, stays: added to the own replica, or as where all go on from under
     strategies of local steps. Cost: a mean of the parameters, and two copies of them.
     """
+    with apart(loops_of(place)):
+        yield from _at_the_mean(place)
+
+
+def _at_the_mean(place: Place) -> Iterator[None]:
     unequal = [loop for loop in loops_of(place) if loop.strategy.replicas == "differ" and not loop.worker.finished]
     gossiping = [(loop, *go_to_the_mean(loop)) for loop in unequal]
     local = [(loop.worker, loop.worker.parameters) for loop in _equal_now(place)]
@@ -137,7 +143,8 @@ def at_the_own(place: Place) -> Iterator[None]:
             now.append((loop, loop.worker.parameters))
             loop.worker.parameters = loop.came_with
     try:
-        yield
+        with apart(loops_of(place)):
+            yield
     finally:
         for loop, parameters in now:
             loop.worker.parameters = parameters
@@ -155,7 +162,7 @@ def keep_own(place: Place) -> None:
 
 def differ(place: Place) -> bool:
     """Whether some optimizer's replicas differ between steps."""
-    return any(loop.worker.differs and not loop.worker.finished for loop in loops_of(place))
+    return any(loop.strategy.replicas in ("meet", "differ") and not loop.worker.finished for loop in loops_of(place))
 
 
 def _equal_now(place: Place) -> list[Loop]:

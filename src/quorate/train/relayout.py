@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.nn import Parameter
 
+from quorate.agreement.common_parameters import CommonParameters
 from quorate.agreement.equal_replicas import copy_tensors
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, ranks_in_words
@@ -24,8 +25,12 @@ from quorate.wire.survivors import survivors
 class Relayout:
     """That of one worker; `synchronize` lets all pause, and makes every replica the mean."""
 
-    def __init__(self, worker: StrategyWorker, place: Place, synchronize: Callable[[], None]) -> None:
+    def __init__(
+        self, worker: StrategyWorker, place: Place, synchronize: Callable[[], None], common: CommonParameters | None
+    ) -> None:
+        """`common` are its parameters, where all workers have them in common."""
         self._worker, self._replica, self._place, self._synchronize = worker, worker.replica, place, synchronize
+        self._common = common
 
     @property
     def _is_apart(self) -> bool:
@@ -58,6 +63,8 @@ class Relayout:
         new = [p.detach() for p in replica.every if id(p) not in known]
         if apart and new:  # one that joined has drawn its own
             agree_on_buffers(new, "rank0", worker.wire, self._place)
+        if self._common is not None:
+            self._common.take_in()
         if worker.state is not None:
             self._start_anew()
 

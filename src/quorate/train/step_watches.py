@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from quorate.checkpoint.saving import saving
 from quorate.train.edits import Edits
@@ -35,14 +36,15 @@ class StepWatches:
         the others end with it. Where an exchange brings all workers together, it tells; then nothing is looked at here.
         """
         worker, finite, replica = self._worker, self._worker.finite, self._worker.replica
-        gradients = [x for x in replica.gradients if x is not None]
+        numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
+        gradients = [x for x in numbers if x is not None]
         if not (gradients and finite.looks and worker.strategy.is_gossip):
             return False
-        sums = [x.detach().sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
-        on_cpu = [x.detach() for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
+        sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
+        on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
         if finite.sees([*on_cpu, *sums]):
             return False
-        finite.note(replica.names, replica.gradients)
+        finite.note(replica.names, numbers)
         return self.leaves_out([worker.rank])
 
     def step_ended(self) -> None:
@@ -55,3 +57,9 @@ class StepWatches:
         worker.timer.ended(is_scaled=worker.replica.is_scaled)
         self._saving.stepped()
         worker.losses.look()
+
+
+def _numbers_in(gradient: Tensor) -> Tensor:
+    """Those of a gradient; of a sparse one its values."""
+    x = gradient.detach()
+    return x._values() if x.layout == torch.sparse_coo else x

@@ -92,7 +92,7 @@ class StrategyWorker:
             weighs=lambda: isinstance(self.state, PushSum),
             drain=partial(self.strategy.drain, self),
         )
-        tolerance, is_gossip = self._place.context(DeathTolerance), self.strategy.is_gossip
+        tolerance, is_gossip = self._place.context(DeathTolerance), self.strategy.meets in ("neighbours", "asks")
         return NeighbourExchange(
             self.wire, self.timer, self.replica, tolerance, self.losses, worker, is_gossip=is_gossip
         )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Common, Message, Wire, Work
 
 T = TypeVar("T")
 
@@ -99,6 +99,12 @@ class Wrapped(Wire):
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self.inner.empty(numel, dtype)
+
+    def make_common(self, nbytes: int) -> Common:
+        return self.inner.make_common(nbytes)
+
+    def find_common(self, invitation: Message) -> Common:
+        return self.inner.find_common(invitation)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return self.inner.spawn(lambda wire: task(self._again(wire)), name)

@@ -200,6 +200,7 @@ IN_SUMS: dict[str, dict[str, Any]] = {
     "async-local-sgd": {"sync_every": 2},
     "hierarchical-local-sgd": {"sync_every": 1, "across_every": 3, "group_size": 2},
     "group-averaging": {"sync_every": 3, "group_size": 2},
+    "hogwild": {},
 }
 
 
@@ -248,7 +249,7 @@ SLOW_LINKS = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd", "hogwild"])
 @pytest.mark.parametrize("moment", range(2))
 def test_where_sums_are_formed_nobody_is_let_in_while_some_wait(strategy: str, moment: int) -> None:
     plan = Plan(size=3, joins={3: 0.35 + 0.1 * moment}, strategy=strategy, settings=IN_SUMS[strategy])
@@ -305,6 +306,7 @@ def test_one_that_comes_too_late_ends_well() -> None:
         ("hierarchical-local-sgd", {"on_death": "stop"}),
         ("quorum", {"on_death": "stop"}),
         ("d-psgd", {}),
+        ("hogwild", {"on_death": "stop"}),
     ],
 )
 def test_others_than_rounds_that_go_on_are_refused(strategy: str, settings: dict[str, Any]) -> None:
@@ -337,7 +339,7 @@ def test_one_that_was_refused_is_not_counted_among_the_dead_of_a_graph(strategy:
     assert len(ends) == 3 and all(torch.equal(end, ends[0]) for end in ends)
 
 
-@pytest.mark.parametrize("strategy", ["quorum", "local-sgd"])
+@pytest.mark.parametrize("strategy", ["quorum", "local-sgd", "hogwild"])
 def test_another_model_is_refused_and_the_others_go_on(strategy: str) -> None:
     def live(wire: Wire) -> None:
         place = current.enter(wire, thread_only=True)

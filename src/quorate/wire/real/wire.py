@@ -17,11 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Common, Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
+from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
@@ -224,6 +225,12 @@ class RealWire(CollectivesByMessages):
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         mailbox = self.endpoint.mailbox
         return torch.empty(numel, dtype=dtype) if mailbox is None else mailbox.empty(numel, dtype)
+
+    def make_common(self, nbytes: int) -> Common:
+        return make_common(nbytes)
+
+    def find_common(self, invitation: Message) -> Common:
+        return find_common(invitation)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return TaskWork(self.endpoint, task, self.channel(name))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Board, Clock, Message, Wire, Work
+from quorate.core.contracts import Board, Clock, Common, Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.wire.failure import report_coming
 from quorate.wire.virtual.formation import Given
@@ -124,6 +124,14 @@ class VirtualWire(Wire):
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Ordinary memory: all virtual workers share it."""
         return torch.empty(numel, dtype=dtype)
+
+    def make_common(self, nbytes: int) -> Common:
+        x = torch.zeros(nbytes, dtype=torch.uint8)
+        return Common(x, Message((x[:0],), shared=True))
+
+    def find_common(self, invitation: Message) -> Common:
+        whole = invitation.tensors[0].untyped_storage()  # of which no byte travels
+        return Common(torch.empty(0, dtype=torch.uint8).set_(whole), invitation)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return self._stage.spawn(self.rank, name, partial(task, self.channel(name)))
