@@ -25,6 +25,9 @@ CHOICES: dict[str, dict[str, Any]] = {
     "hierarchical": {"compress": "top-k", "reduce": "hierarchical", "density": 0.1},
     "where others outlive a death": {"compress": "top-k", "on_death": "continue"},
     "rounds": {"strategy": "quorum", "wait_for": "all", "grace": 5.0, "compress": "top-k", "density": 0.1},
+    "differences": {"strategy": "choco-sgd", "compress": "top-k", "density": 0.1},
+    "steps of neighbours": {"strategy": "dcd-psgd", "compress": "qsgd"},
+    "estimates of neighbours": {"strategy": "ecd-psgd", "compress": "qsgd"},
     "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
 }
 STEPS = 14
