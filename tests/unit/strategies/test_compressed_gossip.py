@@ -174,14 +174,16 @@ def test_distances_fall_by_a_factor_each_round_and_do_not_where_replicas_themsel
 ) -> None:
     given = {"strategy": "choco-sgd", "compress": name, "dense_below": 0, **settings}
     found = run(5, Training(settings=given, rate=0.0, begins_apart=True, steps=100).live)
-    replicas = torch.stack([torch.stack(told.replicas) for told in found])[:, :, :120]
-    apart = (replicas - replicas.mean(0)).norm(dim=(0, 2))
+    replicas = torch.stack([torch.stack(told.replicas) for told in found])
+    distances = replicas - replicas.mean(0)
+    apart, of_dense = (distances[:, :, part].norm(dim=(0, 2)) for part in (slice(0, 120), slice(120, 240)))
     naive = coded_gossip(codecs.get(name)(**settings), 100)
     assert float(apart[99]) < share * float(apart[0])
     if (
         name != "sign"
     ):  # one scale for all numbers is too large for most once few are left to be told: it falls in steps
         assert max(float(apart[at + 40] / apart[at]) for at in (0, 20, 40, 59)) < 0.4
+    assert float(of_dense[40]) < 1e-5 * float(of_dense[0]), "what travels whole is mixed as in d-psgd"
     assert float(naive[99]) > 0.05 * float(naive[0]), "it stays apart"
 
 
