@@ -98,7 +98,7 @@ def check_unbiased(codec: EdgeCodec | None, label: str) -> None:
     if codec is not None and codec.is_biased:
         raise ConfigurationError(
             f"{label} loses what codes leave out, so it needs a codec that is right in the mean (qsgd, natural, "
-            "terngrad, atomo, half, blocks:rounding=stochastic, random-k:scaled=True); choco-sgd takes any"
+            "terngrad, atomo, half, blocks:rounding=stochastic, random-k:scaled=true); choco-sgd takes any"
         )
 
 
