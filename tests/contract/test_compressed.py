@@ -289,6 +289,34 @@ def test_ways_of_local_steps_are_written_small(name: str, way: str) -> None:
     assert loss <= 1.6 * _dense_ways(way) + 0.02, f"{loss:.4f}, dense {_dense_ways(way):.4f}"
 
 
+AMONG_NEIGHBOURS: dict[str, dict[str, Any]] = {
+    "choco-sgd, top-k": {"strategy": "choco-sgd", **CODED["top-k"]},
+    "choco-sgd, sign": {"strategy": "choco-sgd", **CODED["sign"]},
+    "choco-sgd, in turn": {"strategy": "choco-sgd", "overlap": False, **CODED["random-k"]},
+    "dcd-psgd": {"strategy": "dcd-psgd", **CODED["qsgd"]},
+    "ecd-psgd": {"strategy": "ecd-psgd", **CODED["half"]},
+}
+
+
+@cache
+def _dense_among_neighbours(loop: str) -> float:
+    return Loop({"strategy": "d-psgd"}, **LOOPS[loop]).run()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "loop"),
+    [
+        *(("choco-sgd, top-k", loop) for loop in LOOPS),
+        *((name, loop) for name in [*AMONG_NEIGHBOURS][1:] for loop in ("AdamW", "uneven ends")),
+    ],
+)
+def test_differences_between_neighbours_are_written_small(name: str, loop: str) -> None:
+    dense = _dense_among_neighbours(loop)
+    loss, replicas = Loop(AMONG_NEIGHBOURS[name], **LOOPS[loop]).run()
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    assert loss <= 1.6 * dense + 0.02, f"{loss:.4f}, dense {dense:.4f}"
+
+
 @pytest.mark.parametrize("name", OF_WAYS)
 @pytest.mark.seeds(2, 6)
 def test_they_are_among_those_that_die_and_join(name: str, seed: int) -> None:

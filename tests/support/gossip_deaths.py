@@ -19,7 +19,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import RATE, flat, speeds
 
 NEVER = 1 << 40
-NAMES = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"]
+NAMES = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"]
 GRAPHS = {
     "d-psgd": ["ring", "complete", "random-matching", "random:degree=3"],
     "sgp": ["one-peer-exponential", "exponential", "ring", "random-matching"],
@@ -27,6 +27,14 @@ GRAPHS = {
     "ad-psgd": ["complete", "ring", "star"],
     "d2": ["ring", "complete"],
     "relay": ["path", "binary-tree", "star"],
+    "choco-sgd": ["ring", "complete", "random:degree=3"],
+    "dcd-psgd": ["ring", "complete"],
+    "ecd-psgd": ["ring", "complete"],
+}
+CODED: dict[str, dict[str, Any]] = {
+    "choco-sgd": {"compress": "top-k", "density": 0.4, "dense_below": 0},
+    "dcd-psgd": {"compress": "qsgd", "dense_below": 0},
+    "ecd-psgd": {"compress": "qsgd", "dense_below": 0},
 }
 
 
@@ -139,7 +147,7 @@ class Plan:
 def planned(seed: int, name: str) -> Plan:
     draw = random.Random(seed)
     size = draw.choice([2, 3, 4, 5, 8])
-    settings: dict[str, Any] = {"strategy": name, "topology": draw.choice(GRAPHS[name])}
+    settings: dict[str, Any] = {"strategy": name, "topology": draw.choice(GRAPHS[name]), **CODED.get(name, {})}
     if name in ("sgp", "osgp") and draw.random() < 0.3:
         settings["patience"] = 0.5
     if name == "ad-psgd":

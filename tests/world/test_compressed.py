@@ -36,6 +36,9 @@ CHOICES: dict[str, dict[str, Any]] = {
         "compress": "top-k",
         "density": 0.1,
     },
+    "differences": {"strategy": "choco-sgd", "compress": "top-k", "density": 0.1},
+    "steps of neighbours": {"strategy": "dcd-psgd", "compress": "qsgd"},
+    "estimates of neighbours": {"strategy": "ecd-psgd", "compress": "qsgd"},
     "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
 }
 STEPS = 14

@@ -5,38 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import Any
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, WireTimeout
-from quorate.core.neighbours import Codec, Given, MassLedger, UnderWay
-from quorate.core.vectors import Flat, Layout
+from quorate.core.neighbours import Gift, Given, MassLedger, UnderWay
+from quorate.core.vectors import Flat
 from quorate.observe.step_times import StepTimer
 
-
-def read(tensors: Sequence[Tensor], layout: Layout, codec: Codec | None) -> Flat:
-    """The vector that has come as these tensors."""
-    if codec is None:
-        return Flat([x.to(p.device) for x, p in zip(tensors, layout.parts, strict=True)], layout)
-    return codec.decode([x.to(layout.parts[0].device) for x in tensors], layout)
+WRITTEN = "written"
+"""In the header of a message whose tensors a codec has made."""
 
 
-class Coded:
-    """What is given in one exchange, encoded once however many get it."""
+def given_as(gift: Gift, weight: float, scalars: Sequence[float], round: int, source: int = -1) -> Given:
+    """`gift` as those that get it read it."""
+    x, is_written = (gift, False) if isinstance(gift, Flat) else (gift.x, True)
+    return Given(x, weight, tuple(scalars), round, source, is_written)
 
-    def __init__(self, codec: Codec | None) -> None:
-        self._codec = codec
-        self._known: dict[int, tuple[tuple[Tensor, ...], Flat]] = {}
 
-    def of(self, x: Flat) -> tuple[tuple[Tensor, ...], Flat]:
-        """The tensors that travel for `x`, and what those that get them make of it."""
-        if self._codec is None:
-            return x.parts, x
-        if id(x) not in self._known:  # the caller holds it as long as this is there
-            tensors = tuple(self._codec.encode(x))
-            self._known[id(x)] = tensors, self._codec.decode(tensors, x.layout)
-        return self._known[id(x)]
+def message_of(gift: Gift, header: Mapping[str, Any]) -> Message:
+    """What travels for it."""
+    if isinstance(gift, Flat):
+        return Message(gift.parts, dict(header), shared=True)
+    return Message(tuple(gift.tensors), {**header, WRITTEN: True}, shared=True)
 
 
 class StartedExchange:
@@ -96,7 +87,7 @@ class Incoming:
     Messages are asked for one at a time, so that none is asked for that may never come.
     """
 
-    def __init__(self, wire: Wire, source: int, read: Callable[[Message], Flat], ledger: MassLedger) -> None:
+    def __init__(self, wire: Wire, source: int, read: Callable[[int, Message], Flat], ledger: MassLedger) -> None:
         self._wire, self._source, self._read, self.ledger = wire, source, read, ledger
         self._asked: Work[tuple[int, Message]] | None = None
         self._held: dict[int, Given] = {}
@@ -195,7 +186,8 @@ class Incoming:
             self.is_away, self.has_ended, self.reached = True, header["away"] == "ended", header["round"]
             return
         scalars = tuple(header["scalars"])
-        given = Given(self._read(message), header["weight"], scalars, header["round"], self._source)
+        about = header["round"], self._source, WRITTEN in header
+        given = Given(self._read(self._source, message), header["weight"], scalars, *about)
         self._told += given.mass
         self.ledger.got[self._source] += given.mass
         self._held[given.round] = given

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from quorate.agreement.answers import Answers
-from quorate.agreement.exchanges import TAG, Coded, Incoming, Members, StartedExchange, read
+from quorate.agreement.edge_coding import EdgeCoding
+from quorate.agreement.exchanges import TAG, WRITTEN, Incoming, Members, StartedExchange, given_as, message_of
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Answer, Codec, Given, MassLedger, Neighbours, Request, weight_of_the_dead
+from quorate.core.neighbours import Answer, Gift, Given, MassLedger, Neighbours, Request, Written, weight_of_the_dead
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
@@ -60,11 +61,12 @@ class NeighbourExchange:
         worker: AmongNeighbours,
         *,
         is_gossip: bool,
+        codec: EdgeCoding | None = None,
     ) -> None:
         self.rank, self.size = wire.rank, wire.size
         self.round = -1
         self.has_moments = False
-        self.codec: Codec | None = None
+        self.codec = codec
         self.lock = threading.Lock()
         self._of_worker, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
         self._losses, self._worker = losses, worker
@@ -93,9 +95,14 @@ class NeighbourExchange:
         """Of what is given: what means of all carry besides does not travel."""
         return self._replica.layout_with(moments=self.has_moments).bare
 
-    def _read(self, message: Message) -> Flat:
-        """What another worker gave."""
-        return read(message.tensors, self._layout(), self.codec)
+    def _read(self, source: int, message: Message) -> Flat:
+        """What `source` gave."""
+        layout = self._layout()
+        if WRITTEN not in message.header:
+            return Flat([x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)], layout)
+        assert self.codec is not None
+        with self._timer.spending("decode"):
+            return self.codec.decode(message.tensors, layout, message.header["round"], source)
 
     # -- core.neighbours.Neighbours
 
@@ -120,13 +127,21 @@ class NeighbourExchange:
     def blank(self) -> Flat:
         return Flat.empty(self._layout(), self._wire.empty)
 
+    def written(self, x: Flat) -> Written:
+        if self.codec is None:
+            return Written(x.parts, x)
+        number = self.round + 1
+        with self._timer.spending("encode"):
+            tensors = self.codec.encode(x, number, self.rank)
+            return Written(tensors, self.codec.decode(tensors, x.layout, number, self.rank))
+
     def hosts(self) -> tuple[str, ...]:
         if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
             self._hosts = hosts_of(self._of_worker)
         return self._hosts
 
     def exchange(
-        self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
+        self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
     ) -> StartedExchange:
         if self._is_away:
             raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
@@ -134,19 +149,19 @@ class NeighbourExchange:
         self.round += 1
         kept, gone = 0.0, self.dead
         header: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
-        coded, sent = Coded(self.codec), dict[int, Flat]()
+        sent: dict[int, Flat] = {}
         for peer, weight in to:
             if peer == self.rank or peer in gone or self._from(peer).look():
                 kept += weight
             else:
-                mine = x if isinstance(x, Flat) else x[peer]
-                tensors, sent[peer] = coded.of(mine)
-                given = Given(mine, weight, tuple(scalars), self.round)
-                header |= {"weight": weight, "before": self.ledger.given[peer]}
+                gift = x[peer] if isinstance(x, Mapping) else x
+                given = given_as(gift, weight, scalars, self.round)
+                about = header | {"weight": weight, "before": self.ledger.given[peer]}
                 self.ledger.given[peer] += given.mass
-                self._wire.send(Message(tensors, dict(header), shared=True), peer, TAG)
-        keeps = x if isinstance(x, Flat) else x.get(self.rank)
-        own = None if keeps is None else Given(coded.of(keeps)[1], kept, tuple(scalars), self.round, self.rank)
+                self._wire.send(message_of(gift, about), peer, TAG)
+                sent[peer] = given.x
+        keeps = x.get(self.rank) if isinstance(x, Mapping) else x
+        own = None if keeps is None else given_as(keeps, kept, scalars, self.round, self.rank)
         others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
         return StartedExchange(self.rank, own, sent, others, self.round, self._timer)
 

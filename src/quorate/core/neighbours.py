@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Work
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Given:
     round: int
     source: int = -1
     """The rank of its sender; -1: several."""
+    is_written: bool = False
+    """Whether it came as a `Written`; else as it is."""
 
     @property
     def mass(self) -> float:
@@ -62,14 +64,30 @@ class Request:
     """`reply(x=None, **header)`; `x` is not written to any more."""
 
 
-class Codec(Protocol):
-    """How vectors travel along edges: as fewer numbers, where they are compressed."""
+@dataclass(frozen=True)
+class Written:
+    """A vector as a codec has written it small: it is given in its place."""
 
-    def encode(self, x: Flat) -> Sequence[Tensor]:
-        """Tensors that say `x`, as far as it is to be said; they are not written to any more."""
+    tensors: Sequence[Tensor]
+    """What travels; not written to any more."""
+    x: Flat
+    """What those that get it read, to the bit."""
 
-    def decode(self, tensors: Sequence[Tensor], layout: Layout) -> Flat:
-        """What `encode` said, as a vector of this layout. Both sides of an edge call it, and get the same bits."""
+
+Gift = Flat | Written
+"""What is given to a neighbour: a vector as it is, or written small."""
+
+
+class EdgeCodec(Protocol):
+    """How vectors are written small for neighbours, as `compress` says. It remembers nothing."""
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether what is read differs in the mean from what was written."""
+
+    @property
+    def left_out(self) -> float:
+        """The squared error of what is read, as a share of the squared norm: of small, normally distributed numbers."""
 
 
 class UnderWay(Work[dict[int, Given]], Protocol):
@@ -81,7 +99,7 @@ class UnderWay(Work[dict[int, Given]], Protocol):
 
     @property
     def sent(self) -> Mapping[int, Flat]:
-        """What was given to each of the others, by rank, as they get it: decoded, where a codec is set.
+        """What was given to each of the others, by rank, as they read it.
 
         Those that are known to be away are missing. Who is given something gets it in any case, if late.
         """
@@ -108,8 +126,9 @@ class Neighbours(Protocol):
     has_moments: bool
     """Whether vectors hold what the optimizer keeps as well, as `OwnReplica.read` does; set in `start` by all."""
 
-    codec: Codec | None
-    """How vectors of exchanges travel; set in `start`, equally on every worker. None: as they are."""
+    @property
+    def codec(self) -> EdgeCodec | None:
+        """How `written` writes vectors small; None: not at all."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -143,11 +162,14 @@ class Neighbours(Protocol):
     def blank(self) -> Flat:
         """A vector to be filled, and then given without being copied."""
 
+    def written(self, x: Flat) -> Written:
+        """`x`, written small for the next exchange, whose number randomness is drawn for; as it is without a codec."""
+
     def hosts(self) -> tuple[str, ...]:
         """The name of the machine of every worker, by rank, those that may yet join among them. All ask, in `start`."""
 
     def exchange(
-        self, x: Flat | Mapping[int, Flat], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
+        self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
     ) -> UnderWay:
         """Round `round` + 1: give `x` (or to each its own) along `to`, get what comes along `source`.
 

@@ -148,9 +148,10 @@ class Strategy(ABC):
     host write to. Replicas that are not equal after each step are compared only at the end, and each optimizer's state
     is its worker's own."""
 
-    compresses: ClassVar[Literal["nothing", "gradients", "ways"]] = "nothing"
-    """What all its means are of, so that codecs may write it small: gradients (`Means.of_gradient`), or how far workers
-    went (`Means.of`). Where some are of parameters, nothing: a codec would spoil these."""
+    compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences"]] = "nothing"
+    """What codecs may write small. What all its means are of: gradients (`Means.of_gradient`), or how far workers went
+    (`Means.of`); where some are of parameters, nothing: a codec would spoil these. Under gossip differences from copies
+    that neighbours keep of each other (`Neighbours.written`), which remember by themselves what a codec leaves out."""
     reduction: ClassVar[Mapping[str, object]] = {}
     """How its means are formed where `compress` is not given: that, and the settings beside it, by name."""
 

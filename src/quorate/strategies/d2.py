@@ -31,13 +31,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import mixed
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, own_copy, undirected_graph
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, own_copy, unchanging_graph
 
 
 @dataclass(kw_only=True)
@@ -58,10 +57,7 @@ class D2(GossipSettings):
     """As d-psgd, with a correction for data that differ between workers."""
 
     def start(self, worker: Worker) -> State:
-        graph = undirected_graph(self.topology, worker.size)
-        if graph.cycle(worker.size) > 1:
-            raise ConfigurationError(f'd2 needs neighbours that stay the same, and those of "{self.topology}" change')
-        return State(graph=graph)
+        return State(graph=unchanging_graph(self.topology, worker.size, "d2 needs neighbours that stay the same"))
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.agreement.edge_coding import EdgeCoding
 from quorate.codecs.error_feedback import ErrorFeedback
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire
@@ -36,6 +37,8 @@ def with_reduction(
     made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
     if reduction.codec is not None:
         _check(made, reduction, label)
+        if made.compresses == "differences":
+            reduction = _without_feedback(reduction, label)
     elif reduction.settings.reduce != AUTO and made.meets != "all":
         raise ConfigurationError(
             f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how sums of all workers are '
@@ -60,12 +63,43 @@ def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int) -> Cod
     return Coding(codec.bare, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
 
 
+def edge_coding_of(reduction: Reduction, strategy: Strategy, seed: int) -> EdgeCoding | None:
+    """What makes small what goes to neighbours; None where that is dense."""
+    if reduction.codec is None or strategy.compresses != "differences":
+        return None
+    assert isinstance(reduction.codec, Codec)
+    return EdgeCoding(reduction.codec, seed)
+
+
+def _without_feedback(reduction: Reduction, label: str) -> Reduction:
+    """What a code leaves out of a difference is in the next one anyhow."""
+    asked = f'compress="{reduction.settings.compress}"'
+    if reduction.is_of_gradients or reduction.keeps_more:
+        raise ConfigurationError(
+            f"{asked} does not go with {label}: it is for gradients, and {label} writes differences small; choose a "
+            "codec that remembers nothing"
+        )
+    if reduction.settings.error_feedback:
+        raise ConfigurationError(
+            f"error_feedback=True does not go with {label}: what is left out of a difference is in the next one; leave "
+            "it out"
+        )
+    if reduction.settings.reduce != AUTO:
+        raise ConfigurationError(
+            f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how codes of all workers are '
+            "summed, and here neighbours get them"
+        )
+    assert isinstance(reduction.codec, Codec)
+    return dataclasses.replace(reduction, codec=reduction.codec.bare)
+
+
 def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     asked = f'compress="{reduction.settings.compress}"'
     if strategy.compresses == "nothing":
         raise ConfigurationError(
-            f"{asked} does not go with {label}, whose means are not of gradients (all-reduce, quorum), nor of how far "
-            "workers went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd)"
+            f"{asked} does not go with {label}: codecs write small gradients (all-reduce, quorum), how far workers "
+            "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 it is local-sgd), and differences between neighbours "
+            "(choco-sgd, dcd-psgd, ecd-psgd)"
         )
     if strategy.meets == "rounds" and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
         raise ConfigurationError(

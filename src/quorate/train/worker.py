@@ -42,7 +42,7 @@ from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.push_sum import PushSum
-from quorate.train.reduced import coding_of, reducer_of
+from quorate.train.reduced import coding_of, edge_coding_of, reducer_of
 from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
 from quorate.train.watched import Watched
@@ -92,10 +92,10 @@ class StrategyWorker:
             weighs=lambda: isinstance(self.state, PushSum),
             drain=partial(self.strategy.drain, self),
         )
-        tolerance, is_gossip = self._place.context(DeathTolerance), self.strategy.meets in ("neighbours", "asks")
-        return NeighbourExchange(
-            self.wire, self.timer, self.replica, tolerance, self.losses, worker, is_gossip=is_gossip
-        )
+        own = self.wire, self.timer, self.replica, self._place.context(DeathTolerance), self.losses, worker
+        codec = edge_coding_of(self._reduction, self.strategy, self.seed)
+        is_gossip = self.strategy.meets in ("neighbours", "asks")
+        return NeighbourExchange(*own, is_gossip=is_gossip, codec=codec)
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         place = self._place

@@ -11,7 +11,7 @@ from quorate.checkpoint.folder import complete_ones
 from tests.support.kept_trainings import Told, in_world, train
 
 STEPS = 17
-NAMES = ["d-psgd", "sgp", "osgp", "d2"]
+NAMES = ["d-psgd", "sgp", "osgp", "d2", "choco-sgd", "dcd-psgd", "ecd-psgd"]
 
 
 def saves(rank: int, step: int) -> bool:

@@ -175,7 +175,9 @@ def test_relay_is_the_mean_of_everyone_each_as_old_as_its_way_is_long(topology: 
         assert torch.allclose(told.replicas[0], x[rank], atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"])
+@pytest.mark.parametrize(
+    "name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"]
+)
 def test_momentum_stays_each_workers_own(name: str) -> None:
     found = run(3, lambda w: train(w, 4, heavy=0.9, strategy=name))
     for told in found:

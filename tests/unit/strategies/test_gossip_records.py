@@ -59,7 +59,7 @@ def lived(
     return VirtualWorld(size, compute=Constant(0.030), network=STILL).run(live)
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2", "relay"])
+@pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"])
 def test_who_waits_came_before_it_waited(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = steps_of(tmp_path, monkeypatch, 2, strategy=name)
     for step in first[1:]:
@@ -89,14 +89,18 @@ def test_what_travels_is_the_parameters_and_nothing_else(
         assert sum(step["bytes_out"] for step in steps) == vectors * NUMBERS * 4
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"])
+@pytest.mark.parametrize(
+    "name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"]
+)
 def test_distances_are_those_from_the_mean_of_all(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that mixes with neighbours knows no mean of all, and measures nothing."""
     steps_of(tmp_path, monkeypatch, 3, strategy=name)
     assert not [row for rank in range(3) for row in rows(records_of(tmp_path, rank)) if row["kind"] == "distance"]
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"])
+@pytest.mark.parametrize(
+    "name", ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"]
+)
 def test_an_evaluation_tells_how_far_each_replica_was(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

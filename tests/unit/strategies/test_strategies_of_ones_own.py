@@ -75,31 +75,6 @@ def test_easgd_is_the_equations_of_the_paper(size: int, evaluate_at: int | None)
         torch.testing.assert_close(found[rank][-1], centre, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("evaluate_at", [None, 4])
-@pytest.mark.parametrize("ratio", [0.2, 1.0])
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_choco_sgd_is_the_algorithm_of_the_paper(size: int, ratio: float, evaluate_at: int | None) -> None:
-    found = ways(size, 12, "choco-sgd", evaluate_at, ratio=ratio, gamma=0.3)
-    zero = torch.zeros(NUMEL, dtype=torch.float64)
-    x, hats, told = [zero] * size, [zero] * size, max(1, round(ratio * NUMEL))
-    near = [sorted({(rank - 1) % size, (rank + 1) % size} - {rank}) for rank in range(size)]
-    for step in range(12):
-        x = [one - RATE * (one - target(rank)) for rank, one in enumerate(x)]
-        for rank in range(size if size > 1 else 0):
-            gap = x[rank] - hats[rank]
-            largest = gap.abs().topk(told).indices
-            hats[rank] = hats[rank] + torch.zeros_like(gap).index_copy(0, largest, gap[largest])
-        weight = 1 / (len(near[0]) + 1)
-        x = [
-            one + 0.3 * sum((weight * (hats[peer] - hats[rank]) for peer in near[rank]), zero)
-            for rank, one in enumerate(x)
-        ]
-        for rank in range(size):
-            torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-13)
-    for rank in range(size):
-        torch.testing.assert_close(found[rank][-1], sum(x, zero) / size, rtol=0, atol=1e-13)
-
-
 def test_a_centre_that_the_script_writes_is_the_centre_from_then_on() -> None:
     def task(wire: Wire) -> list[Tensor]:
         current.enter(wire, thread_only=True)

@@ -21,6 +21,7 @@ LATE: dict[str, dict[str, Any]] = {
     "quorum": {"wait_for": 2},
     "adaptive": {"window": 4},
     "d-psgd": {},
+    "choco-sgd": {"compress": "top-k", "density": 0.5, "dense_below": 0},
     "osgp": {},
     "ad-psgd": {},
 }

@@ -14,8 +14,8 @@ from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import Told, assert_nothing_is_lost, run, train
 
-GOSSIP = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay"]
-CONSERVING = GOSSIP[:5]
+GOSSIP = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "choco-sgd", "relay", "dcd-psgd", "ecd-psgd"]
+CONSERVING = GOSSIP[:6]
 
 
 @pytest.mark.parametrize("name", GOSSIP)

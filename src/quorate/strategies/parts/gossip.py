@@ -10,7 +10,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import UnderWay
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
-from quorate.core.topology import Topology
+from quorate.core.topology import Edge, Topology
 from quorate.core.vectors import Flat
 from quorate.topology.edges import among
 from quorate.topology.reading import topology_of
@@ -51,13 +51,25 @@ def undirected_graph(topology: str, size: int) -> Topology:
     return found
 
 
+def unchanging_graph(topology: str, size: int, why: str) -> Topology:
+    """As `undirected_graph`. Raises `ConfigurationError` also where neighbours change; `why` says whom that stops."""
+    graph = undirected_graph(topology, size)
+    if graph.cycle(size) > 1:
+        raise ConfigurationError(f'{why}, and those of "{topology}" change')
+    return graph
+
+
+def edges_of_next(worker: Worker) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+    """To whom this worker gives in the next exchange, and from whom it gets; itself first. Asked once for each."""
+    near = worker.neighbours
+    laid, number = among(worker.state.graph, worker.size, near.members()), near.round + 1
+    return laid.out_edges(worker.rank, worker.size, number), laid.in_edges(worker.rank, worker.size, number)
+
+
 def begin_exchange(worker: Worker, x: Flat | Callable[[int], Flat], *scalars: float) -> UnderWay:
     """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
     near = worker.neighbours
-    number = near.round + 1
-    laid = among(worker.state.graph, worker.size, near.members())
-    to = laid.out_edges(worker.rank, worker.size, number)
-    source = laid.in_edges(worker.rank, worker.size, number)
+    to, source = edges_of_next(worker)
     given = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
     return near.exchange(given, to, source, scalars=scalars)
 

@@ -1,0 +1,110 @@
+"""DCD-PSGD: gossip in which a worker does itself what its neighbours read of its compressed step.
+
+Idea: As `d-psgd`, but what neighbours have of a worker and what it has itself stay the same to the bit. Each worker
+forms the weighted mean of its own and its neighbours' parameters, lets its optimizer update that, and writes the
+difference from where it was before small (`compress`). That is what all make of it, the worker itself as well: x_i <-
+x_i + C(z_i), with z_i = sum_j W_ij x_j - lr g_i - x_i. What the code has left out is gone, so codes have to be right in
+the mean. Momenta stay each worker's own.
+
+Cost: Per step one code to each neighbour, which travels while the next gradient is computed, and one encoding; codes of
+neighbours are decoded. A copy of the own replica and one of each neighbour in memory, and two more while stepping.
+Without `compress` it is `d-psgd`.
+
+When it loses: With coarse codes: the theory needs their error, alpha times the norm of what is written, to be small: (1
+- rho)^2 > 4 mu^2 alpha^2 for W's second largest eigenvalue rho and its largest distance mu from 1. On a ring of 8 that
+is an alpha of 0.073: `qsgd` of 8 bits. Where it does not hold, a line on stderr says so. `choco-sgd` takes any codec.
+
+Honesty:
+- worker death: goes on; once all that are left know of it, the graph is laid out among them, and who is a neighbour now
+  gets the whole copy once; `on_death="stop"` makes all stop
+- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+- slow worker: goes on; all wait for it, a few steps later
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some rounds all
+- resize: goes on; every new worker begins at the mean of the old replicas, and tells its copy whole once
+- resume: goes on; every worker with its own replica and copies, to the bit
+
+Paper: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018, Algorithm 1
+and Theorem 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorate.core.neighbours import EdgeCodec
+from quorate.core.strategy import Worker
+from quorate.core.telling import tell as say
+from quorate.core.topology import Topology
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.gossip import GossipSettings, unchanging_graph
+from quorate.strategies.parts.neighbour_copies import (
+    NeighbourCopies,
+    added,
+    check_unbiased,
+    equal_copies,
+    pulled,
+    take_in,
+    tell,
+)
+from quorate.topology.mixing import matrix
+
+
+@register("dcd-psgd")
+@dataclass(frozen=True, kw_only=True)
+class DCDPSGD(GossipSettings):
+    """As d-psgd, with compressed steps that neighbours and the worker itself make alike."""
+
+    compresses = "differences"
+
+    def start(self, worker: Worker) -> NeighbourCopies:
+        size, codec = worker.size, worker.neighbours.codec
+        graph = unchanging_graph(self.topology, size, "dcd-psgd keeps a copy of each neighbour, which must stay")
+        check_unbiased(codec, "dcd-psgd")
+        if codec is not None and worker.rank == 0:
+            _warn(graph, size, codec)
+        return NeighbourCopies(graph=graph, **equal_copies(worker))
+
+    def step(self, worker: Worker) -> None:
+        s: NeighbourCopies = worker.state
+        self.drain(worker)
+        worker.update()  # line 5: of the gradient at x_t
+        if s.pull is not None:
+            worker.replica.shift(s.pull)
+            s.pull = None
+        x = worker.parameters.bare()
+        tell(worker, x, lambda: x - s.own, added)  # lines 6 and 8
+        worker.parameters = s.own  # line 7
+
+    def drain(self, worker: Worker) -> None:
+        take_in(worker, added)
+
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        return pulled(worker, worker.state.pull)
+
+    def settle(self, worker: Worker) -> None:
+        worker.state.round = worker.neighbours.round
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        if at is None:
+            worker.neighbours.round = worker.state.round
+
+
+def most_noise(graph: Topology, size: int) -> float:
+    """alpha up to which Theorem 1 holds: (1 - rho) / (2 mu) for the eigenvalues of W."""
+    others = np.sort(np.linalg.eigvalsh(matrix(graph, size, 0)))[:-1]
+    if not len(others):
+        return float("inf")
+    return float((1.0 - np.abs(others).max()) / (2.0 * np.abs(others - 1.0).max()))
+
+
+def _warn(graph: Topology, size: int, codec: EdgeCodec) -> None:
+    alpha, most = codec.left_out**0.5, most_noise(graph, size)
+    if alpha > most:
+        say(
+            f"quorate: dcd-psgd is known to converge where codes err by less than {most:.2g} times what they stand for "
+            f"on this graph, and these err by {alpha:.2g}; take more levels, a smaller bucket, or choco-sgd\n"
+        )
