@@ -98,8 +98,8 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     if strategy.compresses == "nothing":
         raise ConfigurationError(
             f"{asked} does not go with {label}: codecs write small gradients (all-reduce, quorum), how far workers "
-            "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 it is local-sgd), and differences between neighbours "
-            "(choco-sgd, dcd-psgd, ecd-psgd)"
+            "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
+            "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"
         )
     if strategy.meets == "rounds" and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
         raise ConfigurationError(
