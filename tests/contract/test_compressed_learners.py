@@ -14,6 +14,7 @@ import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
+from quorate.rounds import forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire import current
@@ -53,10 +54,12 @@ def test_an_ordinary_loop_learns_nearly_as_much(name: str, under: str) -> None:
 
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.seeds(2, 8)
-def test_they_die_and_join_at_any_time(name: str, seed: int) -> None:
+def test_they_die_and_join_at_any_time(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     size, strategy = draw.choice([2, 3, 5]), draw.choice(["decoupled-diloco", "async-local-sgd"])
     hosts = draw.choice([None, [0, 0, 1, 1, 2, 2]])
+    if hosts is not None:
+        monkeypatch.setattr(forming, "HUB_BYTES", 0)  # so that hosts form rounds, however small they are
     plan = Plan(
         size=size,
         strategy=strategy,
@@ -112,9 +115,7 @@ def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path
 
 
 @pytest.mark.parametrize("under", ["radial", "as they come"])
-def test_sparse_ways_are_short_messages_between_hosts(under: str) -> None:
-    """Codes of few bits are not yet: what is summed of them has all its bits again."""
-
+def test_ways_are_short_messages_between_hosts(under: str) -> None:
     def live(wire: Wire, settings: dict[str, Any]) -> int:
         place = current.enter(wire, thread_only=True)
         try:
@@ -142,8 +143,9 @@ def test_sparse_ways_are_short_messages_between_hosts(under: str) -> None:
     assert sent(compress="top-k", density=0.01) < 0.13 * whole
     assert sent(compress="chunked-top-k") < 0.15 * whole
     assert sent(compress="random-k", density=0.1) < 0.28 * whole
-    for settings in ({"compress": "half"}, {"compress": "sign"}, {"compress": "blocks", "bits": 4}):
-        assert 0.98 * whole < sent(**settings) < 1.02 * whole
+    assert sent(compress="half") < 0.8 * whole
+    assert sent(compress="blocks", bits=4) < 0.3 * whole
+    assert sent(compress="sign") < 0.15 * whole
 
 
 @pytest.mark.parametrize(

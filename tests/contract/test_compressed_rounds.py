@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
+from quorate.rounds import forming
+from quorate.rounds.forming import Forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire import current
@@ -58,10 +61,12 @@ def test_a_quorum_of_all_is_all_reduce(uneven: bool) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.seeds(2, 8)
-def test_they_die_and_join_at_any_time(name: str, seed: int) -> None:
+def test_they_die_and_join_at_any_time(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     size = draw.choice([2, 3, 5])
     hosts = draw.choice([None, [0, 0, 1, 1, 2, 2]])
+    if hosts is not None:
+        monkeypatch.setattr(forming, "HUB_BYTES", 0)  # so that hosts form rounds, however small they are
     plan = Plan(
         size=size,
         settings={"wait_for": draw.choice(["all", "majority", 1]), **CODED[name]},
@@ -96,30 +101,82 @@ def test_it_goes_on_with_other_workers(tmp_path: Path, size: int) -> None:
     assert all(torch.equal(mine, told[0][0]) for mine, _ in told)
 
 
-def test_sparse_contributions_are_short_messages_between_hosts() -> None:
-    def live(wire: Wire, settings: dict[str, Any]) -> int:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            torch.manual_seed(0)
-            model = torch.nn.Linear(300, 300)
-            plain = torch.optim.SGD(model.parameters(), lr=0.01)
-            optimizer: Any = quorate.distribute(plain, model, **UNDER["all"], **settings)
-            for _ in range(10):
-                optimizer.zero_grad()
-                model(torch.randn(4, 300)).square().mean().backward()
-                optimizer.step()
-            found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
-            optimizer.finish()
-            place.leave()
-            return int(found)
-        finally:
-            current.forget(thread_only=True)
+@pytest.mark.parametrize("hosts", [[0, 1, 2], [0, 0, 1, 1, 2]])
+@pytest.mark.parametrize("name", ["half", "random-k", "blocks", "sign"])
+def test_codes_and_pieces_make_the_same_sums(name: str, hosts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: whether hosts send each other codes, or pieces of what these stand for."""
+    monkeypatch.setattr(forming, "HUB_BYTES", 0)
+    found, plans = [], []
+
+    def live(wire: Wire) -> tuple[torch.Tensor, int]:
+        return loop_of(wire, 10, UNDER["all"] | CODED[name], width=40)
+
+    for codes in (True, False):
+        monkeypatch.setattr(Forming, "is_less_in_codes", choosing(plans, codes=codes))
+        found.append(VirtualWorld(len(hosts), network=Network(hosts=hosts)).run(live))
+    assert {True, False} == set(plans)
+    for mine, other in zip(*found, strict=True):
+        assert torch.equal(mine[0], other[0])
+
+
+def choosing(plans: list[bool], *, codes: bool) -> Callable[[Forming, Any], bool]:
+    """Codes, where all that give have them."""
+
+    def is_less_in_codes(one: Forming, sizes: Any) -> bool:
+        plans.append(codes and all(sizes[rank] is not None for rank in one.contributors))
+        return plans[-1]
+
+    return is_less_in_codes
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({"compress": "top-k", "density": 0.01}, 0.1),
+        ({"compress": "half"}, 0.8),
+        ({"compress": "blocks", "bits": 4}, 0.25),
+        ({"compress": "sign"}, 0.1),
+    ],
+)
+def test_contributions_are_short_messages_between_hosts(settings: dict[str, Any], share: float) -> None:
+    def sent(**settings: Any) -> int:
+        world = VirtualWorld(3, network=Network(hosts=[0, 1, 2]))
+        return sum(nbytes for _, nbytes in world.run(lambda wire: loop_of(wire, 10, UNDER["all"] | settings)))
+
+    assert sent(**settings) < share * sent()
+
+
+def test_where_many_give_codes_sums_go_in_pieces() -> None:
+    """A code for each of eight workers is more than the sum of all; what a host gets is bounded as without a codec."""
+    network = Network(hosts=[0, 0, 1, 1, 2, 2, 3, 3])
 
     def sent(**settings: Any) -> int:
-        return sum(VirtualWorld(3, network=Network(hosts=[0, 1, 2])).run(lambda wire: live(wire, settings)))
+        world = VirtualWorld(8, network=network)
+        rounds = len(world.run(lambda wire: loop_of(wire, 4, UNDER["all"] | settings))) * 4
+        return max(world.stage.traffic.into_hosts().values()) // rounds
 
-    assert sent(compress="top-k", density=0.01) < 0.1 * sent()
+    assert sent(compress="half") < 1.02 * sent()
+
+
+def loop_of(wire: Wire, steps: int, settings: dict[str, Any], width: int = 300) -> tuple[torch.Tensor, int]:
+    """The parameters, and the bytes sent."""
+    place = current.enter(wire, thread_only=True)
+    try:
+        quorate.join(records=False)
+        torch.manual_seed(0)
+        model = torch.nn.Linear(width, width)
+        plain = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer: Any = quorate.distribute(plain, model, **settings)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, width)).square().mean().backward()
+            optimizer.step()
+        found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
+        optimizer.finish()
+        place.leave()
+        return model.weight.detach().clone(), int(found)
+    finally:
+        current.forget(thread_only=True)
 
 
 @pytest.mark.parametrize(

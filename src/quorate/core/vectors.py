@@ -117,6 +117,11 @@ class Flat:
         return cls([part(p) for p in layout.parts], layout)
 
     @property
+    def nbytes(self) -> int:
+        """Of all its numbers."""
+        return sum(part.nbytes for part in self.parts)
+
+    @property
     def header(self) -> Tensor:
         """The last part's header (a view); empty where the layout has none."""
         last = self.parts[-1]

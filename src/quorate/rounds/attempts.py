@@ -73,6 +73,7 @@ class Attempts:
             newest, seconds = self._holdings.newest_there(rank)
             if newest > self._slow.get(rank, newest) and seconds <= usual:
                 del self._slow[rank]
+        before = gathering.forming
         gathering.forming = forming = decided(
             self._rank,
             self._host_of,
@@ -81,11 +82,14 @@ class Attempts:
             tells=[
                 r for r in self._agreed.ranks if told[r] == gathering.number - 1 and r not in (self._rank, *clogged)
             ],
-            before=gathering.forming,
+            before=before,
             gone=self._gone(gathering),
             slow=self._slow,
             now=now,
         )
+        # What a head has of its host is one or the other, for all attempts of a round.
+        sizes = {rank: one.sizes for rank, one in given.items()}
+        forming.gathers = forming.is_less_in_codes(sizes) if before is None else before.gathers
         self._came = {}
         for rank in clogged:  # it gets the round when it has those that are on their way
             self._holdings.leaves_out(rank)

@@ -12,6 +12,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Snapshot
+from quorate.rounds.codes import Codes
 from quorate.rounds.exchange import KINDS as EXCHANGED
 from quorate.rounds.exchange import Exchange, Plan, Send
 from quorate.rounds.log import Round, round_from
@@ -49,6 +50,8 @@ class BetweenHosts:
         """By round: the attempt it is of, and the sum."""
         self._told: dict[int, tuple[dict[str, Any], float]] = {}
         """By round: what the leader says of it, and since when the sum is missing."""
+        self.codes: Codes | None = None
+        """Where contributions are written small."""
         self._owed: dict[int, list[int]] = {}
         """By round that is not here yet, who is to have its sum from this worker then."""
 
@@ -56,16 +59,17 @@ class BetweenHosts:
         """A message of one of `KINDS`; the attempt that is through with it here, and the sum."""
         number, found = header["number"], None
         given = self._given.get(number)
-        own = None if given is None else given.vector
         if header["kind"] == "lend":
             about = {"kind": "part", "number": number, "settles": header["settles"], "attempt": header["attempt"]}
-            self._send(header["head"], about, own)
+            own = _own(given, coded=header["coded"])
+            self._send(header["head"], {**about, "coded": header["coded"]}, own)
         elif header["kind"] == "result":
             assert vector is not None
             found = header["attempt"], vector
         elif header["kind"] == "form":
             plan = Plan(**{name: header[name] for name in _PLAN})
-            found = self._exchange(number).form(plan, own if self._rank in plan.contributors else None)
+            own = _own(given, coded=bool(plan.codes)) if self._rank in plan.contributors else None
+            found = self._exchange(number).form(plan, own)
         else:
             assert vector is not None
             found = self._exchange(number).received(source, header, vector)
@@ -75,9 +79,13 @@ class BetweenHosts:
 
     def _exchange(self, number: int) -> Exchange:
         if number not in self._exchanges:
-            layout = partial(self._layout_of, number)
-            self._exchanges[number] = Exchange(self._rank, self._send, self._blank, layout)
+            layout, decode = partial(self._layout_of, number), partial(self._decoded, number)
+            self._exchanges[number] = Exchange(self._rank, self._send, self._blank, layout, decode)
         return self._exchanges[number]
+
+    def _decoded(self, number: int, code: Flat, rank: int, settles: bool) -> Flat:
+        assert self.codes is not None, "who gives codes has a codec, and all have the same"
+        return self.codes.decoded(code, self._layout_of(number, settles), number, rank, self._blank)
 
     def told(self, header: dict[str, Any], now: float) -> None:
         """The leader says that the round is formed."""
@@ -144,3 +152,9 @@ class BetweenHosts:
         if dead is None or self._misses(dead):
             self._told = {number: (header, now) for number, (header, _) in self._told.items()}
             self._send(None, {"kind": "behind"}, None)
+
+
+def _own(given: Snapshot | None, *, coded: bool) -> Flat | None:
+    if given is None:
+        return None
+    return given.code if coded else given.vector

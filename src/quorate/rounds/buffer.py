@@ -37,6 +37,8 @@ class Snapshot:
     """The sum, each entry by what its staleness counts; None where there is nothing."""
     raw: Flat | None = None
     """The same before a codec; where there is none, the same."""
+    code: Flat | None = None
+    """The vector as its codec has written it, where it has, and codes are of one length."""
     coded: dict[int, tuple[Flat, Flat]] = field(default_factory=dict)
     """By fragment that a codec has written small, what was handed in, by what its staleness counts, and what is given
     in its place."""
@@ -54,7 +56,8 @@ class Snapshot:
 
     @property
     def header(self) -> dict[str, Any]:
-        """All but the vectors, as JSON."""
+        """All but the vectors, as JSON. `sizes`: the bytes of the code, and of the vector."""
+        code, vector = self.code, self.vector
         return {
             "number": self.number,
             "weight": self.weight,
@@ -64,6 +67,7 @@ class Snapshot:
             "stalenesses": self.stalenesses,
             "measures": [word for entry in self.entries for word in entry.measures],
             "times": self.times,
+            "sizes": None if code is None or vector is None else [code.nbytes, vector.nbytes],
         }
 
 

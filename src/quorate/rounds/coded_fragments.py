@@ -28,8 +28,8 @@ class CodedFragments:
         self._own = [self._whole.of(layout) for layout in layouts]
         self._take(errors)
 
-    def given(self, place: int, vector: Flat, number: int) -> Flat:
-        """What is given of a fragment to round `number` in place of `vector`."""
+    def given(self, place: int, vector: Flat, number: int) -> tuple[Flat, Flat | None]:
+        """What is given of a fragment to round `number` in place of `vector`, and its code."""
         return self._own[place].given(vector, number, Flat.empty)
 
     def undo(self, place: int, vector: Flat, given: Flat) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import torch
 
-from quorate.core.codec import Codec, Draw, shapes_in
+from quorate.core.codec import Codec, shapes_in
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.remembering import is_finite
+from quorate.rounds.codes import Codes
 
 
 class Coding:
@@ -22,6 +23,7 @@ class Coding:
     def __init__(self, codec: Codec, layout: Layout, seed: int, rank: int, *, feeds_back: bool) -> None:
         """`feeds_back`: whether what is left out is remembered."""
         self._codec, self._seed, self._rank, self._is_kept = codec, seed, rank, feeds_back
+        self.codes = Codes(codec, seed)
         self.error: Flat | None = None
         """What was left out; None where that is nothing, or not remembered."""
         self.lay_out(layout)
@@ -41,27 +43,28 @@ class Coding:
         """Another one like it, of vectors laid out so, of which nothing was left out yet."""
         return Coding(self._codec, layout, self._seed, self._rank, feeds_back=self._is_kept)
 
-    def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Flat:
-        """What is given to round `number` in place of `vector`, in new memory, and the rest is the error.
+    def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> tuple[Flat, Flat | None]:
+        """What is given to round `number` in place of `vector`, in new memory, and its code; the rest is the error.
 
-        Where a number is not finite, the vector itself.
+        Where a number is not finite, the vector itself, and no code; nor where codes differ in length.
         """
         if not all(is_finite(vector.parts[part]) for part in self._shapes):
-            return vector
+            return vector, None
+        codes, laid_out = list(vector.parts), self.codes.layout(vector.layout)
         found = blank(vector.layout)
         left = Flat.zeros(vector.layout.bare) if self._is_kept else None
         for part, x in enumerate(vector.parts):
             if part not in self._shapes:
                 found.parts[part].copy_(x)
                 continue
-            shapes, draw = self._shapes[part], Draw(self._seed, number, self._rank, part)
+            shapes, draw = self._shapes[part], self.codes.draw(number, self._rank, part)
             wanted = x if self.error is None else x + self.error.parts[part]
-            code, _ = self._codec.encode(wanted, shapes, {}, draw)
-            found.parts[part].copy_(self._codec.decode(code, shapes, draw))
+            codes[part], _ = self._codec.encode(wanted, shapes, {}, draw)
+            found.parts[part].copy_(self._codec.decode(codes[part], shapes, draw))
             if left is not None:
                 torch.sub(wanted, found.parts[part], out=left.parts[part])
         self.error = left
-        return found
+        return found, None if laid_out is None else Flat(codes, laid_out)
 
     def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Flat:
         """`vector`, and all that was left out."""

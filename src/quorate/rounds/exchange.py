@@ -5,6 +5,9 @@ and an all-gather do: each sends piece j of its host's sum (`piece`) to the head
 in order of hosts and sends the sum (`sum`) to all other heads; a head that has all of them hands the whole to the
 others on its host (`result`). With H hosts and d numbers a host so sends and receives 2 (H - 1) / H d numbers.
 
+Where contributions are codes of few bits, and sums of them would be long, heads send each other the codes (`code`), and
+each adds up what they stand for, in the same order: every host gets the codes of all others.
+
 Who takes part is decided by the leader, in one attempt after the other: a `Plan`. Of an attempt that was replaced
 nothing is added to a later one.
 """
@@ -12,7 +15,7 @@ nothing is added to a later one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
@@ -22,7 +25,7 @@ from quorate.rounds.pieces import piece_of
 Send = Callable[[int | None, dict[str, Any], Flat | None], None]
 """(to, header, vector); None: to the leader."""
 
-KINDS = ("part", "piece", "sum")
+KINDS = ("part", "piece", "sum", "code")
 """What comes from other workers than the leader."""
 
 
@@ -43,19 +46,27 @@ class Plan:
     """On this host, whose vectors are added; in order."""
     others: list[int]
     """On this host, that get the result."""
+    codes: list[list[int]] = field(default_factory=list)
+    """Where codes travel: whose, by host, in the order in which they are added. Else empty, and pieces do."""
 
 
 class Exchange:
     """One round's, as worker `rank` sees it, the head of its host if a plan says so.
 
-    `blank` gives vectors to form sums in. Each method that a vector may come of returns it with the attempt that it is
+    `blank` gives vectors to form sums in, `decode` what the code of a worker stands for, in a round in which all
+    settle or not. Each method that a vector may come of returns it with the attempt that it is
     of, once, when it is there.
     """
 
     def __init__(
-        self, rank: int, send: Send, blank: Callable[[Layout], Flat], layout: Callable[[bool], Layout]
+        self,
+        rank: int,
+        send: Send,
+        blank: Callable[[Layout], Flat],
+        layout: Callable[[bool], Layout],
+        decode: Callable[[Flat, int, bool], Flat],
     ) -> None:
-        self._rank, self._send, self._blank, self._layout = rank, send, blank, layout
+        self._rank, self._send, self._blank, self._layout, self._decode = rank, send, blank, layout, decode
         self.plan: Plan | None = None
         self._parts: dict[int, Flat] = {}
         """By rank of this host."""
@@ -65,6 +76,8 @@ class Exchange:
     def _begin(self) -> None:
         self._pieces: dict[int, Flat] = {}
         """Of the one that this head owns, by place of the host that gave it."""
+        self._codes: dict[int, Flat] = {}
+        """By rank, of all hosts."""
         self._summed: set[int] = set()
         self._has_given = False
         self._total: Flat | None = None
@@ -77,7 +90,7 @@ class Exchange:
             return None
         self.plan = plan
         self._begin()
-        if len(plan.heads) > 1:
+        if len(plan.heads) > 1 and not plan.codes:
             self._total = self._blank(
                 self._layout(plan.settles)
             )  # a new one: pieces of the old one may be on their way
@@ -100,6 +113,9 @@ class Exchange:
             return None
         if attempt < self.plan.attempt or source not in self.plan.heads:
             return None
+        if kind == "code":
+            self._codes[header["rank"]] = vector
+            return self._add_up_codes()
         place = self.plan.heads.index(source)
         return self._piece(place, vector) if kind == "piece" else self._sum(header["piece"], vector)
 
@@ -118,6 +134,8 @@ class Exchange:
         self._has_given = True
         if plan.contributors not in ([], [self._rank]):
             self._send(None, {"kind": "whole", "number": plan.number, "attempt": plan.attempt}, None)
+        if plan.codes:
+            return self._give_codes(plan)
         own = sum_of([self._parts[rank] for rank in sorted(plan.contributors)], self._blank)
         if own is None:
             return None
@@ -132,6 +150,24 @@ class Exchange:
         if self._place in plan.owners:
             found = self._piece(self._place, piece_of(own, plan.owners.index(self._place), of))
         return found
+
+    def _give_codes(self, plan: Plan) -> tuple[int, Flat] | None:
+        for place in self._after_this_one():
+            for rank in sorted(plan.contributors):
+                self._send(plan.heads[place], {**self._header("code"), "rank": rank, "coded": True}, self._parts[rank])
+        self._codes |= {rank: self._parts[rank] for rank in plan.contributors}
+        return self._add_up_codes()
+
+    def _add_up_codes(self) -> tuple[int, Flat] | None:
+        """What the codes stand for, once all of them are here."""
+        plan = self.plan
+        assert plan is not None
+        if not (self._has_given and self._codes.keys() >= {rank for host in plan.codes for rank in host}):
+            return None
+        hosts = ([self._decode(self._codes[rank], rank, plan.settles) for rank in host] for host in plan.codes)
+        self._total = sum_of([total for own in hosts if (total := sum_of(own, self._blank)) is not None], self._blank)
+        self._codes.clear()
+        return self._is_there()
 
     def _piece(self, place: int, vector: Flat) -> tuple[int, Flat] | None:
         """The part of the host at `place` in the piece that this head owns."""
@@ -174,9 +210,7 @@ class Exchange:
         """Give it to the others on this host."""
         plan = self.plan
         for rank in () if plan is None else plan.others:
-            assert plan is not None
-            about = {"kind": "result", "number": plan.number, "settles": plan.settles, "attempt": plan.attempt}
-            self._send(rank, about, total)
+            self._send(rank, self._header("result"), total)
 
     def _after_this_one(self) -> list[int]:
         """The other places, from the next one on: so that not all send to the same head first."""
@@ -186,6 +220,9 @@ class Exchange:
 
     def _about(self, kind: str, piece: int) -> dict[str, Any]:
         assert self.plan is not None
+        return {**self._header(kind), "piece": piece, "of": len(self.plan.owners)}
+
+    def _header(self, kind: str) -> dict[str, Any]:
+        assert self.plan is not None
         plan = self.plan
-        about = {"kind": kind, "number": plan.number, "settles": plan.settles, "attempt": plan.attempt}
-        return {**about, "piece": piece, "of": len(plan.owners)}
+        return {"kind": kind, "number": plan.number, "settles": plan.settles, "attempt": plan.attempt}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,8 @@ class Forming:
     slow: Collection[int] = ()
     """Heads that are to own no piece, if they are few."""
     since: float = 0.0
+    gathers: bool = False
+    """Codes travel, and no pieces."""
     _owners: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,13 +89,25 @@ class Forming:
             "heads": [one.head for one in self.hosts],
             "giving": [place for place, one in enumerate(self.hosts) if one.contributors],
             "owners": self._owners,
+            "codes": self.order if self.gathers else [],
         }
         for one in self.hosts:
             yield one.head, {"kind": "form", **about, "contributors": one.contributors, "others": one.others}
             if not one.is_whole:
                 for rank in one.contributors:
                     if rank != one.head:
-                        yield rank, {"kind": "lend", "attempt": self.attempt, "head": one.head}
+                        yield rank, {"kind": "lend", "attempt": self.attempt, "head": one.head, "coded": self.gathers}
+
+    def is_less_in_codes(self, sizes: Mapping[int, Sequence[int] | None]) -> bool:
+        """Whether no host sends or gets as much where all have the codes of all, as where they form the sum in pieces;
+        `sizes`, by rank: the bytes of the code and of the vector, None where there is no code."""
+        known = [sizes[rank] for rank in self.contributors]
+        there = [one for one in known if one is not None]
+        if not there or len(there) < len(known):
+            return False
+        counts, others = [len(one.contributors) for one in self.hosts], len(self.hosts) - 1
+        most = max(max(count * others, len(known) - count) for count in counts)
+        return most * max(code for code, _ in there) < 2 * others / (others + 1) * max(whole for _, whole in there)
 
 
 def decided(

@@ -157,7 +157,7 @@ class PendingFragments:
         """Put what is given in the place of `vectors`; where no step was made there is no way that counts."""
         assert self.coding is not None
         for place, vector in [one for one in vectors.items() if fit[one[0]].weight]:
-            vectors[place] = self.coding.given(place, vector, snapshot.number)
+            vectors[place], snapshot.code = self.coding.given(place, vector, snapshot.number)
             snapshot.coded[place] = vector, vectors[place]
 
     def lay_out(self, fragments: Fragments) -> None:

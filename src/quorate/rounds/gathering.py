@@ -28,6 +28,8 @@ class Contribution:
     """With each contribution, in order."""
     times: int = 0
     """How often the worker had handed in by then."""
+    sizes: Sequence[int] | None = None
+    """The bytes of its code, and of the vector; None where it has none."""
 
     @property
     def gives(self) -> bool:
@@ -47,6 +49,7 @@ def given_from(header: dict[str, Any], vector: Flat | None) -> Contribution:
         vector,
         header["measures"],
         header["times"],
+        header["sizes"],
     )
 
 

@@ -79,8 +79,10 @@ class PendingGradients:
         snapshot.raw = snapshot.vector
         if self.coding is not None and snapshot.vector is not None:
             new = Flat.empty if self.blank is None else self.blank
-            whole, vector = settles, snapshot.vector
-            snapshot.vector = self.coding.whole(vector, new) if whole else self.coding.given(vector, number, new)
+            if settles:
+                snapshot.vector = self.coding.whole(snapshot.vector, new)
+            else:
+                snapshot.vector, snapshot.code = self.coding.given(snapshot.vector, number, new)
         self.ledger.taken += sum(entry.weight for entry in fit)
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         return snapshot

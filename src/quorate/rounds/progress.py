@@ -62,6 +62,7 @@ class RoundTask:
             self.member.pending.coding = coding
         elif pending is not None and coding is not None:
             pending.coding = CodedFragments(coding, pending.fragments.layouts)
+        self.member.between.codes = None if coding is None else coding.codes
         self.error: BaseException | None = None
         self.is_waiting = False
         """Whether the training thread waits for a round: then the leader is watched."""
@@ -160,6 +161,9 @@ class RoundTask:
         vector = None
         if message.tensors and header["kind"] != "copy":
             layout = self._layout_of(header["number"], header["settles"])
+            if header.get("coded"):
+                assert self._coding is not None, "all have the same codec"
+                layout = self._coding.codes.layout(layout) or layout
             at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
             vector = read(message.tensors, header.pop("sparse", None), at, self.blank)
         if header["kind"] == "copy":
@@ -216,6 +220,7 @@ class RoundTask:
         if (
             vector is not None
             and self._coding is not None
+            and not header.get("coded")
             and self._wire.host_of(to) != self._wire.host_of(self._wire.rank)
         ):
             tensors, are_sparse = written(vector)

@@ -108,19 +108,38 @@ def test_what_a_checkpoint_keeps_is_as_it_was_after_its_round() -> None:
 def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_as_it_is() -> None:
     one = coding("top-k")
     x = drawn(1)
-    given = one.given(x, 1, Flat.empty)
+    given, _ = one.given(x, 1, Flat.empty)
     assert torch.equal(given.parts[2], x.parts[2]) and not torch.equal(given.parts[0], x.parts[0])
     assert one.error is not None
     before = one.error.clone()
     x.parts[0][3] = torch.inf
-    assert one.given(x, 2, Flat.empty) is x
+    assert one.given(x, 2, Flat.empty) == (x, None)
     assert all(torch.equal(a, b) for a, b in zip(before.parts, one.error.parts, strict=True))
+
+
+@pytest.mark.parametrize("name", ["half", "top-k", "random-k", "sign", "qsgd", "blocks", "natural", "one-bit"])
+def test_a_code_says_what_is_given_to_the_bit(name: str) -> None:
+    """To whoever has it, and knows who has given it to which round; and it is as long as is foretold."""
+    own = Coding(codecs.get(name)(), LAYOUT, 7, 2, feeds_back=False)
+    given, code = own.given(drawn(1), 5, Flat.empty)
+    other = Coding(codecs.get(name)(), LAYOUT, 7, 0, feeds_back=False).codes
+    assert code is not None and code.layout is own.codes.layout(LAYOUT)
+    for x, foretold in zip(code.parts, code.layout.parts, strict=True):
+        assert (x.numel(), x.dtype) == (foretold.numel, foretold.dtype)
+    found = other.decoded(code, LAYOUT, 5, 2, Flat.empty)
+    assert all(torch.equal(a, b) for a, b in zip(found.parts, given.parts, strict=True))
+    assert code.nbytes < given.nbytes
+
+
+def test_codes_whose_length_depends_on_the_numbers_have_none() -> None:
+    one = Coding(codecs.get("threshold")(), LAYOUT, 0, 0, feeds_back=True)
+    assert one.codes.layout(LAYOUT) is None and one.given(drawn(1), 1, Flat.empty)[1] is None
 
 
 def test_without_feedback_nothing_is_remembered() -> None:
     one = Coding(codecs.get("half")(), LAYOUT, 0, 0, feeds_back=False)
     x = drawn(1)
-    given = one.given(x, 1, Flat.empty)
+    given, _ = one.given(x, 1, Flat.empty)
     assert one.error is None and one.undone(x, given, None) is None
 
 
