@@ -162,7 +162,7 @@ class Exchange:
         """What the codes stand for, once all of them are here."""
         plan = self.plan
         assert plan is not None
-        if not (self._has_given and self._codes.keys() >= {rank for host in plan.codes for rank in host}):
+        if not self._codes.keys() >= {rank for host in plan.codes for rank in host}:
             return None
         hosts = ([self._decode(self._codes[rank], rank, plan.settles) for rank in host] for host in plan.codes)
         self._total = sum_of([total for own in hosts if (total := sum_of(own, self._blank)) is not None], self._blank)

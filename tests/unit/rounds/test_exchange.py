@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from quorate.codecs import codecs
 from quorate.core.vectors import Flat, Layout, Part, Segment
+from quorate.rounds.coding import Coding
 from quorate.rounds.member import Member
 from quorate.rounds.terms import Agreed
 
@@ -270,6 +272,60 @@ def test_who_is_there_again_while_a_round_is_formed_gets_it_from_its_own_host(la
     bench.let_go()
     assert len(bench.sums(2)) == 6 and len(set(bench.sums(2).values())) == 1
     assert max(bench.out.values()) <= 2 * 4 * bench.width
+
+
+def test_what_a_whole_host_has_missed_comes_to_it_once() -> None:
+    """Also while it is voted on, which needs some of that host."""
+    bench = Bench([0, 1, 1, 1], wait_for=1)
+    bench.holds = lambda source, to, header: to != 0
+    bench.call(0)
+    for _ in range(3):
+        passes(bench, 0.06)
+    assert not bench.sums(1)
+    bench.let_go()
+    assert len(bench.sums(1)) == 4
+    assert sum(bench.out.values()) == 4 * bench.width
+
+
+def test_an_answer_may_take_a_quarter_of_an_exchange() -> None:
+    """Where the newest took two seconds; and no longer."""
+    for seconds, contributors in ((0.4, 4), (0.7, 2)):
+        bench = Bench(TWO_BY_TWO, wait_for="all")
+        bench.call(0, 1, 2, 3)
+        bench.holds = lambda source, to, header: header["kind"] == "piece"
+        bench.call(0, 1, 2, 3)
+        for _ in range(20):
+            passes(bench, 0.1)
+        bench.let_go()
+        assert bench.members[0].log.newest == 2
+        bench.holds = lambda source, to, header: source > 1 and header["kind"] in ("give", "here")
+        bench.call(0, 1, 2, 3)
+        for _ in range(round(seconds / 0.05)):
+            passes(bench, 0.05)
+        bench.let_go()
+        one = bench.members[0].log.get(3)
+        assert one is not None and len(one.contributors) == contributors
+
+
+def test_a_head_has_codes_or_vectors_in_all_attempts_of_a_round() -> None:
+    """Of four hosts of two all codes of 8 bits are more than a sum, of three they are less; one host dies meanwhile."""
+    hosts = [rank - rank % 2 for rank in range(8)]
+    bench = Bench(hosts, wait_for="all")
+    part = Part(bench.width, torch.float32, torch.device("cpu"), coded=True)
+    bench.layout = Layout((Segment("w", (bench.width,), torch.float32, 0, 0),), (part,), 0)
+    for rank, member in enumerate(bench.members):
+        coding = Coding(codecs.get("blocks")(bits=8), bench.layout, 0, rank, feeds_back=True)
+        member.pending.coding, member.between.codes = coding, coding.codes
+    bench.holds = lambda source, to, header: header["kind"] == "piece"
+    bench.call(*range(8))
+    bench.dies(6, 7)
+    bench.let_go()
+    assert {round(bench.sums(1)[rank], 4) for rank in range(6)} == {21.0}
+    kinds = Counter[str]()
+    bench.holds = lambda source, to, header: bool(kinds.update([header["kind"]]))
+    bench.call(*range(6))
+    assert {round(bench.sums(2)[rank], 4) for rank in range(6)} == {21.0}
+    assert kinds["code"] == 12 and not kinds["piece"]
 
 
 @pytest.mark.parametrize(("seconds", "newest"), [(1.5, 1), (7.0, 2)])
