@@ -60,6 +60,8 @@ class Loop(Listener):
         self.leaving = Leaving(place, lambda: loops_of(place))
         self._has_agreed = False
         """Whether the strategy has agreed in the newest backward pass."""
+        self._rests = False
+        """It has paused, and training has not gone on: it takes part in no exchange anyhow."""
         self.came_with: Flat | None = None
         """What its replica was when it paused, as long as all are paused at the mean."""
         begin(self.worker)
@@ -158,6 +160,7 @@ class Loop(Listener):
         if self.common is not None and not self.worker.finished:
             self.common.come_back()
         self.worker.means.resume()
+        self._rests = False
 
     def _quiesce(self) -> None:
         """As `pause`, with the parameters that have been trained up to here."""
@@ -178,11 +181,13 @@ class Loop(Listener):
         if worker.has_rounds:
             worker.rounds.settle(ended=worker.has_ended)
         else:
-            everyone = [loop.worker for loop in loops_of(self._place)]
-            for one in everyone:
-                one.neighbours.go_away(ended=worker.has_ended)
-            in_means([one.means for one in everyone if not one.has_rounds])
+            everyone = loops_of(self._place)
+            for loop in everyone:
+                if worker.has_ended or not loop._rests:
+                    loop.worker.neighbours.go_away(ended=worker.has_ended)
+            in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
             worker.neighbours.quiesce()
+        self._rests = True
         self.strategy.settle(worker)
 
     def _synchronize(self) -> None:

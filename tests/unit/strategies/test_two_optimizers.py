@@ -1,4 +1,4 @@
-"""Two optimizers of one worker, each with local steps of its own: neither keeps the other's means from being formed."""
+"""Two optimizers of one worker, each with means or neighbours of its own: neither keeps the other's means from being formed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.local_trainings import flat, loss, net
 
 STEPS = 12
+GOSSIP: list[tuple[str, dict[str, Any]]] = [
+    ("d-psgd", {}),
+    ("ad-psgd", {}),
+    ("osgp", {}),
+    ("choco-sgd", {"compress": "sign", "dense_below": 1}),
+    ("all-reduce", {}),
+]
 Both = tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]
 WITH_OVERLAP: dict[str, Any] = {"sync_every": 6, "fragments": 2, "overlap": 2}
 PAIRS: list[Both] = [
@@ -85,6 +92,17 @@ def test_two_optimizers_end_equal(both: Both, seed: int) -> None:
     for one in told:
         assert all(torch.equal(x, y) for x, y in zip(one, told[0], strict=True))
     assert all(x.isfinite().all() for x in told[0])
+
+
+@pytest.mark.parametrize("second", GOSSIP, ids=lambda one: one[0])
+@pytest.mark.parametrize("first", GOSSIP[:4], ids=lambda one: one[0])
+def test_neighbours_meet_again_behind_an_evaluation(
+    first: tuple[str, dict[str, Any]], second: tuple[str, dict[str, Any]]
+) -> None:
+    """Which each of the two optimizers pauses for by itself."""
+    told = run(3, (first, second), 0)
+    for one in told:
+        assert all(torch.equal(x, y) for x, y in zip(one, told[0], strict=True))
 
 
 @pytest.mark.seeds(3, 5)
