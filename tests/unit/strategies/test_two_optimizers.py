@@ -1,4 +1,4 @@
-"""Two optimizers of one worker, each with means or neighbours of its own: neither keeps the other's means from being formed."""
+"""Two optimizers of one worker, each with means or neighbours of its own: neither keeps the other from them."""
 
 from __future__ import annotations
 
