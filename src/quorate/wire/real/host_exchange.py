@@ -85,8 +85,6 @@ class Exchange:
         self._buffer, self._into = buffer, into
         own = self._own = buffer.memory[: into.nbytes].view(into.dtype)
         self._narrow = narrow
-        if narrow is not None:  # all add what has travelled
-            torch.from_numpy(own).copy_(torch.from_numpy(own).to(narrow))
         self._others = [host for host in range(len(heads)) if host != place]
         is_direct = len(heads) == 2 or own.nbytes <= DIRECT_BYTES
         self._pieces = [slice(0, len(own))] * len(heads) if is_direct else _pieces(len(own), len(heads))
@@ -96,6 +94,9 @@ class Exchange:
         for host in self._others:
             if self._has(host):
                 self._send(host, "part", own[self._pieces[host]])
+        if narrow is not None:  # all add what has travelled
+            mine = torch.from_numpy(own[self._pieces[place]])
+            mine.copy_(mine.to(narrow))
         self._is_direct, self._is_added = is_direct, not self._adds
 
     def missing(self) -> list[int]:
@@ -153,7 +154,7 @@ class Exchange:
         assert asked.result is not None
         given = asked.result[1].tensors[0]
         if self._narrow is not None:
-            given = given.clone().view(self._narrow).float().view(torch.uint8)
+            given = given.view(self._narrow).float().view(torch.uint8)
         found: Numbers = given.numpy().view(self._own.dtype)
         return found
 
