@@ -11,6 +11,7 @@ from tests.architecture.tree import Module, dotted, modules
 MAY_CATCH_ANYTHING: dict[str, str] = {
     "src/quorate/data/files/dataset.py Files.read": "a reader raises what it likes for a damaged file, which is named",
     "src/quorate/data/files/listing.py _counted": "as above: what it raised is told to all workers, and raised on all",
+    "src/quorate/agreement/requests.py Requests._take": "what a served function raises is told to whoever asked",
     "src/quorate/reducers/algorithms/in_turn.py SumsInTurn._run": "whoever waits for a sum gets what ended its task",
     "src/quorate/wire/asker.py _Call.run": "what a call raises is raised by whoever asked for it",
     "src/quorate/wire/real/host_sums.py HostSums._run": "as above: whoever waits for a sum gets it",

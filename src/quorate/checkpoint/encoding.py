@@ -37,42 +37,44 @@ _LONGEST = 4096
 """Bits of a whole number, for the same reason."""
 
 
-def check_tensor(name: str, x: Tensor) -> Tensor:
+KEEP = "quorate.save cannot keep"
+
+
+def check_tensor(name: str, x: Tensor, cannot: str = KEEP) -> Tensor:
     """`x`. Raises `ConfigurationError` for one that cannot be kept."""
     if not can_be_written(x):
         kind = x.dtype if x.layout is torch.strided else x.layout
-        raise ConfigurationError(f"quorate.save cannot keep {name} ({kind}): it is no dense tensor of usual numbers")
+        raise ConfigurationError(f"{cannot} {name} ({kind}): it is no dense tensor of usual numbers")
     return x
 
 
-def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: int = 0) -> Any:
+def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: int = 0, cannot: str = KEEP) -> Any:
     """`value` as JSON; `put(name, tensor)` is called for each of its tensors and says the name it is kept under.
 
     Raises `ConfigurationError` naming the place of what cannot be kept: anything but None, booleans, numbers, text,
-    dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most.
+    dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most. `cannot`
+    is how the sentence begins.
     """
     if isinstance(value, Tensor):
-        return {"tensor": put(name, check_tensor(name, value).detach())}
+        return {"tensor": put(name, check_tensor(name, value, cannot).detach())}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | str | int | float):
-        return value if value is None or isinstance(value, bool | str) else _number(value, name)
+        return value if value is None or isinstance(value, bool | str) else _number(value, name, cannot)
     if depth > _DEEPEST:
         outermost = ".".join(name.split(".")[:2])
-        raise ConfigurationError(
-            f"quorate.save cannot keep {outermost}: it is more than {_DEEPEST} deep, or contains itself"
-        )
-    inside = partial(encoded, put=put, depth=depth + 1)
+        raise ConfigurationError(f"{cannot} {outermost}: it is more than {_DEEPEST} deep, or contains itself")
+    inside = partial(encoded, put=put, depth=depth + 1, cannot=cannot)
     if isinstance(value, list):
         return [inside(item, _inside(name, place)) for place, item in enumerate(value)]
     if isinstance(value, tuple):
         return {"tuple": [inside(item, _inside(name, place)) for place, item in enumerate(value)]}
     if isinstance(value, Mapping):
-        pairs = [[_key(key, name), inside(item, _inside(name, key))] for key, item in value.items()]
+        pairs = [[_key(key, name, cannot), inside(item, _inside(name, key))] for key, item in value.items()]
         return {"Counter" if isinstance(value, Counter) else "dict": pairs}
     raise ConfigurationError(
-        f"quorate.save cannot keep {name}, which is a {type(value).__name__}; it keeps numbers, text, tensors, and "
-        "lists, tuples and dicts of these"
+        f"{cannot} {name}, which is a {type(value).__name__}; allowed are numbers, text, tensors, and lists, tuples "
+        "and dicts of these"
     )
 
 
@@ -80,18 +82,18 @@ def _inside(name: str, key: object) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _number(value: int | float, name: str) -> int | float:
+def _number(value: int | float, name: str, cannot: str) -> int | float:
     if isinstance(value, int) and value.bit_length() > _LONGEST:
-        raise ConfigurationError(f"quorate.save cannot keep {name}: it is a number of more than {_LONGEST} bits")
+        raise ConfigurationError(f"{cannot} {name}: it is a number of more than {_LONGEST} bits")
     return int(value) if isinstance(value, int) else float(value)
 
 
-def _key(key: object, name: str) -> str | int:
+def _key(key: object, name: str, cannot: str) -> str | int:
     if isinstance(key, str):
         return key
     if isinstance(key, int) and not isinstance(key, bool):
-        return int(_number(key, f"a key of {name}"))
-    raise ConfigurationError(f"quorate.save cannot keep {name}: it has the key {key!r}, and keys are text or integers")
+        return int(_number(key, f"a key of {name}", cannot))
+    raise ConfigurationError(f"{cannot} {name}: it has the key {key!r}, and keys are text or integers")
 
 
 def decoded(text: str, tensors: Mapping[str, Tensor], *, prefix: str | None = None) -> Any:

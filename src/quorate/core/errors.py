@@ -37,6 +37,10 @@ class WireTimeout(_OfRanks, TimeoutError):
     """A wait outlasted its timeout; `ranks` are the workers that were waited for, as far as they are known."""
 
 
+class RequestFailed(_OfRanks, RuntimeError):
+    """What another worker serves raised when it was asked; `ranks` is that worker."""
+
+
 class Mismatch(QuorateError, RuntimeError):
     """Workers called different operations at the same place: another order, shape or dtype."""
 

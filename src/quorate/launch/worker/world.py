@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from quorate.agreement.equal_replicas import widened
+from quorate.agreement.requests import Answer, Requests
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
+from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.observe.step_times import timing
 from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
+from quorate.wire.failure import ended
 from quorate.wire.survivors import Survivors, survivors
 
 T = TypeVar("T")
@@ -30,65 +30,14 @@ _SOON = 0.02
 """Seconds in which the others come where nothing is wrong."""
 _SERVE_EVERY = 1.5
 """Seconds; longer than a wait needs to find out who has ended, or called something else."""
-_LENGTH = 8
-"""Bytes of a length."""
+_LOOK_EVERY = 0.25
+_DONE = "requests/done"
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """`x * weight` of one worker as bytes, with what is needed to tell whether others give the same kind of thing."""
+class _Held:
+    """Of one place: its requests, once there are any."""
 
-    carried: Tensor
-    weight: float
-    rank: int
-    kind: str
-
-    @classmethod
-    def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
-        """What one worker gives."""
-        carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
-        return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
-
-    @property
-    def whole(self) -> Tensor:
-        """All of it in one tensor: what is gathered together is of the same workers."""
-        about = json.dumps([self.weight, self.rank, self.kind]).encode()
-        tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
-        return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
-
-    @classmethod
-    def read(cls, whole: Tensor) -> Weighed:
-        """The inverse of `whole`."""
-        end = whole.numel() - _LENGTH
-        begin = end - int(whole[end:].clone().view(torch.int64))
-        return cls(whole[:begin], *json.loads(bytes(whole[begin:end].tolist())))
-
-    def like(self, x: Tensor) -> Tensor:
-        """The numbers, as those of `x` are laid out."""
-        return self.carried.clone().view(x.dtype).reshape(x.shape)
-
-
-def _numbers_of(x: object) -> Tensor:
-    if isinstance(x, Tensor):
-        _check_dense(x, "mean")
-        value = x.detach()
-        return value if value.is_floating_point() or value.is_complex() else value.float()
-    if not isinstance(x, Real):
-        raise ConfigurationError(f"world.mean takes a tensor or a real number, not a {type(x).__name__}")
-    return torch.tensor(float(x), dtype=torch.float64)
-
-
-def _weight_of(weight: object) -> float:
-    number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
-    if not isinstance(number, Real) or not math.isfinite(number):
-        raise ConfigurationError(f"the weight of world.mean is a finite number, not {weight!r}")
-    return float(number)
-
-
-def _check_dense(x: Tensor, call: str) -> None:
-    if x.layout is not torch.strided or x.is_meta:
-        kind = "one on the meta device" if x.is_meta else f"one of the layout {x.layout}"
-        raise ConfigurationError(f"world.{call} takes dense tensors that have numbers, not {kind}")
+    requests: Requests | None = None
 
 
 class World:
@@ -104,6 +53,7 @@ class World:
         self.device = device
         self.rank, self.size = wire.rank, max(wire.size, wire.rank + 1)
         self._calls = wire.channel("world")
+        self._dones = 0
 
     @property
     def is_first(self) -> bool:
@@ -179,7 +129,7 @@ class World:
         A tensor keeps its shape; one of integers or booleans gives float32. Weights are counts, or any numbers of
         which not all are 0 (`ConfigurationError`). Cost: everyone's x to everyone, (P - 1) n numbers.
         """
-        value, counts = _numbers_of(x), _weight_of(weight)
+        value, counts = numbers_of(x), weight_of(weight)
         wide = widened(value)
         wide = wide.to(torch.promote_types(wide.dtype, torch.float32))
         mine = Weighed.of(wide, counts, self.rank)
@@ -204,7 +154,7 @@ class World:
         Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
         """
         if isinstance(x, Tensor):
-            _check_dense(x, "gather")
+            check_dense(x, "gather")
             gathered = self._wait(self._together.all_gather(x.detach()), "gather")
             return [y.to(x.device) for y in gathered]  # type: ignore[misc]
         try:
@@ -222,6 +172,54 @@ class World:
         """What all workers call, or those that are left, where a training outlives the others."""
         left = survivors(self._place)
         return self._calls if left is None else left
+
+    def serve(self, name: str, function: Callable[..., Any]) -> None:
+        """Let a thread beside this worker's training answer what others ask under `name`, by calling `function`.
+
+        It takes and returns None, booleans, numbers, text, dense tensors (which come on the CPU), and lists, tuples and
+        dicts of these; where it is annotated, what does not fit is refused, to whoever asks. Functions are called one
+        at a time, in the order of requests, while the training goes on: what both use is for the script to guard. They
+        do not ask others. What was asked before is answered now. Raises `ConfigurationError` for a name that is taken.
+        """
+        self._requests.serve(name, function)
+
+    def ask(self, rank: int, name: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Answer:
+        """Ask worker `rank`, which may be this one, to call what it serves under `name`; returns at once.
+
+        `wait()` of what is returned is the answer. It raises `RequestFailed` where the function did,
+        `ConfigurationError` where it does not take these arguments, `PeerFailed` where the worker has died or ended,
+        and `WireTimeout` after `timeout` seconds (None: the time limit of the world), also where nothing is served
+        under that name. Cost: one message there and one back.
+        """
+        if rank not in range(self.wire.max_size):
+            raise ConfigurationError(f"world.ask was given rank {rank!r}; there are ranks 0 to {self.size - 1}")
+        return self._requests.ask(rank, name, args, kwargs, timeout)
+
+    def serve_until_done(self) -> None:
+        """Answer requests until every worker has called this, has ended, or has died and was outlived.
+
+        For workers that only serve, and, at the end of their training, for those that serve as well. No time limit: it
+        goes on as long as the others do.
+        """
+        place = self._place
+        self._dones, requests, board = self._dones + 1, self._requests, self.wire.board
+        keys = [f"{_DONE}/{self._dones}/{rank}" for rank in range(self.size)]
+        board.set(keys[self.rank], b"done")
+        with waiting(place) as serve:
+            for rank, key in enumerate(keys):
+                while not (rank in self.wire.dead or board.get(key) or board.get(ended(rank))):
+                    with suppress(WireTimeout):
+                        board.wait([key], _LOOK_EVERY)
+                    requests.check()
+                    serve()
+
+    @property
+    def _requests(self) -> Requests:
+        held = self._place.context(_Held)
+        if held.requests is None:
+            held.requests = Requests(self.wire.channel("requests"))
+            self._place.leaving.append(held.requests.close)
+        return held.requests
 
     def barrier(self) -> None:
         """Return when every worker has called it."""
