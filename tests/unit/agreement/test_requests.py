@@ -107,11 +107,14 @@ def test_several_may_be_under_way_and_wait_until_they_are_served() -> None:
             assert all(one.done() for one in answers) and answers[0].wait() == 0
         else:
             world.wire.clock.sleep(1.0)
-            world.serve("late", lambda number: 10 * number)
+            world.serve("late", lambda number: calls.append(number) or 10 * number)  # type: ignore[func-returns-value]
+            world.serve("other", echo)
         world.serve_until_done()
         return found
 
+    calls = list[int]()
     assert run(2, task)[1] == [30, 20, 10, 0]
+    assert calls == [0, 1, 2, 3], "each once, in the order in which they came"
 
 
 def typed(count: int, names: list[str], x: Tensor | None = None, *, rate: float = 1.0) -> dict[str, int]:
