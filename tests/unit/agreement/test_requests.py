@@ -106,6 +106,7 @@ def test_several_may_be_under_way_and_wait_until_they_are_served() -> None:
             found = [one.wait() for one in reversed(answers)]
             assert all(one.done() for one in answers) and answers[0].wait() == 0
         else:
+            world.serve("early", echo)
             world.wire.clock.sleep(1.0)
             world.serve("late", lambda number: calls.append(number) or 10 * number)  # type: ignore[func-returns-value]
             world.serve("other", echo)
