@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from quorate.agreement.attendant import Attendant
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import PeerFailed, WireTimeout
+from quorate.core.errors import PeerFailed
 from quorate.core.neighbours import Answer, Request
 from quorate.core.vectors import Flat, Layout
 from quorate.wire.work import Together
-
-_TAG = "ask"
-_IDLE_SECONDS = 60.0
 
 
 class Answers:
@@ -35,18 +33,14 @@ class Answers:
         self._pauses: float = pauses
         self._newest: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._error: BaseException | None = None
-        self._is_open = True
-        self._questions = wire.channel("questions")
-        self._task = wire.spawn(self._run, "questions")
+        self._questions = Attendant(wire, "questions", self._take)
 
     def ask(self, peer: int, name: str, x: Flat | None, header: Mapping[str, Any], pauses: int) -> Work[Answer]:
         """See `core.neighbours.Neighbours`; all have paused `pauses` times. Raises what the task has ended with."""
-        if self._error is not None:
-            raise self._error
+        self._questions.check()
         self._asks += 1
         question = {"name": name, "sequence": self._asks, "header": dict(header), "rests": pauses}
-        self._questions.send(_message(x, question), peer, _TAG)
+        self._questions.send(_message(x, question), peer)
         answer = OfTheLiving(self._wire, peer, self._wire.receive(peer, f"answer/{self._asks}"))
 
         def opened(results: list[tuple[int, Message]]) -> Answer:
@@ -77,33 +71,12 @@ class Answers:
 
     def close(self) -> None:
         """End the task; raises what it has ended with."""
-        self._questions.send(Message(header={"close": True}), self._wire.rank, _TAG)
-        self._task.wait()
+        self._questions.close()
 
     # -- the task
 
-    def _run(self, wire: Wire) -> None:
-        try:
-            self._serve(wire)
-        except BaseException as error:  # the training thread raises it with its next question
-            self._error = error
-            raise
-
-    def _serve(self, wire: Wire) -> None:
-        asked = wire.receive(None, _TAG)
-        while self._is_open:
-            try:
-                source, message = asked.wait(_IDLE_SECONDS)
-            except WireTimeout:
-                continue
-            asked = wire.receive(None, _TAG) if not message.header.get("close") else asked
-            self._take(source, message)
-
     def _take(self, source: int, message: Message) -> None:
         question = message.header
-        if question.get("close"):
-            self._is_open = False
-            return
         sequence = question["sequence"]
         if sequence <= self._newest.get(source, 0):
             return  # it has come twice

@@ -17,13 +17,12 @@ import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
+from quorate.agreement.attendant import Attendant
 from quorate.checkpoint.encoding import decoded, encoded
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, RequestFailed, WireTimeout
 from quorate.wire.frames import HEADER_LIMIT
 
-_TAG = "requests"
-_IDLE_SECONDS = 60.0
 _LARGE = 1 << 16
 """Bytes of a tensor from which it is given in memory that workers of one host share."""
 _STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
@@ -139,10 +138,7 @@ class Requests:
         self._served: dict[str, _Served] = {}
         self._unserved: list[tuple[int, Message]] = []
         self._lock = threading.Lock()
-        self._error: BaseException | None = None
-        self._is_open, self._thread = True, 0
-        self._questions = wire.channel("served")
-        self._task = wire.spawn(self._run, "served")
+        self._questions = Attendant(wire, "served", self._take)
 
     def serve(self, name: str, function: Callable[..., Any]) -> None:
         """Answer what is asked under `name` by `function`, from now on; what has been asked already is answered now.
@@ -153,13 +149,13 @@ class Requests:
             if name in self._served:
                 raise ConfigurationError(f'"{name}" is served already; another function needs another name')
             self._served[name] = _Served.of(name, function)
-        self._questions.send(Message(header={"served": name}), self.wire.rank, _TAG)
+        self._questions.send(Message(header={"served": name}), self.wire.rank)
 
     def ask(
         self, rank: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
     ) -> Answer:
         """Ask worker `rank`. Raises `ConfigurationError` for what cannot be sent, and what has ended the task."""
-        if threading.get_ident() == self._thread:
+        if self._questions.is_here:
             raise ConfigurationError(
                 f'a function that is served cannot ask others, who may wait for it: "{name}" was asked inside one'
             )
@@ -167,43 +163,20 @@ class Requests:
         self._asks += 1
         what = f'"{name}" cannot be asked with'
         message = _message(self.wire, {"args": list(args), "kwargs": kwargs}, what, name=name, number=self._asks)
-        self._questions.send(message, rank, _TAG)
+        self._questions.send(message, rank)
         return Answer(self, rank, name, self._asks, timeout)
 
     def check(self) -> None:
         """Raise what has ended the task."""
-        if self._error is not None:
-            raise self._error
+        self._questions.check()
 
     def close(self) -> None:
         """Answer nothing more: who waits for an answer is told that this worker has ended."""
-        self._questions.send(Message(header={"close": True}), self.wire.rank, _TAG)
-        self._task.wait()
+        self._questions.close()
+        for source, message in self._unserved:
+            self._reply(source, message, failed={"kind": "ended", "why": ""})
 
     # -- the task
-
-    def _run(self, wire: Wire) -> None:
-        self._thread = threading.get_ident()
-        try:
-            self._answer_all(wire)
-        except BaseException as error:  # the training thread raises it with its next request
-            self._error = error
-            raise
-
-    def _answer_all(self, wire: Wire) -> None:
-        asked = wire.receive(None, _TAG)
-        while self._is_open:
-            try:
-                source, message = asked.wait(_IDLE_SECONDS)
-            except WireTimeout:
-                continue
-            if message.header.get("close"):
-                self._is_open = False
-                for source, message in self._unserved:
-                    self._reply(source, message, failed={"kind": "ended", "why": ""})
-                return
-            asked = wire.receive(None, _TAG)
-            self._take(source, message)
 
     def _take(self, source: int, message: Message) -> None:
         if "served" in message.header:

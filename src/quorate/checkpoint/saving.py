@@ -100,7 +100,7 @@ class Saving:
         Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
         """
         everyone = [(one, one.worker) for one in self.trained.ordered]
-        waiting = [one for one, worker in everyone if worker and not worker.finished and worker.strategy.is_gossip]
+        waiting = [one for one, worker in everyone if worker and not worker.finished and worker.strategy.steps_apart]
         for one in waiting:
             one.pause()
         yield

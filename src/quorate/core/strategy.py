@@ -164,8 +164,13 @@ class Strategy(ABC):
 
     @property
     def is_gossip(self) -> bool:
-        """Whether no step brings all workers together."""
-        return self.meets in ("neighbours", "asks", "nobody")
+        """Whether a step meets single workers."""
+        return self.meets in ("neighbours", "asks")
+
+    @property
+    def steps_apart(self) -> bool:
+        """Whether no step brings all workers together, nor a quorum of them."""
+        return self.is_gossip or self.meets == "nobody"
 
     @property
     def _meets_in_means(self) -> bool:
@@ -187,7 +192,7 @@ class Strategy(ABC):
 
         All workers must have begun equally many collectives when a step ends.
         """
-        return self.meets not in ("neighbours", "asks")
+        return not self.is_gossip
 
     def __post_init__(self) -> None:
         if self.on_error == "continue" and self.on_death != "continue":

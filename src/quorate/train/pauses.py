@@ -33,7 +33,7 @@ def pause(place: Place) -> None:
         for loop in loops:
             loop.resume()
         # Those that have only come to save go on stepping, and are to be waited for.
-        comes_again = saving(place).some_saved and any(loop.strategy.is_gossip for loop in loops)
+        comes_again = saving(place).some_saved and any(loop.strategy.steps_apart for loop in loops)
     for loop in loops[:1]:
         loop.leaving.step_begins()
 

@@ -38,7 +38,7 @@ class StepWatches:
         worker, finite, replica = self._worker, self._worker.finite, self._worker.replica
         numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
         gradients = [x for x in numbers if x is not None]
-        if not (gradients and finite.looks and worker.strategy.is_gossip):
+        if not (gradients and finite.looks and worker.strategy.steps_apart):
             return False
         sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
         on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]

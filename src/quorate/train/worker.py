@@ -94,8 +94,7 @@ class StrategyWorker:
         )
         own = self.wire, self.timer, self.replica, self._place.context(DeathTolerance), self.losses, worker
         codec = edge_coding_of(self._reduction, self.strategy, self.seed)
-        is_gossip = self.strategy.meets in ("neighbours", "asks")
-        return NeighbourExchange(*own, is_gossip=is_gossip, codec=codec)
+        return NeighbourExchange(*own, is_gossip=self.strategy.is_gossip, codec=codec)
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         place = self._place
@@ -294,7 +293,7 @@ class StrategyWorker:
 
     @property
     def settles(self) -> bool:
-        return self.has_rounds or self.strategy.is_gossip
+        return self.has_rounds or self.strategy.steps_apart
 
 
 _: type[Participant] = StrategyWorker
