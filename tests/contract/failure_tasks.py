@@ -56,6 +56,7 @@ def one_dies(dead: int, how: str, wait: str, wire: Wire) -> Seen | None:
     wire.channel("c")
     wire.all_reduce(torch.ones(1)).wait()
     if wire.rank == dead:
+        wire.clock.sleep(0.1)  # the others have what it sent
         if how == "crashes":
             wire.crash()
         if how == "raises":

@@ -12,7 +12,7 @@ import pytest
 
 from quorate.core.contracts import Message
 from quorate.core.errors import PeerFailed
-from quorate.wire.failure import allow_going_on, read_deaths
+from quorate.wire.failure import allow_going_on, read_deaths, report_failure
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.kept_board import KeptBoard
@@ -43,6 +43,21 @@ def test_without_a_majority_it_is_of_no_use(use: str) -> None:
         with pytest.raises(PeerFailed, match="cannot go on without a majority") as caught:
             used_again_and_again(last, use)
         assert caught.value.ranks == (1, 2)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_who_is_left_behind_says_why_the_run_has_failed(use: str) -> None:
+    """Of three the first dies, the second says so and leaves: the third has no majority, yet knows the reason."""
+    with ExitStack() as stack:
+        first, second, third = kept_boards(3, stack, silence=1.0)
+        report_failure(second, 0, "was killed", host="h")
+        first._lines.close()
+        while third.peek("failed") is None:
+            time.sleep(0.01)
+        second._lines.close()
+        with pytest.raises(PeerFailed, match=r"^rank 0 \(host h\) was killed$") as caught:
+            used_again_and_again(third, use)
+        assert caught.value.ranks == (0,)
 
 
 def test_the_majority_buries_who_has_ended_and_goes_on() -> None:

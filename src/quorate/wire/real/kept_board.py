@@ -174,9 +174,10 @@ class KeptBoard(Board):
         return call.result
 
     def check(self) -> None:
-        """Raise where this worker is cut off or was taken for dead."""
+        """Raise where this worker is cut off or was taken for dead: the failure of the run, where that had come here."""
         if self._replica.stopped is not None:
-            raise PeerFailed(self._replica.stopped, self._replica.lost)
+            written = self._replica.state.values.get(FAILED)
+            raise PeerFailed(self._replica.stopped, self._replica.lost) if written is None else failure_in(written)
         if self._process != os.getpid():
             raise PeerFailed("a process that a worker has forked cannot reach the board")
 
