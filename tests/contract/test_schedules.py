@@ -54,6 +54,14 @@ def trained(
                     one.weight and found.append((one.weight, _rate(one))),
                     comes(one),
                 )
+            elif worker.is_served:
+                push = worker.servers.push
+
+                def pushed(*given: Any, **named: Any) -> None:
+                    found.append((1.0, optimizer.param_groups[0]["lr"]))
+                    push(*given, **named)
+
+                worker.servers.push = pushed
             else:
                 update = worker.replica.update
 

@@ -37,6 +37,10 @@ class Attendant:
         if self._error is not None:
             raise self._error
 
+    def hears_of_deaths(self) -> None:
+        """From now on the task goes on when other workers die, and is told: see `Wire.tolerate_deaths`."""
+        self._messages.tolerate_deaths(_TAG)
+
     def close(self) -> None:
         """End the task behind what has come by now; raises what it has ended with."""
         self.send(Message(header={"close": True}), self._rank)

@@ -13,6 +13,7 @@ from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
+from quorate.core.servers import Servers, ServerTerms
 from quorate.core.vectors import Flat, Layout
 
 
@@ -81,6 +82,13 @@ class Worker(Protocol):
     def rounds(self) -> WorkerRounds:
         """Rounds, once the strategy has agreed on them."""
 
+    @property
+    def servers(self) -> Servers:
+        """Servers, once the strategy has agreed on them."""
+
+    def agree_on_servers(self, terms: ServerTerms) -> None:
+        """Let parameters lie on servers; called in `start`, equally on every worker."""
+
     def group(self, ranks: Sequence[int]) -> Group:
         """These workers, this one among them, which step together; the same from call to call. Other workers may be in
         groups of their own."""
@@ -139,9 +147,10 @@ class Strategy(ABC):
     Its methods run in the training thread; parameters change only inside them.
     """
 
-    meets: ClassVar[Literal["all", "rounds", "neighbours", "asks", "nobody"]] = "all"
+    meets: ClassVar[Literal["all", "rounds", "neighbours", "asks", "servers", "nobody"]] = "all"
     """Whom a step meets: all workers, in means (`Worker.means`); a quorum of them, in rounds (`Worker.rounds`); its
-    neighbours in exchanges, or single workers that it asks (`Worker.neighbours`); or nobody."""
+    neighbours in exchanges, or single workers that it asks (`Worker.neighbours`); servers, on which the parameters lie
+    (`Worker.servers`); or nobody."""
     replicas: ClassVar[Literal["equal", "meet", "differ", "shared"]] = "equal"
     """When replicas are equal: after each step; where they meet in means of all, and when all rest; or only at the end,
     where each becomes the consensus. Shared: the parameters are there once for all, in memory that the workers of one
@@ -170,7 +179,7 @@ class Strategy(ABC):
     @property
     def steps_apart(self) -> bool:
         """Whether no step brings all workers together, nor a quorum of them."""
-        return self.is_gossip or self.meets == "nobody"
+        return self.is_gossip or self.meets in ("servers", "nobody")
 
     @property
     def _meets_in_means(self) -> bool:

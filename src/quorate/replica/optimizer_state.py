@@ -33,21 +33,32 @@ def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
 
 def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
     """An optimizer's state and options as JSON and tensors, which are its own."""
-    tensors: list[Tensor] = []
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    states = [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters]
+    states, tensors = states_to_plain(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
     options = [_plain(options_of(g), tensors) for g in optimizer.param_groups]
     return {"states": states, "options": options}, tensors
+
+
+def states_to_plain(optimizer: Optimizer, parameters: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
+    """What an optimizer keeps of these, as JSON (None: nothing) and tensors, which are its own."""
+    tensors: list[Tensor] = []
+    return [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters], tensors
+
+
+def states_from_plain(
+    optimizer: Optimizer, parameters: Sequence[Tensor], states: Sequence[Any], tensors: Sequence[Tensor]
+) -> None:
+    """Let an optimizer keep of these what `states_to_plain` wrote; the tensors are its own from then on."""
+    for p, state in zip(parameters, states, strict=True):
+        if state is None:
+            optimizer.state.pop(p, None)
+        else:
+            optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
 
 
 def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
     """Become what `optimizer_to_plain` wrote; the tensors are the optimizer's from then on."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p, state in zip(parameters, about["states"], strict=True):
-        if state is None:
-            optimizer.state.pop(p, None)
-        else:
-            optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
+    states_from_plain(optimizer, parameters, about["states"], tensors)
     for group, options in zip(optimizer.param_groups, about["options"], strict=True):
         group.update(_rebuilt(options, tensors, group))
 

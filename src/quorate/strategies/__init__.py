@@ -34,6 +34,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "hogwild": "quorate.strategies.hogwild:Hogwild",
         "local-sgd": "quorate.strategies.local_sgd:LocalSGD",
         "osgp": "quorate.strategies.osgp:OSGP",
+        "parameter-server": "quorate.strategies.parameter_server:ParameterServer",
         "post-local-sgd": "quorate.strategies.post_local_sgd:PostLocalSGD",
         "quorum": "quorate.strategies.quorum:Quorum",
         "relay": "quorate.strategies.relay:Relay",

@@ -160,6 +160,8 @@ class Loop(Listener):
         if self.common is not None and not self.worker.finished:
             self.common.come_back()
         self.worker.means.resume()
+        if self.worker.is_served and not self.worker.finished:
+            self.worker.servers.set_out()
         self._rests = False
 
     def _quiesce(self) -> None:
@@ -169,6 +171,7 @@ class Loop(Listener):
             return
         self._wait_for_all(worker.means.shadow_until_paused)
         stays = worker.differs and (worker.means.headers.has_vectors or self.strategy.replicas in ("differ", "shared"))
+        stays |= worker.is_served
         if not (worker.has_rounds or worker.means.some_ended or stays):
             self._level()
 
@@ -184,9 +187,11 @@ class Loop(Listener):
             everyone = loops_of(self._place)
             for loop in everyone:
                 if worker.has_ended or not loop._rests:
-                    loop.worker.neighbours.go_away(ended=worker.has_ended)
+                    for single in loop.worker.with_single_ones:
+                        single.go_away(ended=worker.has_ended)
             in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
-            worker.neighbours.quiesce()
+            for single in worker.with_single_ones:
+                single.quiesce()
         self._rests = True
         self.strategy.settle(worker)
 
@@ -237,11 +242,11 @@ class Loop(Listener):
         if self.common is not None:
             self.common.leave()
         self.strategy.finish(worker)
-        worker.means.close()
-        worker.neighbours.close()
+        for part in (worker.means, *worker.with_single_ones):
+            part.close()
         if worker.has_rounds:
             worker.rounds.rounds.close()
-        if not worker.has_rounds or worker.differs:
+        if not worker.is_served and (worker.differs or not worker.has_rounds):
             self._level(always=worker.differs)
         self.agree_on_buffers()
         worker.finished = True

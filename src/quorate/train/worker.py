@@ -10,17 +10,16 @@ from quorate.agreement.headers import Announced, SaveFlags
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.means import MeansOfAll, Shadow, Watches
 from quorate.agreement.neighbours import AmongNeighbours, NeighbourExchange
-from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.rounds import WorkerRounds
+from quorate.agreement.servers import OfWorker, ServedParameters
 from quorate.agreement.worker_group import WorkerGroup
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.rows import Outer
+from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy
-from quorate.core.tape import Replaying
-from quorate.core.telling import tell
 from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
@@ -31,7 +30,6 @@ from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance
 from quorate.observe.finite import Finite
-from quorate.observe.learning_watch import LearningWatch, remedies_under
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -40,9 +38,9 @@ from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import check_closure
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
-from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.push_sum import PushSum
-from quorate.train.reduced import coding_of, edge_coding_of, reducer_of
+from quorate.train.begun_rounds import Onlookers, begin_rounds
+from quorate.train.reduced import edge_coding_of, reducer_of
 from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
 from quorate.train.watched import Watched
@@ -80,6 +78,7 @@ class StrategyWorker:
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
+        self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
         self.neighbours, self.means = self._new_neighbours(), self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
@@ -121,6 +120,8 @@ class StrategyWorker:
         self.means = self._new_means(self.means)
         if self._rounds is not None:
             self._rounds.lay_out(self.replica.layout)
+        if self._servers is not None:
+            self._servers.lay_out()
 
     # -- core.strategy.Worker
 
@@ -203,49 +204,28 @@ class StrategyWorker:
             if fragments:
                 self._rounds.lay_out_fragments(fragments)
             return
-        nbytes = sum(p.numel() * p.element_size() for p in self.replica.every)
-        known: dict[str, Any] = {"size": self.size, "max_size": self.wire.max_size, "seed": self.seed}
-        known["fragments"] = len(fragments)
-        agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=self.tolerates_death, **settings)
-        may_be_late = measures or agreed.quorum < agreed.callers
-        if momentum != "auto" or may_be_late:
-            said = self.replica.keep_momentum(momentum, self.size)
-            if said is not None and self.rank == 0:
-                tell(f"quorate: {said}\n")
-        worker = InRounds(
+        asks = InRounds(
             step=lambda: self.step,
             scheduled=lambda: self.schedules.moved,
             share=lambda weight: (self.weight if weight is None else weight) / self.step_weight.full,
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
-        remedies = remedies_under(self.strategy, self.replica.shares_momentum, chooses=measures)
-        learning = None if self.differs else LearningWatch(self.timer, self.losses, remedies)
-        self._rounds = WorkerRounds(
-            self.replica,
-            self.wire,
-            self.timer,
-            agreed,
-            worker,
-            saving=saving(self._place),
-            watch=RoundWatch(
-                self.wire,
-                self.timer,
-                self.losses,
-                None if self.differs else self.digests,
-                self.finite,
-                learning,
-                has_window=agreed.window > 0,
-                tolerates_death=agreed.tolerates_death,
-            ),
-            tolerance=self._place.context(DeathTolerance),
-            clip_norm=clip_norm,
-            measures=measures,
-            fragments=fragments,
-            tape=self._place.context(Replaying).of(self.rank, self.timer.name),
-            counts_ended=may_be_late and momentum != "common" and not self.replica.shares_momentum[0],
-            coding=coding_of(self._reduction, self.replica.layout, self.seed, self.rank),
-        )
+        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite)
+        of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
+        chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum}
+        self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, **chosen)
+
+    @property
+    def servers(self) -> ServedParameters:
+        assert self._servers is not None, "a strategy agrees on its servers in start()"
+        return self._servers
+
+    def agree_on_servers(self, terms: ServerTerms) -> None:
+        check_closure(self.replica.plain, "a strategy of servers", can_agree=False)
+        if self._servers is None:  # else other parameters are trained than before
+            asks = OfWorker(lambda: self.leaves_out, self.tolerates_death)
+            self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
         if self._rounds is None or not self.differs:
@@ -273,6 +253,16 @@ class StrategyWorker:
     @property
     def has_rounds(self) -> bool:
         return self._rounds is not None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether its parameters lie on servers."""
+        return self._servers is not None
+
+    @property
+    def with_single_ones(self) -> Sequence[NeighbourExchange | ServedParameters]:
+        """How it meets single workers: each goes away before all rest, is quiet when all have, and is closed last."""
+        return [self.neighbours] if self._servers is None else [self.neighbours, self._servers]
 
     @property
     def version(self) -> int:

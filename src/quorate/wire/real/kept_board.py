@@ -174,7 +174,7 @@ class KeptBoard(Board):
         return call.result
 
     def check(self) -> None:
-        """Raise where this worker is cut off or was taken for dead: the failure of the run, where that had come here."""
+        """Raise where this worker is cut off or was taken for dead; the failure of the run, where it is known."""
         if self._replica.stopped is not None:
             written = self._replica.state.values.get(FAILED)
             raise PeerFailed(self._replica.stopped, self._replica.lost) if written is None else failure_in(written)

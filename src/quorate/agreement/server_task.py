@@ -1,0 +1,208 @@
+"""The task beside a worker that keeps a part of the parameters for all: gradients come, parameters go."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.agreement.attendant import Attendant
+from quorate.core.contracts import Message, Wire
+from quorate.core.servers import ServerTerms
+from quorate.replica.late_gradients import Corrections
+from quorate.replica.shard import Shard
+from quorate.servers.order import Decision, Order, Push, Taken
+
+READ = "parameters"
+"""The tag under which a server answers."""
+
+
+@dataclass(frozen=True)
+class _Pushed:
+    """What a worker has pushed to this server."""
+
+    gradient: Sequence[Tensor]
+    edit: Sequence[Tensor]
+    options: Sequence[dict[str, Any]]
+    unused: frozenset[int]
+    """Parameters, by their places among the cut's, for which there is no gradient."""
+
+
+class ServerTask:
+    """One worker's; `wire` is the training thread's. The first server decides on the order, unless each does."""
+
+    def __init__(self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int) -> None:
+        self._wire, self._terms, self._rank = wire, terms, wire.rank
+        self._orders = not terms.consistent or terms.servers[0] == wire.rank
+        self._everyone = len(workers)
+        self._order = Order(terms, workers, self._everyone, version)
+        self._pushed: dict[tuple[int, int], _Pushed] = {}
+        self._decisions: deque[Decision] = deque()
+        self._dead = set[int]()
+        self._early: list[tuple[int, Message]] = []
+        self._set_out: float = 0
+        self._shard: Shard | None = None
+        self._corrections: Corrections | None = None
+        self._served = Attendant(wire, "server", self._take)
+        self._error: Exception | None = None
+        self.send, self.close = self._served.send, self._served.close
+
+    def check(self) -> None:
+        """Raise what the server has ended with."""
+        if self._error is not None:
+            raise self._error
+
+    def hears_of_deaths(self) -> None:
+        """From now on this server goes on without who has died."""
+        self._served.hears_of_deaths()
+
+    def set_out(self, shard: Shard, stretch: int) -> None:
+        """All set out (again), for the `stretch`-th time: this is what the server keeps."""
+        self._next = shard, stretch
+        self.send(Message(header={"kind": "set out"}), self._rank)
+
+    def ends(self) -> None:
+        """This worker steps no more: its server goes on with what it keeps, whenever the others do."""
+        self.send(Message(header={"kind": "set out", "always": True}), self._rank)
+
+    # -- the task
+
+    def _take(self, source: int, message: Message) -> None:
+        try:
+            self._take_in(source, message)
+        except Exception as error:  # the training thread of this worker raises it; who waits for an answer hears of it
+            self._error = error
+            why = f"{type(error).__name__}: {error}"
+            for rank in self._wire.alive:
+                self._wire.send(Message(header={"failed": why}), rank, READ)
+            raise
+
+    def _take_in(self, source: int, message: Message) -> None:
+        header = message.header
+        if "gone" in header:
+            for rank in header["gone"]:
+                self._dies(int(rank))
+        elif header["kind"] == "set out":
+            self._sets_out(always=header.get("always", False))
+        elif header["stretch"] > self._set_out:
+            self._early.append((source, message))
+        else:
+            self._handle(source, message)
+        self._go_on()
+
+    def _sets_out(self, *, always: bool) -> None:
+        if always:
+            self._set_out = math.inf
+        else:
+            self._shard, self._set_out = self._next
+            self._corrections = Corrections(self._terms, self._shard)
+        early, self._early = self._early, []
+        for source, message in early:
+            self._take_in(source, message)
+
+    def _handle(self, source: int, message: Message) -> None:
+        header, order = message.header, self._order
+        kind = header["kind"]
+        if kind == "decision":
+            self._decisions.append(_decision(header))
+        elif kind == "push":
+            number, count = int(header["number"]), len(message.tensors) // (2 if header["edited"] else 1)
+            gradient, edit = message.tensors[:count], message.tensors[count:]
+            self._pushed[source, number] = _Pushed(gradient, edit, header["options"], frozenset(header["unused"]))
+            if self._orders:
+                push = Push(source, number, int(header["version"]), int(header["count"]), bool(header["reads"]))
+                self._decide(order.came(push))
+        elif kind == "read":
+            self._decide(order.asks(source))
+        else:
+            self._decide(order.leaves(source, kind))
+
+    def _dies(self, rank: int) -> None:
+        if rank not in self._dead:
+            self._dead.add(rank)
+            self._everyone -= 1
+            if self._orders:
+                self._decide(self._order.died(rank))
+
+    def _decide(self, decisions: Sequence[Decision]) -> None:
+        for one in decisions:
+            self._decisions.append(one)
+            if self._terms.consistent:
+                told = {"kind": "decision", "stretch": 0, **asdict(one)}
+                for server in self._terms.servers:
+                    if server != self._rank:
+                        self.send(Message(header=told), server)
+            if one.is_last:  # those that have rested set out together
+                ended = self._order.ended
+                there = [rank for rank in one.readers if rank not in ended]
+                self._order = Order(self._terms, there, self._order.everyone, one.version, ended)
+
+    def _go_on(self) -> None:
+        """Carry out the decisions that can be, in their order."""
+        while self._decisions and self._shard is not None:
+            one = self._decisions[0]
+            needed = {(x.source, x.number) for x in one.taken}.union(one.dropped)
+            if any(key not in self._pushed and key[0] not in self._dead for key in needed):
+                return
+            self._decisions.popleft()
+            self._carry_out(one)
+
+    def _carry_out(self, one: Decision) -> None:
+        shard = self._shard
+        assert shard is not None
+        taken = [(x, push) for x in one.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None]
+        dropped = [push for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
+        for push in (*(push for _, push in taken), *dropped):
+            if push.edit:
+                shard.add(push.edit, 1 / self._everyone)
+        if taken:
+            self._step(shard, one, taken)
+        if one.readers:
+            self._answer(shard, one)
+
+    def _step(self, shard: Shard, one: Decision, taken: Sequence[tuple[Taken, _Pushed]]) -> None:
+        corrections = self._corrections
+        assert corrections is not None
+        total = [torch.zeros_like(x) for x in taken[0][1].gradient]
+        for x, push in taken:
+            gradient = corrections.corrected(x.source, push.gradient)
+            for there, numbers in zip(total, gradient, strict=True):
+                there.add_(numbers, alpha=x.factor)
+        unused = frozenset.intersection(*(push.unused for _, push in taken))
+        known = {(x.source, x.number): push.options for x, push in taken}
+        options = known.get(one.options_of, taken[-1][1].options)
+        used = [place not in unused for place in range(len(shard.cut.places))]
+        shard.step(total, options, one.rate, used)
+        corrections.stepped()
+
+    def _answer(self, shard: Shard, one: Decision) -> None:
+        numbers = shard.copied(self._wire.empty)
+        ages = {x.source: x.staleness for x in one.taken}
+        dropped = {source for source, _ in one.dropped}
+        states: list[Any] = []
+        kept: list[Tensor] = []
+        if one.is_last:
+            states, kept = shard.states
+        for reader in one.readers:
+            about: dict[str, Any] = {"version": one.version, "states": states, "numbers": len(numbers)}
+            about |= {"staleness": ages.get(reader), "dropped": reader in dropped, "contributors": len(one.taken)}
+            self._wire.send(Message((*numbers, *kept), about, shared=True), reader, READ)
+        if self._corrections is not None:
+            self._corrections.read(one.readers, numbers)
+
+
+def _decision(header: Mapping[str, Any]) -> Decision:
+    return Decision(
+        version=int(header["version"]),
+        taken=tuple(Taken(**one) for one in header["taken"]),
+        rate=float(header["rate"]),
+        dropped=tuple((source, number) for source, number in header["dropped"]),
+        readers=tuple(header["readers"]),
+        options_of=(header["options_of"][0], header["options_of"][1]),
+        is_last=bool(header["is_last"]),
+    )

@@ -1,0 +1,218 @@
+"""Parameters on servers, as one worker of one optimizer reaches them; and this worker's own server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from quorate.agreement.server_task import READ, ServerTask
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.core.servers import Pulled, Servers, ServerTerms
+from quorate.core.vectors import Flat, pack
+from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.optimizer_state import states_from_plain
+from quorate.replica.plain_step import options_of
+from quorate.replica.pushed_momentum import PushedMomentum
+from quorate.replica.replica import Replica
+from quorate.replica.shard import Cut, Shard, cuts_of
+from quorate.wire.work import Together
+
+
+@dataclass(frozen=True)
+class OfWorker:
+    """What servers ask of the worker."""
+
+    leaves_out: Callable[[], bool]
+    """Whether its gradient of this step is left out."""
+    tolerates_death: bool
+    """Whether the others go on when a worker dies."""
+
+
+class ServedParameters:
+    """Implements `core.servers.Servers`. While all rest, every replica is whole: parameters, and what the optimizer
+    keeps; as all set out again, each server takes its part from the replica of its own worker.
+
+    Cost: a thread per worker. A push sends each server its part once, a read gets it once; on one host both lie in
+    shared memory, and a step of the server is the optimizer's on its part. While all rest each worker reads everything,
+    what the optimizer keeps as well.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        timer: StepTimer,
+        replica: Replica,
+        terms: ServerTerms,
+        version: int,
+        worker: OfWorker,
+    ) -> None:
+        if any("lr" not in group for group in replica.optimizer.param_groups):
+            raise ConfigurationError(
+                f"servers scale the learning rate of each step, and {replica.plain.__name__} has no option lr"
+            )
+        self._wire, self._timer, self._replica, self._terms = wire.channel("servers"), timer, replica, terms
+        self._worker, self.version = worker, version
+        self._momentum = PushedMomentum(replica) if terms.momentum == "worker" else None
+        self._number = self._stretch = 0
+        self._is_away = self._has_ended = False
+        self._reads: list[Work[Pulled]] = []
+        self._cuts: dict[int, Cut] = {}
+        self._task = ServerTask(self._wire, terms, range(wire.size), version)
+        if worker.tolerates_death:
+            self._task.hears_of_deaths()
+        self.lay_out()
+
+    # -- core.servers.Servers
+
+    def gradient(self) -> Flat | None:
+        own: dict[str, Any] = self._replica.optimizer.__dict__
+        grads, scale = self._replica.gradients, own.get("grad_scale")
+        is_finite = not float(own["found_inf"]) if "found_inf" in own else True
+        if not is_finite or self._worker.leaves_out() or all(grad is None for grad in grads):
+            return None
+        with self._timer.spending("encode"):
+            if scale is not None:
+                grads = [None if grad is None else grad / float(scale) for grad in grads]
+            found = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            pack(grads if self._momentum is None else self._momentum.of(grads), found)
+            return found
+
+    def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
+        if self._is_away:
+            raise ConfigurationError("this worker has called finish() on an optimizer, which ends the pushes of all")
+        self._timer.arrived()
+        self._task.check()
+        self._number += 1
+        if self._number == 1:
+            self._forget_states()
+        options = options_of(self._replica.optimizer)
+        header: dict[str, Any] = {"number": self._number, "version": self.version, "count": count, "reads": reads}
+        header |= {"edited": edit is not None}
+        header |= {"options": options if self._momentum is None else self._momentum.without(options)}
+        without = {place for place, grad in enumerate(self._replica.gradients) if grad is None or gradient is None}
+        given = Flat.zeros(self._replica.layout.bare) if gradient is None else gradient
+        for server, cut in self._cuts.items():
+            unused = [place for place, one in enumerate(cut.places) if one in without]
+            numbers = (*cut.of(given), *(() if edit is None else cut.of(edit)))
+            self._send("push", server, *numbers, **header, unused=unused)
+        if reads:
+            self._reads.append(self._read())
+
+    def ask(self) -> None:
+        self._timer.arrived()
+        for server in self._orderers():
+            self._send("read", server)
+        self._reads.append(self._read())
+
+    def pull(self) -> Work[Pulled]:
+        return Timed(self._reads.pop(0), self._timer)
+
+    # -- for the worker
+
+    def lay_out(self) -> None:
+        """Other parameters are trained than before, on all workers; nothing is under way."""
+        found = cuts_of(self._replica.layout.bare, len(self._terms.servers))
+        self._cuts = dict(zip(self._terms.servers, found, strict=True))
+        self.set_out()
+
+    def set_out(self) -> None:
+        """All set out (again), with equal replicas, and nothing under way."""
+        self._stretch += 1
+        self._number, self._is_away = 0, False
+        if self._wire.rank in self._cuts:
+            self._task.set_out(Shard(self._replica, self._cuts[self._wire.rank]), self._stretch)
+
+    def go_away(self, *, ended: bool) -> None:
+        """This worker pushes no more, until all set out again or for good. What it has asked to read it has read."""
+        if self._is_away and not ended:
+            return
+        how: Literal["rests", "ended"] = "ended" if ended else "rests"
+        self._is_away = True
+        for server in self._orderers():
+            self._send(how, server)
+        if ended:
+            self._has_ended = True
+            self._task.ends()
+
+    def quiesce(self) -> None:
+        """All are away: the replica becomes what all have come to."""
+        for server in self._orderers():
+            self._send("read", server)
+        pulled = self._read(states=True).wait()
+        self._replica.parameters = pulled.x
+
+    def close(self) -> None:
+        """All have ended."""
+        self._task.close()
+
+    # -- inside
+
+    def _orderers(self) -> tuple[int, ...]:
+        return self._terms.servers[:1] if self._terms.consistent else self._terms.servers
+
+    def _send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
+        self._task.send(Message(tensors, {"kind": kind, "stretch": self._stretch, **header}, shared=True), server)
+
+    def _read(self, *, states: bool = False) -> Work[Pulled]:
+        works = [_OfServer(self._wire, server, len(self._cuts), self._task.check) for server in self._cuts]
+
+        def opened(found: list[Message]) -> Pulled:
+            return self._opened(found, states=states)
+
+        return Together(works, opened, self._wire.clock)
+
+    def _opened(self, found: list[Message], *, states: bool) -> Pulled:
+        layout = self._replica.layout.bare
+        x = Flat.empty(layout)
+        for cut, message in zip(self._cuts.values(), found, strict=True):
+            count = int(message.header["numbers"])
+            for there, numbers in zip(cut.of(x), message.tensors[:count], strict=True):
+                there.copy_(numbers)
+            if states:
+                mine = [self._replica.trained[place] for place in cut.places]
+                kept = [one.clone() for one in message.tensors[count:]]
+                states_from_plain(self._replica.optimizer, mine, message.header["states"], kept)
+        about = found[0].header
+        self.version = int(about["version"])
+        self._timer.rounds = self.version
+        if about["staleness"] is not None:
+            self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
+        return Pulled(x, self.version)
+
+    def _forget_states(self) -> None:
+        """The servers keep them."""
+        for p in self._replica.trained:
+            self._replica.optimizer.state.pop(p, None)
+
+
+class _OfServer:
+    """What a server answers next."""
+
+    def __init__(self, wire: Wire, server: int, count: int, check: Callable[[], None]) -> None:
+        self._wire, self._server, self._count, self._check = wire, server, count, check
+        self._work = wire.receive(server, READ)
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> Message:
+        try:
+            message = self._work.wait(timeout)[1]
+        except PeerFailed as error:
+            if self._server not in self._wire.dead:
+                raise
+            kept = "all parameters" if self._count == 1 else "a part of the parameters"
+            raise PeerFailed(
+                f"{error}; it was a server, and {kept} was on it alone", error.ranks or [self._server]
+            ) from None
+        if "failed" in message.header:
+            self._check()
+            raise PeerFailed(f"the server on rank {self._server} raised {message.header['failed']}", [self._server])
+        return message
+
+
+_: type[Servers] = ServedParameters

@@ -1,0 +1,68 @@
+"""Parameters that lie on servers, as a strategy and a worker see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from quorate.core.contracts import Work
+from quorate.core.vectors import Flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerTerms:
+    """How servers go about it: settings of `strategies.parameter_server`, where they are explained."""
+
+    servers: tuple[int, ...]
+    """The workers that keep a part of the parameters each, by rank; the first decides on the order."""
+    mode: Literal["sync", "bounded", "async"] = "sync"
+    max_staleness: int = 0
+    backup: int = 0
+    late: Literal["drop", "carry"] = "drop"
+    softsync: int | None = None
+    step_size: Literal["share", "full"] = "share"
+    staleness_scaling: Literal["none", "inverse", "gap"] = "none"
+    delay_compensation: Literal["none", "constant", "adaptive"] = "none"
+    compensation: float = 0.04
+    compensation_decay: float = 0.95
+    in_order: bool = False
+    consistent: bool = True
+    momentum: Literal["server", "worker"] = "server"
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Parameters as a worker has read them."""
+
+    x: Flat
+    version: int
+    """How many steps the servers had made."""
+
+
+class Servers(Protocol):
+    """Those of one optimizer, as one of its workers sees them; begun by `Worker.agree_on_servers`."""
+
+    def gradient(self) -> Flat | None:
+        """This worker's gradient as it stands, unscaled, in memory from which it is pushed without being copied.
+
+        None where there is none, or where it is left out because it is not finite.
+        """
+
+    def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
+        """Give the mean gradient of `count` steps (None: nothing, but others need not wait for it), and what was
+        written into the parameters since they were read.
+
+        With `reads` the parameters are read behind it: `pull` returns them. Neither vector is written to any more.
+        """
+
+    def ask(self) -> None:
+        """Ask to read the parameters, without pushing."""
+
+    def pull(self) -> Work[Pulled]:
+        """The parameters, one call for each time that they were asked for, in that order.
+
+        Raises `PeerFailed` where a server has died.
+        """
+
+    def set_out(self) -> None:
+        """The parameters are others, the same on all workers, which call this: servers go on from there."""

@@ -1,0 +1,98 @@
+"""Parameter server: parameters lie on servers, which step as gradients come; workers push and pull.
+
+Idea: The parameters are cut into parts, and each part lies on one server with what the optimizer keeps of it, so
+neither is there once per worker. A worker pushes its gradient and pulls parameters; the user's own optimizer class
+steps on each server. How much workers wait for each other is `mode`: not at all (`async`), until nobody is more than
+`max_staleness` steps behind (`bounded`), or for all but `backup` in every step (`sync`). Where a step is of k gradients
+of P workers, its learning rate is multiplied by k / P, so that P gradients move the parameters as far as one step of
+synchronous training does, with any optimizer. The first server decides on the order, and the others follow it, so that
+what is read is of one version in all its parts.
+
+Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: of one server P times
+the gradient each way. With `servers="all"` each worker sends and gets (P - 1) / P of d, as in an all-reduce. A thread
+per server, which takes turns with its worker's training. While all rest (an evaluation, a checkpoint), every worker
+reads all parameters, and what the optimizer keeps.
+
+When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are about P
+- 1 steps old when they count; with momentum that is as if there were more of it (Mitliagkas et al. 2016), and training
+may diverge at rates that synchronous training bears.
+
+Honesty:
+- worker death: stops all; with `on_death="continue"` the others go on, unless it was a server
+- pause: goes on; under `sync` and `bounded` the others wait for it
+- slow worker: goes on; under `sync` all wait for it, but for `backup`; under `bounded` those that are too far ahead do
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  is in the parameters of all at once
+- resize: goes on; parameters and what the optimizer keeps are cut anew
+- resume: goes on; the servers with what they had, every clock at zero
+
+Paper: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; Dean et al., "Large scale
+distributed deep networks", NIPS 2012 (Downpour SGD); Ho et al., "More effective distributed ML via a stale synchronous
+parallel parameter server", NIPS 2013; Chen et al., "Revisiting distributed synchronous SGD", 2016; Zhang, Gupta, Lian,
+Liu, "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016; Zheng et al., "Asynchronous stochastic
+gradient descent with delay compensation", ICML 2017; Hakimi, Barkai, Gabel, Schuster, "DANA: taming momentum in a
+distributed asynchronous environment", 2019; Barkai, Hakimi, Schuster, "Gap-aware mitigation of gradient staleness",
+ICLR 2020 (its running mean of steps from secondary sources). The factor k / P, and steps of all that has come between
+two reads, are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.servers import ServerTerms
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.pushing import Pushing
+from quorate.strategies.parts.server_settings import ServerSettings
+
+
+@register("parameter-server")
+@dataclass(frozen=True, kw_only=True)
+class ParameterServer(ServerSettings):
+    """Parameters lie on servers; workers push gradients and pull parameters, waiting for each other as told."""
+
+    meets = "servers"
+    replicas = "meet"
+
+    @property
+    def waits(self) -> bool:
+        return self.in_order or (self.mode == "sync" and self.backup == 0)
+
+    @property
+    def lets_join(self) -> bool:
+        return False
+
+    def start(self, worker: Worker) -> Pushing:
+        count = worker.size if self.servers == "all" else self.servers
+        if count > worker.size:
+            raise ConfigurationError(f"servers={count} needs as many workers, and there are {worker.size}")
+        told = {field.name: getattr(self, field.name) for field in fields(ServerTerms) if field.name != "servers"}
+        worker.agree_on_servers(ServerTerms(servers=tuple(range(count)), **told))
+        return Pushing(shown=worker.parameters)
+
+    def step(self, worker: Worker) -> None:
+        s: Pushing = worker.state
+        s.take_in(worker)
+        reads = s.steps % self.pull_every == 0
+        if s.unpushed == self.push_every:
+            s.push(worker, reads=reads)
+        elif reads:
+            s.ask(worker)
+        if reads:
+            s.read(worker, ahead=int(self.overlap))
+        else:
+            worker.update()
+            s.shown = worker.parameters
+
+    def drain(self, worker: Worker) -> None:
+        worker.state.drain(worker)
+
+    def settle(self, worker: Worker) -> None:
+        worker.state.shown = worker.parameters
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.servers.set_out()
+        worker.state.shown = worker.parameters

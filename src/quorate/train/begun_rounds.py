@@ -1,0 +1,94 @@
+"""How a worker's rounds begin: with the settings of its strategy, and all that looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quorate.agreement.in_rounds import InRounds
+from quorate.agreement.round_watch import RoundWatch
+from quorate.agreement.rounds import WorkerRounds
+from quorate.checkpoint.saving import saving
+from quorate.core.contracts import Wire
+from quorate.core.strategy import Strategy
+from quorate.core.tape import Replaying
+from quorate.core.telling import tell
+from quorate.core.vectors import Layout
+from quorate.data.context import data_context
+from quorate.observe.digests import Digests
+from quorate.observe.finite import Finite
+from quorate.observe.learning_watch import LearningWatch, remedies_under
+from quorate.observe.losses import Losses
+from quorate.observe.step_times import StepTimer
+from quorate.reducers.reduction import Reduction
+from quorate.replica.replica import Replica
+from quorate.replica.worker_momentum import MomentumChoice
+from quorate.rounds.terms import Agreed
+from quorate.train.reduced import coding_of
+from quorate.wire.current import Place
+from quorate.wire.survivors import DeathTolerance
+
+
+@dataclass(frozen=True)
+class Onlookers:
+    """Who looks on at one optimizer's training; `digests` only where replicas are to be equal."""
+
+    losses: Losses
+    digests: Digests | None
+    finite: Finite
+
+
+def begin_rounds(
+    replica: Replica,
+    wire: Wire,
+    timer: StepTimer,
+    asks: InRounds,
+    looking: Onlookers,
+    strategy: Strategy,
+    place: Place,
+    reduction: Reduction,
+    *,
+    clip_norm: float | None,
+    measures: bool,
+    momentum: MomentumChoice,
+    fragments: Sequence[Layout],
+    settings: Mapping[str, Any],
+) -> WorkerRounds:
+    """See `core.strategy.Worker.agree_on_rounds`."""
+    nbytes = sum(p.numel() * p.element_size() for p in replica.every)
+    seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
+    known: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
+    agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=is_survived, **settings)
+    may_be_late = measures or agreed.quorum < agreed.callers
+    if momentum != "auto" or may_be_late:
+        said = replica.keep_momentum(momentum, wire.size)
+        if said is not None and wire.rank == 0:
+            tell(f"quorate: {said}\n")
+    remedies = remedies_under(strategy, replica.shares_momentum, chooses=measures)
+    learning = None if looking.digests is None else LearningWatch(timer, looking.losses, remedies)
+    return WorkerRounds(
+        replica,
+        wire,
+        timer,
+        agreed,
+        asks,
+        saving=saving(place),
+        watch=RoundWatch(
+            wire,
+            timer,
+            looking.losses,
+            looking.digests,
+            looking.finite,
+            learning,
+            has_window=agreed.window > 0,
+            tolerates_death=agreed.tolerates_death,
+        ),
+        tolerance=place.context(DeathTolerance),
+        clip_norm=clip_norm,
+        measures=measures,
+        fragments=fragments,
+        tape=place.context(Replaying).of(wire.rank, timer.name),
+        counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
+        coding=coding_of(reduction, replica.layout, seed, wire.rank),
+    )
