@@ -38,6 +38,7 @@ BUDGETS = {
     "unit/replica": 45,
     "unit/report": 27,
     "unit/rounds": 84,
+    "unit/servers": 8,
     "unit/simulation": 16,
     "unit/strategies": 132,
     "unit/topology": 4,

@@ -17,9 +17,15 @@ from quorate.core.vectors import Flat
 
 
 def plain_step(
-    optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, *, is_scaled: bool = True
+    optimizer: Optimizer,
+    plain: type[Optimizer],
+    closure: Callable[[], Any] | None,
+    *,
+    is_scaled: bool = True,
+    is_seen: bool = True,
 ) -> Any:
-    """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled.
+    """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
+    `is_seen`: no hook sees it.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
@@ -27,7 +33,7 @@ def plain_step(
     """
     own: dict[str, Any] = optimizer.__dict__
     if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
-        return _call(optimizer, plain, closure)
+        return _call(optimizer, plain, closure, is_seen)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
@@ -35,21 +41,28 @@ def plain_step(
             _unscale(optimizer, scale)
         if is_scaled and float(found_inf):
             return None
-        return _call(optimizer, plain, closure)
+        return _call(optimizer, plain, closure, is_seen)
     finally:
         own.update(hidden)
 
 
-def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None) -> Any:
+def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, is_seen: bool) -> Any:
     step: Any = plain.step
+    if not is_seen:
+        return step_unseen(optimizer, plain)
     return step(optimizer) if closure is None else step(optimizer, closure)
 
 
-def step_unseen(optimizer: Optimizer) -> None:
-    """`optimizer.step()` of one that is not the user's: no hook sees it, torch's global ones included."""
-    step: Any = type(optimizer).step
-    plain = step.__wrapped__ if getattr(step, "hooked", False) else step  # hooks are in torch's wrapper
-    plain(optimizer)
+def step_unseen(optimizer: Optimizer, plain: type[Optimizer] | None = None) -> None:
+    """`step` of an optimizer's class (or of `plain`) that no hook sees, torch's global ones included."""
+    step: Any = (type(optimizer) if plain is None else plain).step
+    unseen = step.__wrapped__ if getattr(step, "hooked", False) else step  # hooks are in torch's wrapper
+    unseen(optimizer)
+
+
+def seen_as_a_step(optimizer: Optimizer, does: Callable[[], None]) -> None:
+    """Let hooks see what `does` does as one step of `optimizer`."""
+    Optimizer.profile_hook_step(lambda _: does())(optimizer)
 
 
 def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:

@@ -119,13 +119,14 @@ class Replica:
         at: Flat | None = None,
         options: Any = None,
         closure: Callable[[], Any] | None = None,
+        is_seen: bool = True,
     ) -> Any:
         """One step of the optimizer's own class; returns what that returned.
 
         On the gradient as it stands in `.grad`, or on `gradient`, while `.grad` stays; with the optimizer's own
         options, or with these, which are those of a round (`SharedOptions` where this worker keeps the momentum of its
         gradients): then parameters that no worker `used` are left out.
-        With `at` those numbers are updated, in place, and the model stays as it is.
+        With `at` those numbers are updated, in place, and the model stays as it is. Not `is_seen`: no hook sees it.
         """
         is_of_round = options is not None
         around: AbstractContextManager[None] = nullcontext()
@@ -138,7 +139,7 @@ class Replica:
         try:
             with standing_at(self.trained, at):
                 if gradient is None:
-                    return plain_step(self.optimizer, self.plain, closure)
+                    return plain_step(self.optimizer, self.plain, closure, is_seen=is_seen)
                 used = self.used if is_of_round else [True] * len(self.trained)
                 with with_gradient(self.trained, gradient, used), around:
                     return plain_step(self.optimizer, self.plain, closure, is_scaled=not is_of_round)

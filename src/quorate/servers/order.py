@@ -65,8 +65,8 @@ class _There:
 
     clock: int = 0
     """How many gradients of it have been taken in."""
-    waits: bool = False
-    """Whether it has asked to read."""
+    asked: list[int] = field(default_factory=list)
+    """How many had been when it asked to read, for each time that it has and has not."""
     leaves: Literal["", "rests", "ended"] = ""
     """How it does when all that it has pushed is taken in."""
 
@@ -127,7 +127,7 @@ class Order:
     def asks(self, rank: int) -> list[Decision]:
         """A worker asks to read, without pushing; one that has left, what all have come to when all have."""
         if rank in self._workers:
-            self._workers[rank].waits = True
+            self._workers[rank].asked.append(self._workers[rank].clock)
         else:
             self._asking.add(rank)
         return self._go_on()
@@ -154,7 +154,8 @@ class Order:
         worker.clock = push.number
         if self.terms.mode == "sync" and push.version < self.version:
             return self._too_late(push)
-        worker.waits = push.reads
+        if push.reads:
+            worker.asked.append(push.number)
         self._pending.append(push)
         return self._go_on()
 
@@ -168,7 +169,9 @@ class Order:
         return [Decision(self.version, dropped=dropped, readers=(push.source,) if push.reads else ())]
 
     def _go_on(self) -> list[Decision]:
-        found = [one for one in (self._readable(),) if one is not None]
+        found: list[Decision] = []
+        while (one := self._next()) is not None:
+            found.append(one)
         if self._workers:
             return found
         if self._pending:
@@ -178,12 +181,12 @@ class Order:
             found.append(Decision(self.version, readers=readers, is_last=True))
         return found
 
-    def _readable(self) -> Decision | None:
+    def _next(self) -> Decision | None:
         """The next decision, if what has come makes one possible."""
         terms, workers = self.terms, self._workers
         if not workers:
             return None
-        waiting = [rank for rank, one in workers.items() if one.waits]
+        waiting = [rank for rank, one in workers.items() if one.asked]
         if terms.mode == "sync":
             fresh = sum(push.version == self.version for push in self._pending)
             if fresh and fresh >= max(1, len(workers) - terms.backup):
@@ -191,7 +194,7 @@ class Order:
             return None
         if terms.mode == "bounded":
             least = min(one.clock for one in workers.values()) + terms.max_staleness
-            ready = tuple(rank for rank in waiting if workers[rank].clock <= least)
+            ready = tuple(rank for rank in waiting if workers[rank].asked[0] <= least)
             if not ready:
                 return None
             return self._step(ready) if self._pending else self._read(ready)
@@ -203,7 +206,7 @@ class Order:
     def _read(self, readers: tuple[int, ...]) -> Decision:
         for rank in readers:
             if rank in self._workers:
-                self._workers[rank].waits = False
+                self._workers[rank].asked.pop(0)
         return Decision(self.version, readers=readers)
 
     def _step(self, readers: tuple[int, ...]) -> Decision:

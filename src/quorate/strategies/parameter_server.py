@@ -18,7 +18,7 @@ When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes
 may diverge at rates that synchronous training bears.
 
 Honesty:
-- worker death: stops all; with `on_death="continue"` the others go on, unless it was a server
+- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
 - pause: goes on; under `sync` and `bounded` the others wait for it
 - slow worker: goes on; under `sync` all wait for it, but for `backup`; under `bounded` those that are too far ahead do
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

@@ -21,7 +21,7 @@ from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure, has_gradient
+from quorate.replica.plain_step import agreed_closure, has_gradient, seen_as_a_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import admit_in_common, close_admission, common_of
@@ -130,7 +130,7 @@ class Loop(Listener):
         self.relayout.look(in_backward=False)
         worker.leaves_out = self._watches.leaves_out_own()
         if not self._watches.leaves_out(bad):
-            self.strategy.step(worker)
+            with_hooks(worker)
         self._has_agreed, worker.closure = False, None
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
@@ -271,6 +271,14 @@ class Loop(Listener):
     @property
     def settles(self) -> bool:
         return self.worker.settles
+
+
+def with_hooks(worker: StrategyWorker) -> None:
+    """A step of the strategy; where servers make the updates, hooks of the optimizer see it in their place."""
+    if worker.is_served:
+        seen_as_a_step(worker.replica.optimizer, lambda: worker.strategy.step(worker))
+    else:
+        worker.strategy.step(worker)
 
 
 def loops_of(place: Place) -> list[Loop]:

@@ -233,7 +233,8 @@ class StrategyWorker:
         if self.leaves_out:
             return
         with self.timer.spending("update"):
-            self.loss = self.replica.update(gradient, at=at, options=options, closure=self.closure)
+            chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
+            self.loss = self.replica.update(gradient, at=at, **chosen)
 
     # -- checkpoint.participants.Participant, and for the loop
 

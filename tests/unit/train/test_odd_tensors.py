@@ -18,7 +18,9 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 
 EXCHANGES_GRADIENTS = [
-    name for name in NAMES if strategies.get(name).replicas == "equal" or name == "post-local-sgd"
+    name
+    for name in NAMES
+    if strategies.get(name).replicas == "equal" or strategies.get(name).meets == "servers" or name == "post-local-sgd"
 ]  # the last one begins with synchronous steps
 
 

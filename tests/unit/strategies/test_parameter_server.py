@@ -1,0 +1,387 @@
+"""Parameters on servers, in the virtual world: against all-reduce, against the papers' formulas, with late workers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.launch.worker.world import World
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+
+T = TypeVar("T")
+SIZES = [1, 2, 3, 5]
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.02),
+}
+MODES: dict[str, dict[str, Any]] = {
+    "sync": {},
+    "one server": {"servers": 1},
+    "backup": {"backup": 1},
+    "carried": {"backup": 1, "late": "carry"},
+    "bounded": {"mode": "bounded", "max_staleness": 2},
+    "async": {"mode": "async"},
+    "not consistent": {"mode": "async", "consistent": False},
+    "softsync": {"mode": "async", "softsync": 2},
+    "overlap": {"mode": "bounded", "overlap": True},
+    "in order": {"mode": "async", "in_order": True},
+    "by age": {"mode": "async", "staleness_scaling": "inverse", "step_size": "full"},
+    "by gap": {"mode": "async", "staleness_scaling": "gap"},
+    "compensated": {"mode": "async", "delay_compensation": "adaptive"},
+    "downpour": {"mode": "async", "push_every": 2, "pull_every": 4},
+}
+
+
+def run(size: int, task: Callable[[World], T], *, seed: int = 3, **settings: Any) -> list[T]:
+    def live(wire: Wire) -> T:
+        place = current.enter(wire, thread_only=True)
+        try:
+            told = task(quorate.join())
+            place.leave()
+            return told
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(live)
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 1)).double()
+
+
+def trained(
+    world: World, name: str, kind: str, *, uneven: bool = False, evaluates: bool = False, **settings: Any
+) -> list[Tensor]:
+    """Parameters and what the optimizer keeps, of workers that begin with other numbers and are late at random."""
+    torch.manual_seed(world.rank)
+    numbers, model, draw = torch.Generator().manual_seed(10 + world.rank), net(), random.Random(world.rank)
+    optimizer: Any = OPTIMIZERS[kind](model.parameters())
+    quorate.distribute(optimizer, model, name, alone="algorithm", **settings)
+    for step in range(12 + 2 * world.rank * uneven):
+        optimizer.zero_grad()
+        model(torch.randn(4, 4, generator=numbers, dtype=torch.float64)).square().mean().backward()
+        world.wire.clock.sleep(draw.random() * 0.03)
+        optimizer.step()
+        if evaluates and step % 5 == 4:
+            with world.evaluate():
+                pass
+    optimizer.finish()
+    kept = [x for p in model.parameters() for x in optimizer.state[p].values() if x is not None]
+    return [x.detach().clone() for x in (*model.parameters(), *kept)]
+
+
+WHERE: list[dict[str, Any]] = [{}, {"servers": 1}, {"consistent": False}, {"in_order": True}]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("size", SIZES)
+def test_sync_and_bound_0_are_all_reduce(size: int, kind: str) -> None:
+    shapes: list[dict[str, Any]] = [{}, {"uneven": True}, {"evaluates": True}]
+    modes: list[dict[str, Any]] = [{}, {"mode": "bounded", "max_staleness": 0}]
+    for (shape, mode), servers in zip(itertools.product(shapes, modes), itertools.cycle(WHERE[size % 4 :] + WHERE)):
+        expected = run(size, partial(trained, name="all-reduce", kind=kind, **shape))[0]
+        ends = run(size, partial(trained, name="parameter-server", kind=kind, **shape, **servers, **mode))
+        assert all(torch.equal(x, y) for end in ends for x, y in zip(end, ends[0], strict=True))
+        for x, y in zip(ends[0], expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
+
+
+# -- what is learnt
+
+
+LONG = 120
+
+
+def learnt(world: World, kind: str, **settings: Any) -> tuple[float, bool]:
+    """The loss of a regression that workers of unequal speed end with, and whether states lay on servers meanwhile."""
+    torch.manual_seed(0)
+    model, numbers = nn.Linear(6, 1).double(), torch.Generator().manual_seed(world.rank)
+    optimizer: Any = OPTIMIZERS[kind](model.parameters())
+    optimizer.param_groups[0]["lr"] = 0.2 if kind == "adamw" else 0.1  # of AdamW each step is at most its rate
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, LONG)
+    quorate.distribute(optimizer, model, "parameter-server", **settings)
+    aim = torch.arange(6.0, dtype=torch.float64)
+    is_sharded = True
+    for step in range(LONG):
+        for half in range(2):
+            x = torch.randn(4, 6, generator=numbers, dtype=torch.float64)
+            loss = (model(x).squeeze(1) - x @ aim).square().mean() / 2
+            if half == 0:
+                with optimizer.accumulate():
+                    loss.backward()
+            else:
+                loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        world.wire.clock.sleep(0.03 if world.rank == 1 else 0.01)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        is_sharded &= bool(settings.get("pull_every")) or not optimizer.state
+        if step % 50 == 49:
+            with world.evaluate():
+                pass
+    optimizer.finish()
+    return float((model.weight.detach() - aim).square().mean()), is_sharded
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adamw"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_learns_with_a_late_worker(mode: str, kind: str) -> None:
+    begin = float(torch.arange(6.0).square().mean())
+    found = run(4, lambda world: learnt(world, kind, **MODES[mode]))
+    assert len({loss for loss, _ in found}) == 1
+    assert found[0][0] < 0.02 * begin
+    assert all(is_sharded for _, is_sharded in found)
+
+
+# -- the papers' formulas, where gradients count in a known order
+
+
+class Problem:
+    """A regression of worker `rank`, whose gradient is known."""
+
+    def __init__(self, rank: int) -> None:
+        draw = torch.Generator().manual_seed(100 + rank)
+        self.x = torch.randn(30, 5, 3, generator=draw, dtype=torch.float64)
+        self.y = torch.randn(30, 5, generator=draw, dtype=torch.float64)
+
+    def loss(self, w: Tensor, step: int) -> Tensor:
+        return (self.x[step] @ w - self.y[step]).square().mean()
+
+    def gradient(self, w: Tensor, step: int) -> Tensor:
+        x = self.x[step]
+        return 2 * x.T @ (x @ w - self.y[step]) / len(x)
+
+
+RATE, SIZE, STEPS = 0.05, 3, 10
+
+
+def served(world: World, beta: float = 0.0, **settings: Any) -> Tensor:
+    problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE, momentum=beta)
+    quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True, **settings)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        problem.loss(model[0], step).backward()
+        optimizer.step()
+    optimizer.finish()
+    return model[0].detach().clone()
+
+
+Rule = Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
+"""(gradient, parameters now, those that it is of, whose, its age): by how much to go down."""
+
+
+def by_hand(rule: Rule) -> Tensor:
+    w, problems = torch.ones(3, dtype=torch.float64), [Problem(rank) for rank in range(SIZE)]
+    read, versions, version = [w] * SIZE, [0] * SIZE, 0
+    for step in range(STEPS):
+        for rank, problem in enumerate(problems):
+            way = rule(problem.gradient(read[rank], step), w, read[rank], rank, version - versions[rank])
+            w, version = w - way, version + 1
+            read[rank], versions[rank] = w, version
+    return w
+
+
+def check(rule: Rule, beta: float = 0.0, **settings: Any) -> None:
+    expected = by_hand(rule)
+    for servers in (1, "all"):
+        for end in run(SIZE, partial(served, beta=beta, servers=servers, **settings)):
+            torch.testing.assert_close(end, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_each_gradient_is_a_step_of_its_share() -> None:
+    check(lambda g, now, old, rank, age: RATE / SIZE * g)
+
+
+def test_or_a_whole_step() -> None:
+    check(lambda g, now, old, rank, age: RATE * g, step_size="full")
+
+
+def test_staleness_aware_rates() -> None:
+    """Zhang et al. 2016, Equation 6."""
+    check(lambda g, now, old, rank, age: RATE / max(1, age) * g, step_size="full", staleness_scaling="inverse")
+
+
+def test_delay_compensation() -> None:
+    """Zheng et al. 2017, Equation 10."""
+
+    def rule(g: Tensor, now: Tensor, old: Tensor, rank: int, age: int) -> Tensor:
+        return RATE / SIZE * (g + 0.5 * g * g * (now - old))
+
+    check(rule, delay_compensation="constant", compensation=0.5)
+
+
+def test_adaptive_delay_compensation() -> None:
+    """There, Equation 14: the mean square is that of all gradients."""
+    square = torch.zeros(3, dtype=torch.float64)
+
+    def rule(g: Tensor, now: Tensor, old: Tensor, rank: int, age: int) -> Tensor:
+        square.mul_(0.9).add_(0.1 * g * g)
+        return RATE / SIZE * (g + 0.5 / (square + 1e-7).sqrt() * g * g * (now - old))
+
+    check(rule, delay_compensation="adaptive", compensation=0.5, compensation_decay=0.9)
+
+
+def test_gaps_divide_numbers() -> None:
+    """Barkai et al. 2020: by how far the parameter has gone since, in steps of its usual size."""
+    mean, made = torch.zeros(3, dtype=torch.float64), 0
+
+    def rule(g: Tensor, now: Tensor, old: Tensor, rank: int, age: int) -> Tensor:
+        nonlocal made
+        if made:
+            g = g / (1 + (now - old).abs() / (mean / (1 - 0.9**made) + 1e-7))
+        way = RATE / SIZE * g
+        mean.mul_(0.9).add_(0.1 * way.abs())
+        made += 1
+        return way
+
+    check(rule, staleness_scaling="gap")
+
+
+def test_momentum_of_each_workers_own_gradients() -> None:
+    """DANA-Slim: v <- m v + g of one worker, and m v + g goes to the server."""
+    kept = [torch.zeros(3, dtype=torch.float64)] * SIZE
+
+    def rule(g: Tensor, now: Tensor, old: Tensor, rank: int, age: int) -> Tensor:
+        kept[rank] = 0.9 * kept[rank] + g
+        return RATE / SIZE * (g + 0.9 * kept[rank])
+
+    check(rule, beta=0.9, momentum="worker")
+
+
+def test_the_servers_momentum_is_of_all_gradients() -> None:
+    kept = torch.zeros(3, dtype=torch.float64)
+
+    def rule(g: Tensor, now: Tensor, old: Tensor, rank: int, age: int) -> Tensor:
+        kept.mul_(0.9).add_(g)
+        return RATE / SIZE * kept
+
+    check(rule, beta=0.9)
+
+
+def test_downpour_steps_on_its_own_copy_between_pushes() -> None:
+    w, problems = torch.ones(3, dtype=torch.float64), [Problem(rank) for rank in range(SIZE)]
+    own = [w] * SIZE
+    for step in range(0, STEPS, 2):
+        for rank, problem in enumerate(problems):
+            first = problem.gradient(own[rank], step)
+            second = problem.gradient(own[rank] - RATE * first, step + 1)
+            w = own[rank] = w - RATE / SIZE * (first + second)
+    for end in run(SIZE, lambda world: served(world, push_every=2, pull_every=2)):
+        torch.testing.assert_close(end, w, rtol=1e-12, atol=1e-14)
+
+
+# -- what goes wrong
+
+
+def dying(world: World, dead: int, **settings: Any) -> tuple[int, list[Tensor]]:
+    torch.manual_seed(0)
+    model = net()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    quorate.distribute(optimizer, model, "parameter-server", **settings)
+    for step in range(12):
+        if world.rank == dead and step == 5:
+            world.wire.crash()
+        optimizer.zero_grad()
+        model(torch.ones(2, 4, dtype=torch.float64)).square().mean().backward()
+        world.wire.clock.sleep(0.01)
+        optimizer.step()
+    optimizer.finish()
+    return world.rank, [p.detach().clone() for p in model.parameters()]
+
+
+def fates(size: int, task: Callable[[World], T]) -> list[Any]:
+    def live(wire: Wire) -> T:
+        place = current.enter(wire, thread_only=True)
+        try:
+            told = task(quorate.join())
+            place.leave()
+            return told
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(size, seed=1, timeout=120.0).outcomes(live)
+
+
+@pytest.mark.parametrize("mode", ["sync", "bounded", "async", "in order", "softsync"])
+def test_the_others_go_on_without_a_worker_that_is_no_server(mode: str) -> None:
+    settings = {"servers": 2, "on_death": "continue", **MODES[mode]}
+    found = fates(4, lambda world: dying(world, 3, **settings))
+    assert found[3].is_crashed
+    ends = [one.result for one in found[:3]]
+    assert all(end is not None for end in ends), found
+    assert all(torch.equal(x, y) for _, end in ends for x, y in zip(end, ends[0][1], strict=True))
+
+
+@pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
+@pytest.mark.parametrize("dead", [0, 1])
+def test_without_a_server_all_stop_in_a_sentence(mode: str, dead: int) -> None:
+    settings = {"servers": 2, "on_death": "continue", **MODES[mode]}
+    found = fates(4, lambda world: dying(world, dead, **settings))
+    for rank in {0, 1, 2, 3} - {dead}:
+        assert isinstance(found[rank].error, PeerFailed), found[rank]
+        assert "it was a server, and a part of the parameters was on it alone" in str(found[rank].error)
+        assert found[rank].error.ranks == (dead,)
+
+
+class Odd(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        raise ZeroDivisionError("by hand")
+
+
+def test_an_optimizer_that_raises_on_a_server_ends_all() -> None:
+    def task(world: World) -> None:
+        model = nn.Linear(2, 1)
+        optimizer: Any = quorate.distribute(Odd(model.parameters(), lr=0.1), model, "parameter-server", servers=1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    first, second = fates(2, task)
+    assert isinstance(first.error, ZeroDivisionError)
+    assert isinstance(second.error, PeerFailed)
+    assert "ZeroDivisionError: by hand" in str(second.error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"servers": 3}, "servers=3 needs as many workers, and there are 2"),
+        ({"servers": 0}, 'servers is 0; it is "all", or a whole number from 1 on'),
+        ({"backup": 1, "mode": "async"}, "backup needs mode=sync, and the mode is async"),
+        ({"push_every": 2}, "push_every and pull_every needs mode=async"),
+        ({"max_staleness": -1, "mode": "bounded"}, "max_staleness is -1; it is a whole number from 0 on"),
+        ({"softsync": 0, "mode": "async"}, "softsync is 0; it is a whole number from 1 on, or None"),
+        ({"overlap": True}, "overlap needs mode=async or bounded"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
+    def task(world: World) -> None:
+        model = nn.Linear(2, 1)
+        with pytest.raises(ConfigurationError, match=re.escape(words)):
+            quorate.distribute(torch.optim.SGD(model.parameters()), model, "parameter-server", **settings)
+        raise KeyboardInterrupt
+
+    assert all(isinstance(one.error, KeyboardInterrupt) for one in fates(2, task))
+
+
+def test_a_momentum_of_workers_is_that_of_sgd() -> None:
+    def task(world: World) -> None:
+        model = nn.Linear(2, 1)
+        quorate.distribute(torch.optim.Adam(model.parameters()), model, "parameter-server", momentum="worker")
+
+    for one in fates(2, task):
+        assert 'leave it at "server" for Adam' in str(one.error)
