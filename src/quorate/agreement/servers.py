@@ -205,10 +205,9 @@ class _OfServer:
         except PeerFailed as error:
             if self._server not in self._wire.dead:
                 raise
-            kept = "all parameters" if self._count == 1 else "a part of the parameters"
-            raise PeerFailed(
-                f"{error}; it was a server, and {kept} was on it alone", error.ranks or [self._server]
-            ) from None
+            lost = "all parameters were" if self._count == 1 else "a part of the parameters was"
+            why = f"{error}; it was a server, and {lost} on it alone"
+            raise PeerFailed(why, error.ranks or [self._server]) from None
         if "failed" in message.header:
             self._check()
             raise PeerFailed(f"the server on rank {self._server} raised {message.header['failed']}", [self._server])
