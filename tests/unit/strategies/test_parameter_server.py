@@ -67,12 +67,16 @@ def trained(
 ) -> list[Tensor]:
     """Parameters and what the optimizer keeps, of workers that begin with other numbers and are late at random."""
     torch.manual_seed(world.rank)
-    numbers, model, draw = torch.Generator().manual_seed(10 + world.rank), net(), random.Random(world.rank)
+    numbers, draw = torch.Generator().manual_seed(10 + world.rank), random.Random(world.rank)
+    model = nn.ModuleList([net(), nn.Linear(1, 1).double(), nn.Linear(1, 1).double()])
     optimizer: Any = OPTIMIZERS[kind](model.parameters())
     quorate.distribute(optimizer, model, name, alone="algorithm", **settings)
     for step in range(12 + 2 * world.rank * uneven):
         optimizer.zero_grad()
-        model(torch.randn(4, 4, generator=numbers, dtype=torch.float64)).square().mean().backward()
+        out = model[0](torch.randn(4, 4, generator=numbers, dtype=torch.float64))
+        if (world.rank, step % 3) == (0, 1):
+            out = model[1](out)  # nobody else does, ever; and the last part nobody at all
+        out.square().mean().backward()
         world.wire.clock.sleep(draw.random() * 0.03)
         optimizer.step()
         if evaluates and step % 5 == 4:
@@ -169,9 +173,9 @@ class Problem:
 RATE, SIZE, STEPS = 0.05, 3, 10
 
 
-def served(world: World, beta: float = 0.0, **settings: Any) -> Tensor:
+def served(world: World, beta: float = 0.0, decay: float = 0.0, **settings: Any) -> Tensor:
     problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE, momentum=beta)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE, momentum=beta, weight_decay=decay)
     quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True, **settings)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -252,6 +256,17 @@ def test_gaps_divide_numbers() -> None:
     check(rule, staleness_scaling="gap")
 
 
+def test_weight_decay_is_in_the_momentum_of_each_worker() -> None:
+    kept = [torch.zeros(3, dtype=torch.float64)] * SIZE
+
+    def rule(g: Tensor, now: Tensor, old: Tensor, rank: int, age: int) -> Tensor:
+        g = g + 0.1 * old
+        kept[rank] = 0.9 * kept[rank] + g
+        return RATE / SIZE * (g + 0.9 * kept[rank])
+
+    check(rule, beta=0.9, momentum="worker", decay=0.1)
+
+
 def test_momentum_of_each_workers_own_gradients() -> None:
     """DANA-Slim: v <- m v + g of one worker, and m v + g goes to the server."""
     kept = [torch.zeros(3, dtype=torch.float64)] * SIZE
@@ -283,6 +298,30 @@ def test_downpour_steps_on_its_own_copy_between_pushes() -> None:
             w = own[rank] = w - RATE / SIZE * (first + second)
     for end in run(SIZE, lambda world: served(world, push_every=2, pull_every=2)):
         torch.testing.assert_close(end, w, rtol=1e-12, atol=1e-14)
+
+
+def rested(world: World, pause: float) -> Tensor:
+    """Parameters after a rest in which all have written into them, and one of them stays longer."""
+    problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
+    model.append(nn.Parameter(torch.ones(3, dtype=torch.float64)))
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+    quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (problem.loss(model[0], step) + problem.loss(model[1], step)).backward()
+        optimizer.step()
+        if step == STEPS // 2:
+            with world.evaluate():
+                for p in model:
+                    p.data.mul_(0.5)
+                world.wire.clock.sleep(pause * world.rank)
+    optimizer.finish()
+    return torch.cat([p.detach().clone() for p in model])
+
+
+def test_pushes_wait_for_servers_that_still_rest() -> None:
+    for end in run(2, partial(rested, pause=0.3)):
+        assert torch.equal(end, run(2, partial(rested, pause=0.0))[0])
 
 
 # -- what goes wrong
