@@ -39,8 +39,7 @@ class ServerTask:
     def __init__(self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int) -> None:
         self._wire, self._terms, self._rank = wire, terms, wire.rank
         self._orders = not terms.consistent or terms.servers[0] == wire.rank
-        self._everyone = len(workers)
-        self._order = Order(terms, workers, self._everyone, version)
+        self._order = Order(terms, workers, len(workers), version)
         self._pushed: dict[tuple[int, int], _Pushed] = {}
         self._decisions: deque[Decision] = deque()
         self._dead = set[int]()
@@ -125,7 +124,6 @@ class ServerTask:
     def _dies(self, rank: int) -> None:
         if rank not in self._dead:
             self._dead.add(rank)
-            self._everyone -= 1
             if self._orders:
                 self._decide(self._order.died(rank))
 
@@ -159,7 +157,7 @@ class ServerTask:
         dropped = [push for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
         for push in (*(push for _, push in taken), *dropped):
             if push.edit:
-                shard.add(push.edit, 1 / self._everyone)
+                shard.write(push.edit)
         if taken:
             self._step(shard, one, taken)
         if one.readers:

@@ -50,7 +50,7 @@ class Servers(Protocol):
 
     def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
         """Give the mean gradient of `count` steps (None: nothing, but others need not wait for it), and what was
-        written into the parameters since they were read.
+        written into the parameters since they were read (NaN where nothing was).
 
         With `reads` the parameters are read behind it: `pull` returns them. Neither vector is written to any more.
         """

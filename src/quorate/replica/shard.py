@@ -104,11 +104,11 @@ class Shard:
                 there.copy_(p)
         return found
 
-    def add(self, edit: Sequence[Tensor], factor: float) -> None:
-        """Add what was written into the parameters elsewhere, times `factor`."""
+    def write(self, edit: Sequence[Tensor]) -> None:
+        """Let parameters be what was written into them elsewhere; NaN where nothing was."""
         with torch.no_grad():
             for p, x in zip(self._parameters, self.cut.views(edit, self._layout), strict=True):
-                p.add_(x.to(p.dtype), alpha=factor)
+                p.copy_(torch.where(x.isnan(), p, x))
 
     def step(
         self, gradient: Sequence[Tensor], options: Sequence[dict[str, Any]], rate: float, used: Sequence[bool]

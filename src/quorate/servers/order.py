@@ -14,7 +14,7 @@ so that parameters in several parts are always those of one version. What the mo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from quorate.core.servers import ServerTerms
@@ -23,7 +23,7 @@ from quorate.core.servers import ServerTerms
 @dataclass(frozen=True)
 class Push:
     """What a worker has pushed: its gradient number `number` (from 1), the mean of `count` steps on parameters of
-    `version`."""
+    `version`; with 0 there is none, and nobody waits for it."""
 
     source: int
     number: int
@@ -211,7 +211,11 @@ class Order:
 
     def _step(self, readers: tuple[int, ...]) -> Decision:
         terms = self.terms
-        pushes, self._pending = sorted(self._pending, key=lambda one: (one.number, one.source)), []
+        come, self._pending = sorted(self._pending, key=lambda one: (one.number, one.source)), []
+        pushes = [push for push in come if push.count]
+        without = tuple((push.source, push.number) for push in come if not push.count)
+        if not pushes:
+            return replace(self._read(readers), dropped=without)
         ages = [self.version - push.version for push in pushes]
         scales = [1 / max(1, age) if terms.staleness_scaling == "inverse" else 1.0 for age in ages]
         counts = [push.count * scale for push, scale in zip(pushes, scales, strict=True)]
@@ -226,4 +230,4 @@ class Order:
         self.version += 1
         self._read(readers)
         newest = max(pushes, key=lambda one: (one.number, -one.source))
-        return Decision(self.version, taken, rate, readers=readers, options_of=(newest.source, newest.number))
+        return Decision(self.version, taken, rate, without, readers, (newest.source, newest.number))

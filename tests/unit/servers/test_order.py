@@ -211,6 +211,16 @@ def test_what_has_come_before_its_turn_counts_though_its_worker_leaves() -> None
     assert order.came(Push(0, 2, 1, reads=False))[0].taken, "it is waited for no more"
 
 
+@pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
+def test_who_has_no_gradient_is_read_to_and_does_not_count(mode: str) -> None:
+    order = Order(ServerTerms(servers=(0,), mode=mode, softsync=2), range(2), 2)  # type: ignore[arg-type]
+    found = [*order.came(Push(0, 1, 0, count=0)), *order.came(Push(1, 1, 0))]
+    assert [(x.source, x.factor) for one in found for x in one.taken] == [(1, 1.0)]
+    assert [key for one in found for key in one.dropped] == [(0, 1)]
+    assert sorted(rank for one in found for rank in one.readers) == [0, 1]
+    assert found[-1].version == 1
+
+
 def test_shares_are_those_of_the_living() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async"), range(4), 4)
     order.died(3)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -18,10 +20,13 @@ class Pushing:
     steps: int = kept("drop", default=0)
     unpushed: int = kept("drop", default=0)
     """Steps since the newest push."""
+    given: int = kept("drop", default=0)
+    """Those of them that had a gradient."""
     sum: Flat | None = kept("drop", default=None)
     """Of the gradients since then."""
     edit: Flat | None = kept("drop", default=None)
-    """What the script has written into the parameters since then."""
+    """The numbers that the script has written into the parameters since then; NaN where it has not."""
+    scratch: Flat | None = kept("drop", default=None)
     reads: int = kept("drop", default=0)
     """How many are under way."""
 
@@ -30,15 +35,16 @@ class Pushing:
         self._take_edits(worker)
         gradient = worker.servers.gradient()
         if gradient is not None:
+            self.given += 1
             self.sum = gradient if self.sum is None else self.sum.add_(gradient)
         self.steps, self.unpushed = self.steps + 1, self.unpushed + 1
 
     def push(self, worker: Worker, *, reads: bool) -> None:
         """Give all that was taken in."""
-        if self.sum is not None and self.unpushed > 1:
-            self.sum.mul_(1 / self.unpushed)
-        worker.servers.push(self.sum, count=self.unpushed, reads=reads, edit=self.edit)
-        self.unpushed, self.sum, self.edit = 0, None, None
+        if self.sum is not None and self.given > 1:
+            self.sum.mul_(1 / self.given)
+        worker.servers.push(self.sum, count=self.given, reads=reads, edit=self.edit)
+        self.unpushed, self.given, self.sum, self.edit = 0, 0, None, None
         self.reads += reads
 
     def ask(self, worker: Worker) -> None:
@@ -56,11 +62,15 @@ class Pushing:
         """Push what is left, and leave nothing under way."""
         self._take_edits(worker)
         if self.unpushed or self.edit is not None:
-            self.unpushed = max(1, self.unpushed)
             self.push(worker, reads=False)
         self.read(worker)
 
     def _take_edits(self, worker: Worker) -> None:
-        into = worker.parameters.mul_(0.0) if self.edit is None else self.edit
-        if worker.replica.take_edits(self.shown, into=into):
-            self.edit, self.shown = into, worker.parameters
+        self.scratch = self.scratch or worker.parameters
+        if not worker.replica.take_edits(self.shown, into=self.scratch):
+            return
+        now = worker.parameters.bare()
+        written = now.map(lambda x, was: torch.where(x == was, torch.nan, x), self.shown.bare())
+        if self.edit is not None:
+            written = written.map(lambda x, old: torch.where(x.isnan(), old, x), self.edit)
+        self.edit, self.shown = written, now

@@ -1,0 +1,41 @@
+"""DANA: each worker keeps the momentum of its own gradients, and reads where the momentum of all leads next.
+
+Idea: The strategy `parameter-server` without waiting, with `momentum="worker"`: a worker pushes what Nesterov's
+momentum makes of its own gradients, and the servers step without momentum, so that what it reads is where all have led,
+and where it leads next itself. Momentum of all pushes together would count the gradients of others as its own past.
+
+Cost: As `parameter-server`; a vector per worker, and three passes per step.
+
+When it loses: With one worker it is SGD with Nesterov's momentum. Without momentum it is plain asynchronous SGD.
+
+Honesty:
+- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- pause: goes on; the others go on
+- slow worker: goes on; nobody waits for it; its gradients are older when they count
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  is in the parameters of all at once
+- resize: goes on; parameters and what the optimizer keeps are cut anew
+- resume: goes on; the servers with what they had, every clock at zero
+
+Paper: Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment", 2019 (arXiv
+1907.11612), DANA-Slim. There each gradient is a whole step, which is `step_size="full"` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.strategies import register
+from quorate.strategies.parameter_server import ParameterServer
+
+
+@register("dana")
+@dataclass(frozen=True, kw_only=True)
+class DANA(ParameterServer):
+    """Each worker keeps the momentum of its own gradients."""
+
+    mode: Literal["sync", "bounded", "async"] = "async"
+    """As of `parameter-server`."""
+    momentum: Literal["server", "worker"] = "worker"
+    """As of `parameter-server`."""

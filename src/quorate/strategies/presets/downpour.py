@@ -1,0 +1,43 @@
+"""Downpour SGD: asynchronous servers that know nothing of each other; workers push and pull every few steps.
+
+Idea: The strategy `parameter-server` without waiting (`mode="async"`), whose servers each take gradients in the order
+in which they come to them (`consistent=False`). With `push_every` and `pull_every` a worker steps on its own copy
+between pushes, and pushes the mean of its gradients. The paper steps with Adagrad on the servers, which is the user's
+optimizer here: `torch.optim.Adagrad`.
+
+Cost: As `parameter-server`; between hosts less by `push_every` and `pull_every`.
+
+When it loses: As `parameter-server` without waiting; and what is read may be of different versions in different parts.
+Between pushes workers part from each other, the more the larger `pull_every` is.
+
+Honesty:
+- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- pause: goes on; the others go on
+- slow worker: goes on; nobody waits for it; its gradients are older when they count
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  is in the parameters of all at once
+- resize: goes on; parameters and what the optimizer keeps are cut anew
+- resume: goes on; the servers with what they had, every clock at zero
+
+Paper: Dean et al., "Large scale distributed deep networks", NIPS 2012, Section 4.1; both periods are 1 in its
+experiments. There each gradient is a whole step, which is `step_size="full"` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.strategies import register
+from quorate.strategies.parameter_server import ParameterServer
+
+
+@register("downpour")
+@dataclass(frozen=True, kw_only=True)
+class Downpour(ParameterServer):
+    """Asynchronous servers, each in an order of its own."""
+
+    mode: Literal["sync", "bounded", "async"] = "async"
+    """As of `parameter-server`."""
+    consistent: bool = False
+    """As of `parameter-server`."""

@@ -1,0 +1,40 @@
+"""Stale synchronous parallel: workers run ahead of the slowest by at most a few steps.
+
+Idea: The strategy `parameter-server` with `mode="bounded"`: a worker that is more than `max_staleness` steps ahead
+waits for its parameters until the slowest has come nearer. It reads all gradients that are older than that, its own,
+and what else has come.
+
+Cost: As `parameter-server`; the waiting at the bound comes on top.
+
+When it loses: Where one worker is always slow by more than the bound allows: all wait for it, only later. With bound 0
+it is synchronous.
+
+Honesty:
+- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- pause: goes on; at the bound the others wait for it
+- slow worker: goes on; the others run ahead of it as far as the bound allows, and then wait
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  is in the parameters of all at once
+- resize: goes on; parameters and what the optimizer keeps are cut anew
+- resume: goes on; the servers with what they had, every clock at zero
+
+Paper: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013.
+Gradients are steps of the user's optimizer here, not additions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.strategies import register
+from quorate.strategies.parameter_server import ParameterServer
+
+
+@register("ssp")
+@dataclass(frozen=True, kw_only=True)
+class SSP(ParameterServer):
+    """Workers run ahead of the slowest by at most a few steps."""
+
+    mode: Literal["sync", "bounded", "async"] = "bounded"
+    """As of `parameter-server`."""
