@@ -186,7 +186,7 @@ def loop_of(wire: Wire, steps: int, settings: dict[str, Any], width: int = 300) 
         ({"compress": "top-k", "reduce": "two-phase"}, "is for sums of all workers (all-reduce); under quorum"),
         (
             {"compress": "dgc"},
-            "remembers more than what it leaves out, which a round that passes by could not give back",
+            "remembers more than what it leaves out, which rounds know nothing of",
         ),
     ],
 )

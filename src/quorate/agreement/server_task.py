@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from quorate.agreement.attendant import Attendant
+from quorate.agreement.edge_coding import EdgeCoding
+from quorate.agreement.served_codes import PullCodes
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.replica.late_gradients import Corrections
@@ -36,7 +38,10 @@ class _Pushed:
 class ServerTask:
     """One worker's; `wire` is the training thread's. The first server decides on the order, unless each does."""
 
-    def __init__(self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int) -> None:
+    def __init__(
+        self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int, coding: EdgeCoding | None
+    ) -> None:
+        """`coding` is how workers write their gradients small."""
         self._wire, self._terms, self._rank = wire, terms, wire.rank
         self._orders = not terms.consistent or terms.servers[0] == wire.rank
         self._order = Order(terms, workers, len(workers), version)
@@ -47,6 +52,8 @@ class ServerTask:
         self._set_out: float = 0
         self._shard: Shard | None = None
         self._corrections: Corrections | None = None
+        self._coding = coding
+        self._pulls: PullCodes | None = None
         self._served = Attendant(wire, "server", self._take)
         self._error: Exception | None = None
         self.send, self.close = self._served.send, self._served.close
@@ -100,6 +107,8 @@ class ServerTask:
         else:
             self._shard, self._set_out = self._next
             self._corrections = Corrections(self._terms, self._shard)
+            if self._coding is not None and self._terms.pulls == "coded":
+                self._pulls = PullCodes(self._coding, self._shard.cut, self._shard.copied())
         early, self._early = self._early, []
         for source, message in early:
             self._take_in(source, message)
@@ -111,7 +120,7 @@ class ServerTask:
             self._decisions.append(_decision(header))
         elif kind == "push":
             number, count = int(header["number"]), len(message.tensors) // (2 if header["edited"] else 1)
-            gradient, edit = message.tensors[:count], message.tensors[count:]
+            gradient, edit = self._decoded(source, message, count), message.tensors[count:]
             self._pushed[source, number] = _Pushed(gradient, edit, header["options"], frozenset(header["unused"]))
             if self._orders:
                 push = Push(source, number, int(header["version"]), int(header["count"]), bool(header["reads"]))
@@ -120,6 +129,13 @@ class ServerTask:
             self._decide(order.asks(source))
         else:
             self._decide(order.leaves(source, kind))
+
+    def _decoded(self, source: int, message: Message, count: int) -> Sequence[Tensor]:
+        if self._coding is None:
+            return message.tensors[:count]
+        assert self._shard is not None
+        layout = self._shard.cut.layout
+        return self._coding.decode(message.tensors[:count], layout, int(message.header["draw"]), source).parts
 
     def _dies(self, rank: int) -> None:
         if rank not in self._dead:
@@ -179,7 +195,7 @@ class ServerTask:
         corrections.stepped()
 
     def _answer(self, shard: Shard, one: Decision) -> None:
-        numbers = shard.copied(self._wire.empty)
+        numbers: Sequence[Tensor] = shard.copied(self._wire.empty)
         ages = {x.source: x.staleness for x in one.taken}
         dropped = {source for source, _ in one.dropped}
         states: list[Any] = []
@@ -187,11 +203,14 @@ class ServerTask:
         if one.is_last:
             states, kept = shard.states
         for reader in one.readers:
+            sent, has = numbers, numbers
+            if self._pulls is not None and not one.is_last:
+                sent, has = self._pulls.code(reader, numbers, one.version)
             about: dict[str, Any] = {"version": one.version, "states": states, "numbers": len(numbers)}
             about |= {"staleness": ages.get(reader), "dropped": reader in dropped, "contributors": len(one.taken)}
-            self._wire.send(Message((*numbers, *kept), about, shared=True), reader, READ)
-        if self._corrections is not None:
-            self._corrections.read(one.readers, numbers)
+            self._wire.send(Message((*sent, *kept), about, shared=True), reader, READ)
+            if self._corrections is not None:
+                self._corrections.read(reader, has)
 
 
 def _decision(header: Mapping[str, Any]) -> Decision:

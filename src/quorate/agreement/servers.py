@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
+from quorate.agreement.edge_coding import EdgeCoding
+from quorate.agreement.served_codes import PullCodes, PushCodes
 from quorate.agreement.server_task import READ, ServerTask
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed
@@ -30,6 +32,10 @@ class OfWorker:
     """Whether its gradient of this step is left out."""
     tolerates_death: bool
     """Whether the others go on when a worker dies."""
+    coding: EdgeCoding | None = None
+    """How its gradients are written small."""
+    feeds_back: bool = False
+    """Whether what that leaves out is added to the next ones."""
 
 
 class ServedParameters:
@@ -61,7 +67,12 @@ class ServedParameters:
         self._is_away = self._has_ended = False
         self._reads: list[Work[Pulled]] = []
         self._cuts: dict[int, Cut] = {}
-        self._task = ServerTask(self._wire, terms, range(wire.size), version)
+        coding, rank = worker.coding, wire.rank
+        self._pushes = None if coding is None else PushCodes(coding, rank, feeds_back=worker.feeds_back)
+        self._pulls: dict[int, PullCodes] = {}
+        self._draws = 0
+        """Pushes so far, in all."""
+        self._task = ServerTask(self._wire, terms, range(wire.size), version, coding)
         if worker.tolerates_death:
             self._task.hears_of_deaths()
         self.lay_out()
@@ -95,10 +106,11 @@ class ServedParameters:
         header |= {"options": options if self._momentum is None else self._momentum.without(options)}
         without = {place for place, grad in enumerate(self._replica.gradients) if grad is None or gradient is None}
         given = Flat.zeros(self._replica.layout.bare) if gradient is None else gradient
+        self._draws += 1
         for server, cut in self._cuts.items():
             unused = [place for place, one in enumerate(cut.places) if one in without]
-            numbers = (*cut.of(given), *(() if edit is None else cut.of(edit)))
-            self._send("push", server, *numbers, **header, unused=unused)
+            numbers = [*self._written(server, cut, given), *([] if edit is None else cut.of(edit))]
+            self._send("push", server, *numbers, **header, unused=unused, draw=self._draws)
         if reads:
             self._reads.append(self._read())
 
@@ -111,18 +123,45 @@ class ServedParameters:
     def pull(self) -> Work[Pulled]:
         return Timed(self._reads.pop(0), self._timer)
 
+    @property
+    def left_out(self) -> Flat | None:
+        """What its codec has left out of its gradients."""
+        layout = self._replica.layout.bare
+        return None if self._pushes is None else self._pushes.left_out(self._cuts.items(), lambda: Flat.zeros(layout))
+
+    @left_out.setter
+    def left_out(self, value: Flat | None) -> None:
+        if self._pushes is not None:
+            self._pushes.take_back(value, self._cuts.items())
+
+    @property
+    def momenta(self) -> Flat | None:
+        """Those of its own gradients."""
+        return None if self._momentum is None else self._momentum.kept
+
+    @momenta.setter
+    def momenta(self, value: Flat | None) -> None:
+        if self._momentum is not None:
+            self._momentum.kept = value
+
     # -- for the worker
 
     def lay_out(self) -> None:
         """Other parameters are trained than before, on all workers; nothing is under way."""
         found = cuts_of(self._replica.layout.bare, len(self._terms.servers))
         self._cuts = dict(zip(self._terms.servers, found, strict=True))
+        if self._pushes is not None:
+            self._pushes.forget()
         self.set_out()
 
     def set_out(self) -> None:
         """All set out (again), with equal replicas, and nothing under way."""
         self._stretch += 1
         self._number, self._is_away = 0, False
+        if self._worker.coding is not None and self._terms.pulls == "coded":
+            now = self._replica.parameters
+            begin = {server: [x.clone() for x in cut.of(now)] for server, cut in self._cuts.items()}
+            self._pulls = {s: PullCodes(self._worker.coding, cut, begin[s]) for s, cut in self._cuts.items()}
         if self._wire.rank in self._cuts:
             self._task.set_out(Shard(self._replica, self._cuts[self._wire.rank]), self._stretch)
 
@@ -168,10 +207,13 @@ class ServedParameters:
     def _opened(self, found: list[Message], *, states: bool) -> Pulled:
         layout = self._replica.layout.bare
         x = Flat.empty(layout)
-        for cut, message in zip(self._cuts.values(), found, strict=True):
+        for (server, cut), message in zip(self._cuts.items(), found, strict=True):
             count = int(message.header["numbers"])
-            for there, numbers in zip(cut.of(x), message.tensors[:count], strict=True):
-                there.copy_(numbers)
+            numbers: Sequence[Tensor] = message.tensors[:count]
+            if self._pulls and not states:
+                numbers = self._pulls[server].read(self._wire.rank, numbers, int(message.header["version"]))
+            for there, one in zip(cut.of(x), numbers, strict=True):
+                there.copy_(one)
             if states:
                 mine = [self._replica.trained[place] for place in cut.places]
                 kept = [one.clone() for one in message.tensors[count:]]
@@ -182,6 +224,12 @@ class ServedParameters:
         if about["staleness"] is not None:
             self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
         return Pulled(x, self.version)
+
+    def _written(self, server: int, cut: Cut, gradient: Flat) -> Sequence[Tensor]:
+        if self._pushes is None:
+            return cut.of(gradient)
+        with self._timer.spending("encode"):
+            return self._pushes.code(server, cut, gradient, self._draws)
 
     def _forget_states(self) -> None:
         """The servers keep them."""

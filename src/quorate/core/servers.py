@@ -28,6 +28,7 @@ class ServerTerms:
     in_order: bool = False
     consistent: bool = True
     momentum: Literal["server", "worker"] = "server"
+    pulls: Literal["whole", "coded"] = "whole"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Pulled:
 
 class Servers(Protocol):
     """Those of one optimizer, as one of its workers sees them; begun by `Worker.agree_on_servers`."""
+
+    left_out: Flat | None
+    """What a codec has left out of gradients, to be added to the next ones; None: nothing."""
+    momenta: Flat | None
+    """Those that this worker keeps of its own gradients; None: none."""
 
     def gradient(self) -> Flat | None:
         """This worker's gradient as it stands, unscaled, in memory from which it is pushed without being copied.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ class Corrections:
                 mean.mul_(_FADES).add_((x - was).abs(), alpha=1 - _FADES)
             self._before, self._made = now, self._made + 1
 
-    def read(self, readers: Iterable[int], numbers: Sequence[Tensor]) -> None:
-        """They have read these, which do not change any more."""
+    def read(self, reader: int, numbers: Sequence[Tensor]) -> None:
+        """It has read these, which do not change any more."""
         if self._is_on:
-            self._read.update(dict.fromkeys(readers, numbers))
+            self._read[reader] = numbers

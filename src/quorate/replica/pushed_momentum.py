@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat, pack
 from quorate.replica.replica import Replica
 
 _OFF = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}
@@ -47,6 +48,22 @@ class PushedMomentum:
         kept = self._kept.get(id(p))
         kept = self._kept[id(p)] = given.clone() if kept is None else kept.mul_(beta).add_(given)
         return given.add(kept, alpha=beta)
+
+    @property
+    def kept(self) -> Flat | None:
+        """The momenta, as a vector over the parameters; None before the first."""
+        if not self._kept:
+            return None
+        found = Flat.zeros(self._replica.layout)
+        pack([self._kept.get(id(p)) for p in self._replica.trained], found)
+        return found
+
+    @kept.setter
+    def kept(self, value: Flat | None) -> None:
+        self._kept.clear()
+        if value is not None:
+            for p, x in zip(self._replica.trained, value.segments(), strict=False):
+                self._kept[id(p)] = x.to(p.dtype, copy=True)
 
     @staticmethod
     def without(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class Cut:
     """Of its parameters, among the layout's segments."""
     pieces: tuple[Piece, ...]
     """What it is of vectors."""
+    layout: Layout
+    """Of what `of` gives, as a vector of its own."""
     nbytes: int
 
     def of(self, x: Flat) -> list[Tensor]:
@@ -73,7 +75,16 @@ def _cut(places: Sequence[int], layout: Layout) -> Cut:
         inside = [layout.segments[i] for i in places if layout.segments[i].part == part]
         pieces.append(Piece(part, min(s.offset for s in inside), max(s.offset + s.numel for s in inside)))
     nbytes = sum((one.end - one.begin) * layout.parts[one.part].dtype.itemsize for one in pieces)
-    return Cut(tuple(places), tuple(pieces), nbytes)
+    numbers = {one.part: (number, one.begin) for number, one in enumerate(pieces)}
+    own = Layout(
+        tuple(
+            replace(s, part=numbers[s.part][0], offset=s.offset - numbers[s.part][1])
+            for s in (layout.segments[place] for place in places)
+        ),
+        tuple(replace(layout.parts[one.part], numel=one.end - one.begin) for one in pieces),
+        0,
+    )
+    return Cut(tuple(places), tuple(pieces), own, nbytes)
 
 
 class Shard:

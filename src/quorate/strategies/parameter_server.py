@@ -56,6 +56,7 @@ class ParameterServer(ServerSettings):
 
     meets = "servers"
     replicas = "meet"
+    compresses = "gradients"
 
     @property
     def waits(self) -> bool:
@@ -91,8 +92,10 @@ class ParameterServer(ServerSettings):
         worker.state.drain(worker)
 
     def settle(self, worker: Worker) -> None:
-        worker.state.shown = worker.parameters
+        s: Pushing = worker.state
+        s.shown, s.left_out, s.momenta = worker.parameters, worker.servers.left_out, worker.servers.momenta
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
+        s: Pushing = worker.state
         worker.servers.set_out()
-        worker.state.shown = worker.parameters
+        s.shown, worker.servers.left_out, worker.servers.momenta = worker.parameters, s.left_out, s.momenta

@@ -71,6 +71,15 @@ def edge_coding_of(reduction: Reduction, strategy: Strategy, seed: int) -> EdgeC
     return EdgeCoding(reduction.codec, seed)
 
 
+def served_coding_of(reduction: Reduction, seed: int) -> tuple[EdgeCoding | None, bool]:
+    """What makes small what goes to servers (None: it is dense), and whether what it leaves out is remembered."""
+    codec = reduction.codec
+    if codec is None:
+        return None, False
+    assert isinstance(codec, Codec)
+    return EdgeCoding(codec.bare, seed), isinstance(codec, ErrorFeedback)
+
+
 def _without_feedback(reduction: Reduction, label: str) -> Reduction:
     """What a code leaves out of a difference is in the next one anyhow."""
     asked = f'compress="{reduction.settings.compress}"'
@@ -101,20 +110,21 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
             "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
             "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"
         )
-    if strategy.meets == "rounds" and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
+    sums = {"rounds": "rounds", "servers": "servers"}.get(strategy.meets)
+    if sums is not None and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
         raise ConfigurationError(
             f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
-            "rounds form the sums: choose a codec, and leave reduce out"
+            f"{sums} form the sums: choose a codec, and leave reduce out"
         )
-    if strategy.meets == "rounds" and reduction.settings.error_decay != 1:
+    if sums is not None and reduction.settings.error_decay != 1:
         raise ConfigurationError(
-            f"error_decay={reduction.settings.error_decay} does not go with {label}: a round that passes by gives "
-            "errors back as they were, and they are not to fade; leave it out"
+            f"error_decay={reduction.settings.error_decay} does not go with {label}: what a codec leaves out there is "
+            "kept as it is; leave it out"
         )
-    if strategy.meets == "rounds" and reduction.keeps_more:
+    if sums is not None and reduction.keeps_more:
         raise ConfigurationError(
-            f"{asked} remembers more than what it leaves out, which a round that passes by could not give back; under "
-            f"{label} choose another codec"
+            f"{asked} remembers more than what it leaves out, which {sums} know nothing of; under {label} choose "
+            "another codec"
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:
         raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")

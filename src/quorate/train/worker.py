@@ -40,7 +40,7 @@ from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.strategies.parts.push_sum import PushSum
 from quorate.train.begun_rounds import Onlookers, begin_rounds
-from quorate.train.reduced import edge_coding_of, reducer_of
+from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
 from quorate.train.watched import Watched
@@ -224,7 +224,8 @@ class StrategyWorker:
     def agree_on_servers(self, terms: ServerTerms) -> None:
         check_closure(self.replica.plain, "a strategy of servers", can_agree=False)
         if self._servers is None:  # else other parameters are trained than before
-            asks = OfWorker(lambda: self.leaves_out, self.tolerates_death)
+            coding = served_coding_of(self._reduction, self.seed)
+            asks = OfWorker(lambda: self.leaves_out, self.tolerates_death, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

@@ -14,14 +14,22 @@ import quorate
 from quorate.launch.worker.world import World
 from tests.support.kept_trainings import in_world
 
-MODES: list[dict[str, Any]] = [{}, {"mode": "bounded", "in_order": True}, {"mode": "async", "in_order": True}]
+MODES: list[dict[str, Any]] = [
+    {},
+    {"mode": "bounded", "in_order": True},
+    {"mode": "async", "in_order": True},
+    {"compress": "top-k", "density": 0.3, "dense_below": 0},
+    {"momentum": "worker", "mode": "async", "in_order": True},
+]
 
 
 def trained(world: World, steps: int, settings: dict[str, Any]) -> tuple[int | None, list[Tensor]]:
     """Parameters and what the optimizer keeps, after so many steps, of which the fifth is kept."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    plain = torch.optim.AdamW(model.parameters(), lr=0.05)
+    plain: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    if settings.get("momentum") == "worker":
+        plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer: Any = quorate.distribute(plain, model, "parameter-server", **settings)
     began = quorate.load()
     for step in range(began or 0, steps):
@@ -33,7 +41,7 @@ def trained(world: World, steps: int, settings: dict[str, Any]) -> tuple[int | N
         if step == 4:
             quorate.save()
     optimizer.finish()
-    kept = [x for p in model.parameters() for x in optimizer.state[p].values()]
+    kept = [x for p in model.parameters() for x in optimizer.state[p].values() if x is not None]
     return began, [x.detach().clone() for x in (*model.parameters(), *kept)]
 
 

@@ -42,6 +42,8 @@ MODES: dict[str, dict[str, Any]] = {
     "by gap": {"mode": "async", "staleness_scaling": "gap"},
     "compensated": {"mode": "async", "delay_compensation": "adaptive"},
     "downpour": {"mode": "async", "push_every": 2, "pull_every": 4},
+    "4 bits": {"mode": "async", "compress": "blocks", "bits": 4, "dense_below": 0},
+    "4 bits, both ways": {"compress": "blocks", "bits": 4, "dense_below": 0, "pulls": "coded"},
 }
 
 

@@ -69,7 +69,9 @@ def test_an_optimizer_that_needs_a_closure_is_refused_by_distribute(name: str) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sparse_gradients_are_refused_where_gradients_are_exchanged_and_work_elsewhere(name: str) -> None:
-    kind: Any = sgd if name in ("all-reduce", "d2", "dana") else lambda parameters: torch.optim.SparseAdam(list(parameters))
+    kind: Any = (
+        sgd if name in ("all-reduce", "d2", "dana") else lambda parameters: torch.optim.SparseAdam(list(parameters))
+    )
 
     def task(world: quorate.World) -> torch.Tensor:
         model = nn.Embedding(6, 3, sparse=True)

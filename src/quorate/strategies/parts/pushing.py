@@ -13,7 +13,7 @@ from quorate.core.vectors import Flat
 
 @dataclass(kw_only=True)
 class Pushing:
-    """The state of a strategy whose parameters lie on servers. Nothing of it outlives a rest."""
+    """The state of a strategy whose parameters lie on servers."""
 
     shown: Flat = kept("drop")
     """The parameters as the worker has left them."""
@@ -27,6 +27,10 @@ class Pushing:
     edit: Flat | None = kept("drop", default=None)
     """The numbers that the script has written into the parameters since then; NaN where it has not."""
     scratch: Flat | None = kept("drop", default=None)
+    left_out: Flat | None = kept("sum", default=None)
+    """What a codec had left out of gradients when all rested last."""
+    momenta: Flat | None = kept("average", default=None)
+    """This worker's own, then."""
     reads: int = kept("drop", default=0)
     """How many are under way."""
 

@@ -38,6 +38,9 @@ class ServerSettings(Strategy):
     """Of the term of `delay_compensation`."""
     compensation_decay: float = 0.95
     """Of the running mean of g * g."""
+    pulls: Literal["whole", "coded"] = "whole"
+    """Whether parameters travel whole where `compress` writes gradients small, or how far they have gone since the
+    worker read them last is written small, too."""
     momentum: Literal["server", "worker"] = "server"
     """Who keeps the momentum of SGD: the servers, or each worker that of its own gradients (DANA-Slim): then what the
     others push in between does not count as momentum."""
