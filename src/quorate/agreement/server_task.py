@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quorate.agreement.attendant import Attendant
+from quorate.agreement.server_book import ServerBook
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.replica.late_gradients import Corrections
@@ -26,6 +27,8 @@ READ = "parameters"
 class _Pushed:
     """What a worker has pushed to this server."""
 
+    version: int
+    """Of the parameters that the gradient is of."""
     gradient: Sequence[Tensor]
     edit: Sequence[Tensor]
     options: Sequence[dict[str, Any]]
@@ -36,9 +39,11 @@ class _Pushed:
 class ServerTask:
     """One worker's; `wire` is the training thread's. The first server decides on the order, unless each does."""
 
-    def __init__(self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int) -> None:
+    def __init__(self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int, name: str) -> None:
         self._wire, self._terms, self._rank = wire, terms, wire.rank
         self._orders = not terms.consistent or terms.servers[0] == wire.rank
+        self.book = ServerBook(wire.rank, name, decides=self._orders)
+        """What it has done."""
         self._order = Order(terms, workers, len(workers), version)
         self._pushed: dict[tuple[int, int], _Pushed] = {}
         self._decisions: deque[Decision] = deque()
@@ -72,8 +77,10 @@ class ServerTask:
     # -- the task
 
     def _take(self, source: int, message: Message) -> None:
+        begin = self._wire.clock.now()
         try:
             self._take_in(source, message)
+            self.book.handled(source, message, self._wire.clock.now() - begin)
         except Exception as error:  # the training thread of this worker raises it; who waits for an answer hears of it
             self._error = error
             why = f"{type(error).__name__}: {error}"
@@ -112,9 +119,10 @@ class ServerTask:
         elif kind == "push":
             number, count = int(header["number"]), len(message.tensors) // (2 if header["edited"] else 1)
             gradient, edit = message.tensors[:count], message.tensors[count:]
-            self._pushed[source, number] = _Pushed(gradient, edit, header["options"], frozenset(header["unused"]))
+            version, unused = int(header["version"]), frozenset(header["unused"])
+            self._pushed[source, number] = _Pushed(version, gradient, edit, header["options"], unused)
             if self._orders:
-                push = Push(source, number, int(header["version"]), int(header["count"]), bool(header["reads"]))
+                push = Push(source, number, version, int(header["count"]), bool(header["reads"]))
                 self._decide(order.came(push))
         elif kind == "read":
             self._decide(order.asks(source))
@@ -154,12 +162,14 @@ class ServerTask:
         shard = self._shard
         assert shard is not None
         taken = [(x, push) for x in one.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None]
-        dropped = [push for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
-        for push in (*(push for _, push in taken), *dropped):
+        dropped = [(key[0], push) for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
+        for _, push in (*taken, *dropped):
             if push.edit:
                 shard.write(push.edit)
+        self.book.dropped((rank, one.version - push.version) for rank, push in dropped)
         if taken:
             self._step(shard, one, taken)
+            self.book.stepped([x for x, _ in taken], one.rate, self._order.everyone)
         if one.readers:
             self._answer(shard, one)
 
@@ -189,7 +199,9 @@ class ServerTask:
         for reader in one.readers:
             about: dict[str, Any] = {"version": one.version, "states": states, "numbers": len(numbers)}
             about |= {"staleness": ages.get(reader), "dropped": reader in dropped, "contributors": len(one.taken)}
-            self._wire.send(Message((*numbers, *kept), about, shared=True), reader, READ)
+            answer = Message((*numbers, *kept), about, shared=True)
+            self._wire.send(answer, reader, READ)
+            self.book.answered(reader, answer)
         if self._corrections is not None:
             self._corrections.read(one.readers, numbers)
 
