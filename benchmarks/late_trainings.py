@@ -55,7 +55,7 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     BACKUP: (SERVED, {"mode": "sync", "backup": 1}),
     BOUNDED: (SERVED, {"mode": "bounded", "max_staleness": 3}),
     ASYNC: (SERVED, {"mode": "async"}),
-    SCALED: (SERVED, {"mode": "async", "staleness_scaling": "inverse"}),
+    SCALED: (SERVED, {"mode": "async", "staleness_scaling": "inverse", "step_size": "full"}),
     COMPENSATED: (SERVED, {"mode": "async", "delay_compensation": "adaptive", "compensation": 2.0}),
     DANA: (SERVED, {"mode": "async", "momentum": "worker"}),
     EASGD: ("easgd", {}),
