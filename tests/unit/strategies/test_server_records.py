@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from itertools import pairwise
@@ -28,7 +29,13 @@ STILL = Network(latency=0.0, bandwidth=1e15)
 
 
 def lived(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, slow: int = SIZE - 1, late: float = 0.05, **settings: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    slow: int = SIZE - 1,
+    late: float = 0.05,
+    model: Any = None,
+    **settings: Any,
 ) -> list[list[Any]]:
     """The `served` rows of every rank; all rest once, and rank `slow` sleeps `late` seconds before each step."""
     monkeypatch.setenv("QUORATE_RUN", str(folder))
@@ -37,15 +44,15 @@ def lived(
         place = current.enter(wire, thread_only=True)
         try:
             world = quorate.join()
-            model = torch.nn.Linear(3, 2)
-            plain = torch.optim.SGD(model.parameters(), lr=0.01)
-            optimizer: Any = quorate.distribute(plain, model, "parameter-server", **settings)
+            own = torch.nn.Linear(3, 2) if model is None else copy.deepcopy(model)
+            plain = torch.optim.SGD(own.parameters(), lr=0.01)
+            optimizer: Any = quorate.distribute(plain, own, "parameter-server", **settings)
             for step in range(STEPS):
                 if step == STEPS // 2:
                     with world.evaluate():
                         pass
                 wire.clock.sleep(late if world.rank == slow else 0.0)
-                model(torch.ones(1, 3)).sum().backward()
+                sum((p * p).sum() for p in own.parameters()).backward()
                 optimizer.step()
             optimizer.finish()
             place.leave()
@@ -129,3 +136,16 @@ def test_readers_find_those_of_the_first_optimizer(tmp_path: Path, monkeypatch: 
     found = figures_of_servers({one.rank: one.served for one in read_run(tmp_path).ranks})
     assert found is not None and found.steps == found.taken.total() == SIZE * STEPS
     assert found.loads.keys() == {0} and found.loads[0].bytes_in == (SIZE - 1) * STEPS * BYTES
+
+
+@pytest.mark.parametrize("servers", [1, 2, SIZE])
+def test_traffic_is_as_the_formulas_say(servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With parts of equal size; see the explanation of parameter servers."""
+    model = torch.nn.ParameterList([torch.ones(3) for _ in range(SIZE)])
+    lived(tmp_path, monkeypatch, model=model, servers=servers, mode="sync", late=0.0)
+    as_server = ((SIZE - 1) + (servers - 1)) / servers
+    for rank in range(SIZE):
+        steps = [row for row in rows(records_of(tmp_path, rank)) if row["kind"] == "step"][1 : STEPS // 2 - 1]
+        for key in ("bytes_out", "bytes_in"):
+            found = sum(step[key] for step in steps) / len(steps) / (3 * 4 * SIZE)
+            assert found == pytest.approx(as_server if rank < servers else 1.0), key
