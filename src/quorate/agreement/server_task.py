@@ -29,6 +29,8 @@ class _Pushed:
 
     version: int
     """Of the parameters that the gradient is of."""
+    count: int
+    """Of how many steps it is; 0 where there is none."""
     gradient: Sequence[Tensor]
     edit: Sequence[Tensor]
     options: Sequence[dict[str, Any]]
@@ -119,10 +121,10 @@ class ServerTask:
         elif kind == "push":
             number, count = int(header["number"]), len(message.tensors) // (2 if header["edited"] else 1)
             gradient, edit = message.tensors[:count], message.tensors[count:]
-            version, unused = int(header["version"]), frozenset(header["unused"])
-            self._pushed[source, number] = _Pushed(version, gradient, edit, header["options"], unused)
+            version, of, unused = int(header["version"]), int(header["count"]), frozenset(header["unused"])
+            self._pushed[source, number] = _Pushed(version, of, gradient, edit, header["options"], unused)
             if self._orders:
-                push = Push(source, number, version, int(header["count"]), bool(header["reads"]))
+                push = Push(source, number, version, of, bool(header["reads"]))
                 self._decide(order.came(push))
         elif kind == "read":
             self._decide(order.asks(source))
@@ -166,7 +168,7 @@ class ServerTask:
         for _, push in (*taken, *dropped):
             if push.edit:
                 shard.write(push.edit)
-        self.book.dropped((rank, one.version - push.version) for rank, push in dropped)
+        self.book.dropped((rank, one.version - push.version) for rank, push in dropped if push.count)
         if taken:
             self._step(shard, one, taken)
             self.book.stepped([x for x, _ in taken], one.rate, self._order.everyone)

@@ -35,9 +35,13 @@ def lived(
     slow: int = SIZE - 1,
     late: float = 0.05,
     model: Any = None,
+    idle: int | None = None,
     **settings: Any,
 ) -> list[list[Any]]:
-    """The `served` rows of every rank; all rest once, and rank `slow` sleeps `late` seconds before each step."""
+    """The `served` rows of every rank; all rest once, and rank `slow` sleeps `late` seconds before each step.
+
+    Rank `idle` never has a gradient.
+    """
     monkeypatch.setenv("QUORATE_RUN", str(folder))
 
     def live(wire: Wire) -> None:
@@ -52,7 +56,8 @@ def lived(
                     with world.evaluate():
                         pass
                 wire.clock.sleep(late if world.rank == slow else 0.0)
-                sum((p * p).sum() for p in own.parameters()).backward()
+                if world.rank != idle:
+                    sum((p * p).sum() for p in own.parameters()).backward()
                 optimizer.step()
             optimizer.finish()
             place.leave()
@@ -149,3 +154,10 @@ def test_traffic_is_as_the_formulas_say(servers: int, tmp_path: Path, monkeypatc
         for key in ("bytes_out", "bytes_in"):
             found = sum(step[key] for step in steps) / len(steps) / (3 * 4 * SIZE)
             assert found == pytest.approx(as_server if rank < servers else 1.0), key
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_who_has_no_gradient_has_none_dropped(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own, *_) = lived(tmp_path, monkeypatch, servers=1, mode=mode, idle=1)
+    assert summed(own, "taken").total() == (SIZE - 1) * STEPS and not summed(own, "dropped")
+    assert {rank for row in own for rank, *_ in row["given"]} == {0, 2, 3}
