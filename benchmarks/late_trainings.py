@@ -1,4 +1,5 @@
-"""The trainings of `late_gradients.py`: three small tasks, pauses, and one training in virtual or real workers.
+"""The trainings of `late_gradients.py` and `servers.py`: four small tasks, pauses, and one training in
+virtual or real workers.
 
 Several learning rates are trained side by side in one run: a copy of the model and a parameter group for each, the sum
 of their losses. When who is late does not depend on numbers, so each is what it would be alone, up to rounding. A loss
@@ -40,6 +41,9 @@ COMPUTE = 0.005
 """Seconds of a step, before the pause."""
 ALL_REDUCE, MAJORITY, SOLO, THREE = "all-reduce", "eager-majority", "eager-solo", "quorum of 3"
 MAJORITY_COMMON, SOLO_COMMON = "eager-majority, common", "eager-solo, common"
+SERVED = "parameter-server"
+SYNC, BACKUP, BOUNDED, ASYNC = "sync", "sync, 1 backup", "bounded 3", "async"
+SCALED, COMPENSATED, DANA, EASGD = "async, scaled", "DC-ASGD", "DANA", "easgd"
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     ALL_REDUCE: ("all-reduce", {}),
     MAJORITY: ("eager-majority", {}),
@@ -47,6 +51,14 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     THREE: ("quorum", {"wait_for": 3}),
     MAJORITY_COMMON: ("eager-majority", {"momentum": "common"}),
     SOLO_COMMON: ("eager-solo", {"momentum": "common"}),
+    SYNC: (SERVED, {"mode": "sync"}),
+    BACKUP: (SERVED, {"mode": "sync", "backup": 1}),
+    BOUNDED: (SERVED, {"mode": "bounded", "max_staleness": 3}),
+    ASYNC: (SERVED, {"mode": "async"}),
+    SCALED: (SERVED, {"mode": "async", "staleness_scaling": "inverse", "step_size": "full"}),
+    COMPENSATED: (SERVED, {"mode": "async", "delay_compensation": "adaptive", "compensation": 2.0}),
+    DANA: (SERVED, {"mode": "async", "momentum": "worker"}),
+    EASGD: ("easgd", {}),
 }
 """Strategy and settings; where nothing is said, `momentum` is "auto": that of workers."""
 PLAIN, HEAVY_BALL, NESTEROV, ADAMW = "SGD", "SGD, momentum 0.9", "SGD, Nesterov 0.9", "AdamW"
@@ -145,7 +157,7 @@ class OfWorkload:
         return self._workload.collate([there[place] for place in range(len(there))])
 
 
-REGRESSION, DIGITS, BYTES = "regression", "digits", "stdlib-bytes"
+REGRESSION, DIGITS, BYTES, HYPERPLANE = "regression", "digits", "stdlib-bytes", "hyperplane"
 
 
 @cache
@@ -156,6 +168,10 @@ def task_of(name: str) -> Regression | OfWorkload:
         from quorate.workloads.digits.workload import Digits
 
         return OfWorkload(Digits(), 60, 16, has_schedule=False)
+    if name == HYPERPLANE:
+        from quorate.workloads.hyperplane.workload import Hyperplane
+
+        return OfWorkload(Hyperplane(points=4096, features=1024), 160, 32, has_schedule=False)
     from quorate.workloads.stdlib_bytes.workload import StdlibBytes
 
     small = StdlibBytes(length=32, width=32, layers=1, heads=2, most_bytes=1_000_000, test_windows=256)

@@ -22,6 +22,8 @@ from quorate.report.reading.run import RunRecords, read_run
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at a run."""
+POINTS = {"hyperplane": 32_768, "digits": 1_442}
+"""Training examples of a workload, unless its settings say."""
 LIMIT = 900.0
 """Seconds that a run may take, unless told."""
 
@@ -34,8 +36,10 @@ class Setting:
     steps: int
     """Of every worker, where all take equally many: the work is so many batches of each."""
     batch: int = 256
+    name: str = "hyperplane"
+    """Of the workload."""
     workload: Mapping[str, object] = field(default_factory=dict)
-    """Settings of the workload `hyperplane`."""
+    """Its settings."""
     pace: str | None = None
     imbalance: str | None = None
     share: str | None = None
@@ -50,9 +54,9 @@ class Setting:
     def arguments(self) -> list[str]:
         """Of the script."""
         examples = self.steps * self.batch * self.workers
-        points = self.workload.get("points", 32_768)
+        points = self.workload.get("points", POINTS[self.name])
         assert isinstance(points, int)
-        settings = ["hyperplane", "--settings", json.dumps(dict(self.workload)), "--batch", str(self.batch)]
+        settings = [self.name, "--settings", json.dumps(dict(self.workload)), "--batch", str(self.batch)]
         return [*settings, "--epochs", repr(examples / points), "--evaluations", "1"]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from quorate.agreement.attendant import Attendant
 from quorate.agreement.edge_coding import EdgeCoding
 from quorate.agreement.served_codes import PullCodes
+from quorate.agreement.server_book import ServerBook
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.replica.late_gradients import Corrections
@@ -28,6 +29,10 @@ READ = "parameters"
 class _Pushed:
     """What a worker has pushed to this server."""
 
+    version: int
+    """Of the parameters that the gradient is of."""
+    count: int
+    """Of how many steps it is; 0 where there is none."""
     gradient: Sequence[Tensor]
     edit: Sequence[Tensor]
     options: Sequence[dict[str, Any]]
@@ -39,11 +44,19 @@ class ServerTask:
     """One worker's; `wire` is the training thread's. The first server decides on the order, unless each does."""
 
     def __init__(
-        self, wire: Wire, terms: ServerTerms, workers: Sequence[int], version: int, coding: EdgeCoding | None
+        self,
+        wire: Wire,
+        terms: ServerTerms,
+        workers: Sequence[int],
+        version: int,
+        name: str,
+        coding: EdgeCoding | None,
     ) -> None:
         """`coding` is how workers write their gradients small."""
         self._wire, self._terms, self._rank = wire, terms, wire.rank
         self._orders = not terms.consistent or terms.servers[0] == wire.rank
+        self.book = ServerBook(wire.rank, name, decides=self._orders)
+        """What it has done."""
         self._order = Order(terms, workers, len(workers), version)
         self._pushed: dict[tuple[int, int], _Pushed] = {}
         self._decisions: deque[Decision] = deque()
@@ -79,8 +92,10 @@ class ServerTask:
     # -- the task
 
     def _take(self, source: int, message: Message) -> None:
+        begin = self._wire.clock.now()
         try:
             self._take_in(source, message)
+            self.book.handled(source, message, self._wire.clock.now() - begin)
         except Exception as error:  # the training thread of this worker raises it; who waits for an answer hears of it
             self._error = error
             why = f"{type(error).__name__}: {error}"
@@ -121,9 +136,10 @@ class ServerTask:
         elif kind == "push":
             number, count = int(header["number"]), len(message.tensors) // (2 if header["edited"] else 1)
             gradient, edit = self._decoded(source, message, count), message.tensors[count:]
-            self._pushed[source, number] = _Pushed(gradient, edit, header["options"], frozenset(header["unused"]))
+            version, of, unused = int(header["version"]), int(header["count"]), frozenset(header["unused"])
+            self._pushed[source, number] = _Pushed(version, of, gradient, edit, header["options"], unused)
             if self._orders:
-                push = Push(source, number, int(header["version"]), int(header["count"]), bool(header["reads"]))
+                push = Push(source, number, version, of, bool(header["reads"]))
                 self._decide(order.came(push))
         elif kind == "read":
             self._decide(order.asks(source))
@@ -170,12 +186,14 @@ class ServerTask:
         shard = self._shard
         assert shard is not None
         taken = [(x, push) for x in one.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None]
-        dropped = [push for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
-        for push in (*(push for _, push in taken), *dropped):
+        dropped = [(key[0], push) for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
+        for _, push in (*taken, *dropped):
             if push.edit:
                 shard.write(push.edit)
+        self.book.dropped((rank, one.version - push.version) for rank, push in dropped if push.count)
         if taken:
             self._step(shard, one, taken)
+            self.book.stepped([x for x, _ in taken], one.rate, self._order.everyone)
         if one.readers:
             self._answer(shard, one)
 
@@ -208,7 +226,9 @@ class ServerTask:
                 sent, has = self._pulls.code(reader, numbers, one.version)
             about: dict[str, Any] = {"version": one.version, "states": states, "numbers": len(numbers)}
             about |= {"staleness": ages.get(reader), "dropped": reader in dropped, "contributors": len(one.taken)}
-            self._wire.send(Message((*sent, *kept), about, shared=True), reader, READ)
+            answer = Message((*sent, *kept), about, shared=True)
+            self._wire.send(answer, reader, READ)
+            self.book.answered(reader, answer)
             if self._corrections is not None:
                 self._corrections.read(reader, has)
 

@@ -72,7 +72,7 @@ class ServedParameters:
         self._pulls: dict[int, PullCodes] = {}
         self._draws = 0
         """Pushes so far, in all."""
-        self._task = ServerTask(self._wire, terms, range(wire.size), version, coding)
+        self._task = ServerTask(self._wire, terms, range(wire.size), version, timer.name, coding)
         if worker.tolerates_death:
             self._task.hears_of_deaths()
         self.lay_out()
@@ -113,6 +113,8 @@ class ServedParameters:
             self._send("push", server, *numbers, **header, unused=unused, draw=self._draws)
         if reads:
             self._reads.append(self._read())
+        if self._wire.rank in self._cuts and self._task.book.is_due(self._wire.clock.now()):
+            self._tell()
 
     def ask(self) -> None:
         self._timer.arrived()
@@ -163,6 +165,7 @@ class ServedParameters:
             begin = {server: [x.clone() for x in cut.of(now)] for server, cut in self._cuts.items()}
             self._pulls = {s: PullCodes(self._worker.coding, cut, begin[s]) for s, cut in self._cuts.items()}
         if self._wire.rank in self._cuts:
+            self._task.book.set_out(self._wire.clock.now())
             self._task.set_out(Shard(self._replica, self._cuts[self._wire.rank]), self._stretch)
 
     def go_away(self, *, ended: bool) -> None:
@@ -183,12 +186,21 @@ class ServedParameters:
             self._send("read", server)
         pulled = self._read(states=True).wait()
         self._replica.parameters = pulled.x
+        self._tell()
 
     def close(self) -> None:
         """All have ended."""
         self._task.close()
+        self._tell()
 
     # -- inside
+
+    def _tell(self) -> None:
+        """Record what this worker's server has done."""
+        if self._timer.recorder is not None and self._wire.rank in self._cuts:
+            row = self._task.book.row(self._wire.clock.now())
+            if row is not None:
+                self._timer.recorder.hold(row)
 
     def _orderers(self) -> tuple[int, ...]:
         return self._terms.servers[:1] if self._terms.consistent else self._terms.servers

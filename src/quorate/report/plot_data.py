@@ -42,6 +42,12 @@ def _fields(parts: Iterable[Part], names: str) -> Iterator[Row]:
     return map(attrgetter(*names.split()), parts)
 
 
+def _numbered(*columns: Iterable[object]) -> Iterator[Row]:
+    """What stands side by side, numbered from 0."""
+    for number, row in enumerate(zip(*columns, strict=True)):
+        yield (number, *row)
+
+
 def _step_times(arm: ArmSummary) -> Iterator[Row]:
     if arm.steps is not None:
         yield from zip(arm.steps.edges, arm.steps.edges[1:], arm.steps.counts, strict=False)
@@ -85,6 +91,15 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
     "staleness": ("arm staleness gradients", lambda arm: enumerate(arm.rounds.staleness) if arm.rounds else ()),
     "contributors": ("arm workers rounds", lambda arm: enumerate(arm.rounds.contributors) if arm.rounds else ()),
     "rank_shares": ("arm rank share", lambda arm: enumerate(arm.rounds.rank_shares) if arm.rounds else ()),
+    "served": (
+        "arm staleness gradients weight",
+        lambda arm: _numbered(arm.servers.staleness, arm.servers.weights) if arm.servers else (),
+    ),
+    "given": ("arm rank taken dropped", lambda arm: arm.servers.ranks if arm.servers else ()),
+    "servers": (
+        "arm rank busy_share bytes_in bytes_out",
+        lambda arm: _fields(arm.servers.servers if arm.servers else (), "rank busy_share bytes_in bytes_out"),
+    ),
     "faults": (
         "arm seed rank why seconds round standstill left",
         lambda arm: _fields(arm.faults, "seed rank why seconds round standstill left"),

@@ -21,6 +21,8 @@ from quorate.report.schema_parts import OuterPoint as OuterPoint
 from quorate.report.schema_parts import OuterSummary as OuterSummary
 from quorate.report.schema_parts import Part
 from quorate.report.schema_parts import RoundsSummary as RoundsSummary
+from quorate.report.schema_parts import Server as Server
+from quorate.report.schema_parts import ServersSummary as ServersSummary
 
 FORMAT = 1
 """Rises when a field changes its meaning or goes away."""
@@ -166,6 +168,8 @@ class ArmSummary(Part):
     """Null where there are no learners that never wait."""
     outer: OuterSummary | None = None
     """Null where there are no outer steps, or none is recorded."""
+    servers: ServersSummary | None = None
+    """Null where parameters lie on no servers."""
     replicas: Replicas | None = None
     """Null where replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()

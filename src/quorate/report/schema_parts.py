@@ -137,6 +137,38 @@ class OuterSummary(Part):
     """Of the first run, at most 400."""
 
 
+class Server(Part):
+    """A worker on which a part of the parameters lies."""
+
+    rank: int
+    busy_share: float | None
+    """Of the time between rests, that in which it handled messages; null in a virtual world, where that takes none."""
+    bytes_in: float
+    """From other workers, a second."""
+    bytes_out: float
+
+
+class ServersSummary(Part):
+    """What servers did, in all runs that count together."""
+
+    gradients: int
+    """That came: in steps, or dropped."""
+    steps: int
+    staleness: tuple[int, ...]
+    """Gradients in steps, by the steps that had been made since the parameters that they are of: 0, 1, 2 ..."""
+    staleness_mean: float
+    weights: tuple[float, ...]
+    """What they counted in the mean, likewise, where an equal share of a step of all workers is 1."""
+    dropped_share: float
+    """Of the gradients."""
+    scaled_share: float
+    """Of the gradients, those in steps that counted less than an equal share."""
+    ranks: tuple[tuple[int, int, int], ...]
+    """By worker: its rank, its gradients in steps, and those that were dropped."""
+    servers: tuple[Server, ...]
+    """By rank."""
+
+
 class GoodputSummary(Part):
     """What failures have left of the steps that could have been made; by seed, steps of single workers."""
 

@@ -9,9 +9,9 @@ synchronous training does, with any optimizer. The first server decides on the o
 what is read is of one version in all its parts.
 
 Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: of one server P times
-the gradient each way. With `servers="all"` each worker sends and gets (P - 1) / P of d, as in an all-reduce. A thread
-per server, which takes turns with its worker's training. While all rest (an evaluation, a checkpoint), every worker
-reads all parameters, and what the optimizer keeps.
+the gradient each way. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring all-reduce.
+A thread per server, which takes turns with its worker's training. While all rest (an evaluation, a checkpoint), every
+worker reads all parameters, and what the optimizer keeps.
 
 When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are about P
 - 1 steps old when they count; with momentum that is as if there were more of it (Mitliagkas et al. 2016), and training

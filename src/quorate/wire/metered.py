@@ -21,7 +21,8 @@ T = TypeVar("T")
 class Meter:
     """Payload bytes and messages, in total and by operation (`bytes_out["all_reduce"]`).
 
-    Headers and the backends' own framing do not count. Over all workers, bytes out equal bytes in.
+    Headers and the backends' own framing do not count, nor what a worker sends to itself. Over all
+    workers, bytes out equal bytes in.
     """
 
     bytes_out: Counter[str] = field(default_factory=Counter)
@@ -84,11 +85,20 @@ class Metered(Wrapped):
         elif operation == "barrier":
             meter.sent(operation, 0, others)
             meter.received(operation, 0, others)
-        elif operation == "send":
+        elif operation == "send" and not is_root:
             meter.sent(operation, nbytes, 1)
         elif operation == "receive":
-            return self._count_result(operation, work, 1, excluding=0)
+            return self._count_message(work)
         return work
+
+    def _count_message(self, work: Work[T]) -> Work[T]:
+        def count(results: list[T]) -> T:
+            came: Any = results[0]
+            if came[0] != self.rank:
+                self.meter.received("receive", _nbytes(came[1]), 1)
+            return results[0]
+
+        return Together([work], count, self.clock)
 
     def _count_result(self, operation: str, work: Work[T], messages: int, *, excluding: int) -> Work[T]:
         def count(results: list[T]) -> T:

@@ -395,6 +395,9 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "staleness": len(quorum.rounds.staleness),
         "contributors": 5,
         "rank_shares": 4,
+        "served": 0,  # nor are there servers
+        "given": 0,
+        "servers": 0,
         "marks": sum(len(mark.given) for mark in quorum.marks),
         "distances": 0,  # no replicas differ here
         "faults": 0,

@@ -55,6 +55,20 @@ def test_over_all_workers_bytes_out_are_bytes_in_for_every_operation() -> None:
     assert meters[0].bytes_out["all_reduce"] == both
 
 
+def test_what_a_worker_sends_to_itself_does_not_count() -> None:
+    def count(wire: Wire) -> Metered:
+        metered = Metered(wire)
+        for peer, numbers in ((wire.rank, 7), (1 - wire.rank, 3)):
+            metered.send(Message((torch.ones(numbers),)), peer, "t").wait()
+        for _ in range(2):
+            metered.receive(None, "t").wait()
+        return metered
+
+    for one in VirtualWorld(2, network=FREE).run(count):
+        assert one.meter.bytes_out["send"] == one.meter.bytes_in["receive"] == 3 * 4
+        assert one.meter.messages_out["send"] == one.meter.messages_in["receive"] == 1
+
+
 def test_results_pass_through_unchanged() -> None:
     def both(wire: Wire) -> bool:
         metered = Delayed(Metered(wire), lambda operation, number: 0.0)

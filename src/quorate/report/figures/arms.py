@@ -13,6 +13,7 @@ from quorate.report.figures.merges import merges_summary
 from quorate.report.figures.outer import outer_summary
 from quorate.report.figures.rounds import RoundFigures
 from quorate.report.figures.run import RunFigures
+from quorate.report.figures.servers import servers_summary
 from quorate.report.figures.statistics import difference_verdict, mean_interval, ratio_interval, ratio_verdict
 from quorate.report.figures.time_use import step_times
 from quorate.report.reading.planned import Planned, PlannedArm
@@ -74,6 +75,7 @@ def arm_of(
         rounds=_rounds([run.rounds for run in used if run.rounds is not None], _changes(used)),
         merges=merges_summary([run.merges for run in used if run.merges is not None]),
         outer=outer_summary([run.outer for run in used]),
+        servers=servers_summary([run.servers for run in used if run.servers is not None]),
         replicas=_replicas(used),
         faults=tuple(fault for run in used for fault in run.faults),
         joined=tuple(one for run in used for one in run.joined),

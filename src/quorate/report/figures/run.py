@@ -25,6 +25,7 @@ from quorate.report.figures.quality import (
     went_wrong,
 )
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
+from quorate.report.figures.servers import ServerFigures, figures_of_servers
 from quorate.report.figures.time_use import by_rank, spent_in, totals_of
 from quorate.report.figures.timeline import timeline_of
 from quorate.report.reading.events import standstill
@@ -75,6 +76,8 @@ class RunFigures:
     """Of learners that never wait."""
     outer: Sequence[OuterPoint]
     """What each outer step made of its outer gradient."""
+    servers: ServerFigures | None
+    """Where parameters lie on servers."""
     distance: Curve | None
     """Between replicas."""
     faults: tuple[Fault, ...]
@@ -135,6 +138,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
         merges=figures_of_merges([one.round for one in merged], run.training_seconds) if merged else None,
         outer=_outer(run),
+        servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
         goodput=goodput_of(run) if has_failed(run) else None,

@@ -19,6 +19,7 @@ from quorate.report.page.quality import quality
 from quorate.report.page.replicas import replicas
 from quorate.report.page.reproduce import reproduce
 from quorate.report.page.rounds import rounds
+from quorate.report.page.servers import servers
 from quorate.report.page.steps import steps
 from quorate.report.page.timeline import timeline
 from quorate.report.page.verdict import verdict
@@ -32,6 +33,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("steps", "Time per step", steps),
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),
+    ("servers", "Servers", servers),
     ("merges", "Merges", merges),
     ("outer", "Outer steps", outer),
     ("replicas", "Replicas", replicas),

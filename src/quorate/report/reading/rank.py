@@ -7,13 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.records import records_of, rows
-from quorate.core.rows import ClockOffset, Distance, Distribute, End, Evaluate, Gone, Joined, Log, Outer, Start, Step
+from quorate.core.rows import (
+    ClockOffset,
+    Distance,
+    Distribute,
+    End,
+    Evaluate,
+    Gone,
+    Joined,
+    Log,
+    Outer,
+    Served,
+    Start,
+    Step,
+)
 from quorate.report.reading.clocks import SAME, RunClock
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import moved
 from quorate.report.reading.joinings import is_newcomer
 from quorate.report.reading.rounds import RoundRecord, number_updates, round_of, take_back
 from quorate.report.reading.rows import row_of, sound_parts
+from quorate.report.reading.served import served_of
 from quorate.report.reading.sessions import Sessions
 from quorate.report.reading.sound import has_numbers
 from quorate.report.reading.spans import Spans
@@ -36,6 +50,8 @@ class RankRecords:
     logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
     outers: list[Outer] = field(default_factory=list)
+    served: list[Served] = field(default_factory=list)
+    """What its server did for the first optimizer."""
     offsets: list[ClockOffset] = field(default_factory=list)
     """What it measured of its clock."""
     clock: RunClock = SAME
@@ -105,6 +121,8 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.distances.append(distance)
         elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
             found.outers.append(outer)
+        elif kind == "served" and (served := served_of(row)) is not None:
+            found.served.append(served)
         elif kind == "clock" and not sessions.is_moved and (offset := row_of(ClockOffset, row)) is not None:
             found.offsets.append(offset)
         elif kind == "gone" and (death := row_of(Gone, row)) is not None:

@@ -175,6 +175,7 @@ def _keep_first_optimizer(ranks: list[RankRecords]) -> None:
         if one.others:
             one.steps = [step for step in one.steps if step.optimizer == first]
         one.rounds = [merged for merged in one.rounds if merged.optimizer in (None, first)]
+        one.served = [served for served in one.served if served.optimizer == first]
         number_the_rest(one.rounds)
 
 

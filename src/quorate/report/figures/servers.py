@@ -1,0 +1,119 @@
+"""Servers of one run and of an arm: how stale gradients were, what they counted, and the load of each server."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quorate.core.rows import Served
+from quorate.report.schema_parts import Server, ServersSummary
+
+WHOLE = 0.999
+"""What a gradient counts at least that is not scaled down, in equal shares."""
+
+
+@dataclass
+class Load:
+    """Of one server."""
+
+    seconds: float = 0.0
+    busy: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def add(self, other: Load | Served) -> None:
+        self.seconds += other.seconds
+        self.busy += other.busy
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+
+
+@dataclass
+class ServerFigures:
+    """Of one run, or of several together."""
+
+    loads: dict[int, Load] = field(default_factory=lambda: defaultdict(Load))
+    """By the rank of the server."""
+    steps: int = 0
+    """Of the servers that decide."""
+    taken: Counter[int] = field(default_factory=Counter)
+    """Gradients in steps, by staleness."""
+    counted: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """What they counted, by staleness."""
+    dropped: Counter[int] = field(default_factory=Counter)
+    by_rank: Counter[int] = field(default_factory=Counter)
+    dropped_by_rank: Counter[int] = field(default_factory=Counter)
+
+    def take(self, rank: int, row: Served) -> None:
+        """What the server of `rank` has recorded."""
+        self.loads[rank].add(row)
+        if row.taken is None:
+            return
+        self.steps += row.steps
+        for (age, count), counted in zip(row.taken, row.counted or (), strict=True):
+            self.taken[age] += count
+            self.counted[age] += counted
+        for age, count in row.dropped or ():
+            self.dropped[age] += count
+        for source, count, dropped in row.given or ():
+            self.by_rank[source] += count
+            self.dropped_by_rank[source] += dropped
+
+    def add(self, other: ServerFigures) -> None:
+        """Another run."""
+        for rank, load in other.loads.items():
+            self.loads[rank].add(load)
+        self.steps += other.steps
+        for age, counted in other.counted.items():
+            self.counted[age] += counted
+        for mine, theirs in (
+            (self.taken, other.taken),
+            (self.dropped, other.dropped),
+            (self.by_rank, other.by_rank),
+            (self.dropped_by_rank, other.dropped_by_rank),
+        ):
+            mine.update(theirs)
+
+
+def figures_of_servers(rows: Mapping[int, Sequence[Served]]) -> ServerFigures | None:
+    """`rows` by rank. None where there were no servers, or nothing came to them."""
+    found = ServerFigures()
+    for rank, own in rows.items():
+        for row in own:
+            found.take(rank, row)
+    return found if found.taken.total() else None
+
+
+def servers_summary(runs: Sequence[ServerFigures]) -> ServersSummary | None:
+    """Of all runs of an arm together."""
+    if not runs:
+        return None
+    all_runs = ServerFigures()
+    for run in runs:
+        all_runs.add(run)
+    taken, dropped = all_runs.taken, all_runs.dropped.total()
+    total = taken.total() + dropped
+    weights = tuple(all_runs.counted[age] / taken[age] if taken[age] else 0.0 for age in range(max(taken) + 1))
+    ranks = sorted(all_runs.by_rank.keys() | all_runs.dropped_by_rank.keys())
+    return ServersSummary(
+        gradients=total,
+        steps=all_runs.steps,
+        staleness=tuple(taken[age] for age in range(len(weights))),
+        staleness_mean=sum(age * count for age, count in taken.items()) / taken.total(),
+        weights=weights,
+        dropped_share=dropped / total,
+        scaled_share=sum(taken[age] for age, weight in enumerate(weights) if weight < WHOLE) / total,
+        ranks=tuple((rank, all_runs.by_rank[rank], all_runs.dropped_by_rank[rank]) for rank in ranks),
+        servers=tuple(_server(rank, all_runs.loads[rank]) for rank in sorted(all_runs.loads)),
+    )
+
+
+def _server(rank: int, load: Load) -> Server:
+    seconds = load.seconds or 1.0
+    return Server(
+        rank=rank,
+        busy_share=min(1.0, load.busy / seconds) if load.busy else None,
+        bytes_in=load.bytes_in / seconds,
+        bytes_out=load.bytes_out / seconds,
+    )

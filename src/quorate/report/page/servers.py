@@ -1,0 +1,112 @@
+"""Servers: how stale the gradients were that came to them, which were dropped or scaled, and the load of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorate.report.charts.columns import Columns, column_chart
+from quorate.report.charts.loads import Load, load_chart
+from quorate.report.charts.markup import Markup, element, joined
+from quorate.report.page.parts import HALF, View, figure, framed, nothing, paragraphs, section, table
+from quorate.report.page.rounds import LISTED
+from quorate.report.schema import ArmSummary, ServersSummary
+from quorate.report.wording import bytes_in_words, number_in_words, share_in_words
+
+LEAD = (
+    "Parameters lie on servers, which step as gradients come. The staleness of a gradient is the number of steps that "
+    "they had made since the parameters that it is of."
+)
+MEANINGS = (
+    "Counts of all seeds together, over the whole run. What a gradient counts is in equal shares: 1 is what each "
+    "counts in a step of all workers; one that is dropped counts nothing. Under staleness_scaling=gap numbers are "
+    "scaled one by one, which is not in it."
+)
+SERVERS = 16
+"""That are drawn of each arm, at most."""
+_NAMED = 12
+Known = Sequence[tuple[ArmSummary, ServersSummary]]
+
+
+def servers(view: View) -> Markup:
+    """Only where some arm has servers."""
+    known = [(arm, arm.servers) for arm in view.summary.arms if arm.servers is not None]
+    if not known:
+        return Markup()
+    charts = element("div", _staleness(view, known), _loads(view, known), class_="figures")
+    return section("servers", "Servers", LEAD, _table(view, known), charts)
+
+
+def _table(view: View, known: Known) -> Markup:
+    heads = ["strategy", "steps", "gradients", "mean staleness", "dropped", "scaled down", "a gradient counts",
+             "most dropped"]  # fmt: skip
+    rows = [
+        [
+            arm.name,
+            f"{one.steps:,}",
+            f"{one.gradients:,}",
+            number_in_words(one.staleness_mean),
+            share_in_words(one.dropped_share),
+            share_in_words(one.scaled_share),
+            number_in_words(_counts(one)),
+            _most_dropped(one),
+        ]
+        for arm, one in known
+    ]
+    return framed(view, "What became of gradients", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _counts(one: ServersSummary) -> float:
+    """A gradient, in the mean."""
+    return sum(count * weight for count, weight in zip(one.staleness, one.weights, strict=True)) / one.gradients
+
+
+def _most_dropped(one: ServersSummary) -> str:
+    rank, taken, dropped = max(one.ranks, key=lambda given: given[2], default=(0, 0, 0))
+    return f"rank {rank}, {share_in_words(dropped / (taken + dropped))} of its own" if dropped else nothing("none")
+
+
+def _staleness(view: View, known: Known) -> Markup:
+    title = "steps that had been made since"
+    rows, told, numbers = [], [], []
+    for arm, one in known:
+        total = sum(one.staleness)
+        note = f"mean {number_in_words(one.staleness_mean)}, at most {len(one.staleness) - 1:,}"
+        rows.append(Columns(name=arm.name, look=view.looks[arm.name], counts=one.staleness, note=note))
+        some = sorted(range(len(one.staleness)), key=lambda age: -one.staleness[age])[:_NAMED]
+        told.append(
+            f"{arm.name}, {note}: " + ", ".join(f"{n} {share_in_words(one.staleness[n] / total)}" for n in sorted(some))
+        )
+        numbers += [
+            [arm.name, f"{age:,}", share_in_words(count / total), number_in_words(weight)]
+            for age, (count, weight) in enumerate(zip(one.staleness, one.weights, strict=True))
+            if count
+        ]
+    rest = f"The first {LISTED} of {len(numbers):,} rows; all of them are in the data." if len(numbers) > LISTED else ""
+    listed = table(["strategy", "staleness", "share", "each counts"], numbers[:LISTED])
+    return figure(
+        view, "How stale gradients were",
+        lambda width: column_chart(
+            rows, title=title, width=width, label=f"Gradients by staleness in steps. {'. '.join(told)}."
+        ),
+        numbers=joined([listed, paragraphs(rest)]), wide=HALF,
+    )  # fmt: skip
+
+
+def _loads(view: View, known: Known) -> Markup:
+    rows, told = [], []
+    for arm, one in known:
+        for server in one.servers[:SERVERS]:
+            sent = f"in {bytes_in_words(server.bytes_in)}/s, out {bytes_in_words(server.bytes_out)}/s"
+            busy = "" if server.busy_share is None else f"{share_in_words(server.busy_share)} busy, "
+            rows.append(Load(name=arm.name, look=view.looks[arm.name], row=f"rank {server.rank}",
+                             share=server.busy_share, words=f"{busy}{sent}"))  # fmt: skip
+            told.append(f"{arm.name}, rank {server.rank}: {busy}{sent}.")
+    hidden = sum(max(0, len(one.servers) - SERVERS) for _, one in known)
+    note = f"Further servers: {hidden:,}; all of them are in the data. " if hidden else ""
+    if view.is_virtual:
+        note += "How busy servers were is not told: in virtual time they handle messages at once. "
+    return figure(
+        view, "Load of each server",
+        lambda width: load_chart(rows, title="share of the time busy", width=width, label=f"Loads. {' '.join(told)}"),
+        note=f"{note}Bytes are those of other workers.", wide=HALF,
+    )  # fmt: skip
