@@ -62,7 +62,7 @@ class ServerSettings(Strategy):
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}; it is a whole number from {number} on")
-        if self.servers not in ("all", "own") and int(self.servers) < 1:
+        if self.servers not in ("all", "own") and not (isinstance(self.servers, int) and self.servers >= 1):
             raise ConfigurationError(f'servers is {self.servers!r}; it is "all", "own", or a whole number from 1 on')
         if self.softsync is not None and self.softsync < 1:
             raise ConfigurationError(f"softsync is {self.softsync!r}; it is a whole number from 1 on, or None")
