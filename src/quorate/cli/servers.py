@@ -29,7 +29,7 @@ def settings_of_servers(
     if settings.get("servers", "own") != "own":
         raise ConfigurationError(f"--servers {count} starts servers that are no workers; leave out the setting servers")
     if strategy is not None and not _has_servers(strategy):
-        raise ConfigurationError(f"{strategy} has no servers; --servers goes with parameter-server")
+        raise ConfigurationError(f"{strategy} has no servers; --servers goes with parameter-server and its presets")
     return {**settings, "servers": "own"}
 
 

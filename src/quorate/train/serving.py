@@ -37,7 +37,9 @@ def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
         if name not in told.baselines:
             kind = strategies.get(name)
     if kind is None or not issubclass(kind, ServerSettings):
-        raise ConfigurationError(f"{name} has no servers, and --servers was given; it goes with parameter-server")
+        raise ConfigurationError(
+            f"{name} has no servers, and --servers was given; it goes with parameter-server and its presets"
+        )
     if told.optimizers:
         raise ConfigurationError("servers of their own serve one distributed optimizer; this script has several")
 

@@ -222,7 +222,7 @@ def test_parameters_that_freeze_end_the_training_in_a_sentence() -> None:
         optimizer.finish()
 
     error = outcomes(2, 1, task)[2].error
-    assert isinstance(error, ConfigurationError) and 'take servers="all"' in str(error)
+    assert isinstance(error, ConfigurationError) and 'with servers="all" each has one' in str(error)
 
 
 @pytest.mark.parametrize("on_death", ["stop", "continue"])
