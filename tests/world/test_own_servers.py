@@ -109,6 +109,7 @@ def test_a_worker_that_is_killed_leaves_the_others_and_ctrl_c_ends_all(tmp_path:
     process.send_signal(signal.SIGINT)
     status, _, err = ended(process)
     assert log_of(tmp_path, 0).splitlines()[-1].endswith("2 [0]")
+    assert "rank 1 (host " in err and "was killed by signal 9 (SIGKILL); rank 0 goes on" in err
     assert status == 130 and "ended by SIGINT; every worker has ended" in err
     assert log_of(tmp_path, 2) == ""
     for rank in (0, 2):

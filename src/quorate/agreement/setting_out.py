@@ -83,8 +83,8 @@ class Receiver:
         self.check(header["call"])
         if header["layout"] != self.replica.layout.digest:
             raise ConfigurationError(
-                "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; with "
-                'servers="all" each has one'
+                "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
+                'with servers="all" each has one'
             )
         count = int(header["numbers"])
         given = Given(message.tensors[:count], header["states"], message.tensors[count:])
