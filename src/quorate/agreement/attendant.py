@@ -9,6 +9,8 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 
 _TAG = "asked"
+CLOSE = Message(header={"close": True})
+"""Ends the attendant that it is sent to, behind what has come by then."""
 _IDLE_SECONDS = 60.0
 
 
@@ -41,9 +43,18 @@ class Attendant:
         """From now on the task goes on when other workers die, and is told: see `Wire.tolerate_deaths`."""
         self._messages.tolerate_deaths(_TAG)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the task has ended; `wait` says with what."""
+        return self._task.done()
+
+    def wait(self) -> None:
+        """Until the task has ended; raises what it has ended with."""
+        self._task.wait()
+
     def close(self) -> None:
         """End the task behind what has come by now; raises what it has ended with."""
-        self.send(Message(header={"close": True}), self._rank)
+        self.send(CLOSE, self._rank)
         self._task.wait()
 
     def _run(self, wire: Wire) -> None:

@@ -1,4 +1,4 @@
-"""The task beside a worker that keeps a part of the parameters for all: gradients come, parameters go."""
+"""The task that keeps a part of the parameters for all workers: gradients come, parameters go."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from quorate.agreement.attendant import Attendant
 from quorate.agreement.edge_coding import EdgeCoding
 from quorate.agreement.served_codes import PullCodes
 from quorate.agreement.server_book import ServerBook
+from quorate.agreement.setting_out import WANTED, Coming, Receiver
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.replica.late_gradients import Corrections
@@ -41,7 +42,7 @@ class _Pushed:
 
 
 class ServerTask:
-    """One worker's; `wire` is the training thread's. The first server decides on the order, unless each does."""
+    """One rank's; `wire` is its main thread's. The first server decides on the order, unless each does."""
 
     def __init__(
         self,
@@ -49,10 +50,12 @@ class ServerTask:
         terms: ServerTerms,
         workers: Sequence[int],
         version: int,
+        receiver: Receiver,
+        *,
         name: str,
         coding: EdgeCoding | None,
     ) -> None:
-        """`coding` is how workers write their gradients small."""
+        """`name` is the optimizer's, and `coding` how workers write their gradients small."""
         self._wire, self._terms, self._rank = wire, terms, wire.rank
         self._orders = not terms.consistent or terms.servers[0] == wire.rank
         self.book = ServerBook(wire.rank, name, decides=self._orders)
@@ -67,9 +70,10 @@ class ServerTask:
         self._corrections: Corrections | None = None
         self._coding = coding
         self._pulls: PullCodes | None = None
-        self._served = Attendant(wire, "server", self._take)
+        self._receiver, self._coming = receiver, Coming(self._tell)
+        self.served = Attendant(wire, "server", self._take)
         self._error: Exception | None = None
-        self.send, self.close = self._served.send, self._served.close
+        self.send, self.close = self.served.send, self.served.close
 
     def check(self) -> None:
         """Raise what the server has ended with."""
@@ -78,7 +82,7 @@ class ServerTask:
 
     def hears_of_deaths(self) -> None:
         """From now on this server goes on without who has died."""
-        self._served.hears_of_deaths()
+        self.served.hears_of_deaths()
 
     def set_out(self, shard: Shard, stretch: int) -> None:
         """All set out (again), for the `stretch`-th time: this is what the server keeps."""
@@ -86,7 +90,7 @@ class ServerTask:
         self.send(Message(header={"kind": "set out"}), self._rank)
 
     def ends(self) -> None:
-        """This worker steps no more: its server goes on with what it keeps, whenever the others do."""
+        """This worker was to set out, and does not: its server goes on with what it keeps, whenever the others do."""
         self.send(Message(header={"kind": "set out", "always": True}), self._rank)
 
     # -- the task
@@ -99,8 +103,9 @@ class ServerTask:
         except Exception as error:  # the training thread of this worker raises it; who waits for an answer hears of it
             self._error = error
             why = f"{type(error).__name__}: {error}"
-            for rank in self._wire.alive:
-                self._wire.send(Message(header={"failed": why}), rank, READ)
+            for rank in () if self._wire.is_newcomer else self._wire.alive:  # one without training ends at once
+                for tag in (READ, WANTED):
+                    self._wire.send(Message(header={"failed": why}), rank, tag)
             raise
 
     def _take_in(self, source: int, message: Message) -> None:
@@ -108,15 +113,25 @@ class ServerTask:
         if "gone" in header:
             for rank in header["gone"]:
                 self._dies(int(rank))
+            self._coming.died(header["gone"])
         elif header["kind"] == "set out":
             self._sets_out(always=header.get("always", False))
+        elif header["kind"] == "comes":
+            self._coming.came(source, is_known=header["stretch"] <= self._set_out)
+        elif header["kind"] == "part":
+            self._next = self._receiver.shard(message), header["stretch"]
+            self._sets_out()
+            self._coming.gave()
         elif header["stretch"] > self._set_out:
             self._early.append((source, message))
         else:
             self._handle(source, message)
         self._go_on()
 
-    def _sets_out(self, *, always: bool) -> None:
+    def _tell(self, rank: int, is_wanted: bool) -> None:
+        self._wire.send(Message(header={"wanted": is_wanted}), rank, WANTED)
+
+    def _sets_out(self, *, always: bool = False) -> None:
         if always:
             self._set_out = math.inf
         else:
@@ -168,9 +183,7 @@ class ServerTask:
                     if server != self._rank:
                         self.send(Message(header=told), server)
             if one.is_last:  # those that have rested set out together
-                ended = self._order.ended
-                there = [rank for rank in one.readers if rank not in ended]
-                self._order = Order(self._terms, there, self._order.everyone, one.version, ended)
+                self._order = Order(self._terms, one.there, self._order.everyone, one.version, self._order.ended)
 
     def _go_on(self) -> None:
         """Carry out the decisions that can be, in their order."""
@@ -225,6 +238,7 @@ class ServerTask:
             if self._pulls is not None and not one.is_last:
                 sent, has = self._pulls.code(reader, numbers, one.version)
             about: dict[str, Any] = {"version": one.version, "states": states, "numbers": len(numbers)}
+            about |= {"there": one.there}
             about |= {"staleness": ages.get(reader), "dropped": reader in dropped, "contributors": len(one.taken)}
             answer = Message((*sent, *kept), about, shared=True)
             self._wire.send(answer, reader, READ)
@@ -242,4 +256,5 @@ def _decision(header: Mapping[str, Any]) -> Decision:
         readers=tuple(header["readers"]),
         options_of=(header["options_of"][0], header["options_of"][1]),
         is_last=bool(header["is_last"]),
+        there=tuple(header["there"]),
     )

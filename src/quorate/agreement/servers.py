@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
+from quorate.agreement.attendant import CLOSE
 from quorate.agreement.edge_coding import EdgeCoding
 from quorate.agreement.served_codes import PullCodes, PushCodes
 from quorate.agreement.server_task import READ, ServerTask
+from quorate.agreement.setting_out import WANTED, Receiver, part_of
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.core.servers import Pulled, Servers, ServerTerms
@@ -32,6 +34,8 @@ class OfWorker:
     """Whether its gradient of this step is left out."""
     tolerates_death: bool
     """Whether the others go on when a worker dies."""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    """What it called `distribute` with, for servers that are no workers."""
     coding: EdgeCoding | None = None
     """How its gradients are written small."""
     feeds_back: bool = False
@@ -40,7 +44,8 @@ class OfWorker:
 
 class ServedParameters:
     """Implements `core.servers.Servers`. While all rest, every replica is whole: parameters, and what the optimizer
-    keeps; as all set out again, each server takes its part from the replica of its own worker.
+    keeps; as all set out again, each server takes its part from the replica of its own worker, or of another where it
+    has none that sets out.
 
     Cost: a thread per worker. A push sends each server its part once, a read gets it once; on one host both lie in
     shared memory, and a step of the server is the optimizer's on its part. While all rest each worker reads everything,
@@ -72,7 +77,11 @@ class ServedParameters:
         self._pulls: dict[int, PullCodes] = {}
         self._draws = 0
         """Pushes so far, in all."""
-        self._task = ServerTask(self._wire, terms, range(wire.size), version, timer.name, coding)
+        self._there = tuple(range(wire.size))
+        """The workers that set out (again)."""
+        receiver = Receiver(replica, lambda: self._cuts[rank])
+        of = self._wire, terms, range(wire.size), version, receiver
+        self._task = ServerTask(*of, name=timer.name, coding=coding)
         if worker.tolerates_death:
             self._task.hears_of_deaths()
         self.lay_out()
@@ -167,18 +176,26 @@ class ServedParameters:
         if self._wire.rank in self._cuts:
             self._task.book.set_out(self._wire.clock.now())
             self._task.set_out(Shard(self._replica, self._cuts[self._wire.rank]), self._stretch)
+        alone = [server for server in self._cuts if server not in self._there]
+        for server in alone:
+            self._send("comes", server)
+        for server in alone:
+            if _OfServer(self._wire, server, len(self._cuts), self._task.check, WANTED).wait().header["wanted"]:
+                header, tensors = part_of(self._replica, self._cuts[server])
+                self._send("part", server, *tensors, **header, call=self._worker.call)
 
     def go_away(self, *, ended: bool) -> None:
         """This worker pushes no more, until all set out again or for good. What it has asked to read it has read."""
         if self._is_away and not ended:
             return
         how: Literal["rests", "ended"] = "ended" if ended else "rests"
-        self._is_away = True
+        has_rested, self._is_away = self._is_away, True
         for server in self._orderers():
             self._send(how, server)
         if ended:
             self._has_ended = True
-            self._task.ends()
+            if has_rested:
+                self._task.ends()
 
     def quiesce(self) -> None:
         """All are away: the replica becomes what all have come to."""
@@ -190,6 +207,9 @@ class ServedParameters:
 
     def close(self) -> None:
         """All have ended."""
+        for server in self._terms.servers:
+            if server >= self._wire.size:
+                self._task.send(CLOSE, server)
         self._task.close()
         self._tell()
 
@@ -232,6 +252,8 @@ class ServedParameters:
                 states_from_plain(self._replica.optimizer, mine, message.header["states"], kept)
         about = found[0].header
         self.version = int(about["version"])
+        if states:
+            self._there = tuple(about["there"])
         self._timer.rounds = self.version
         if about["staleness"] is not None:
             self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
@@ -252,9 +274,9 @@ class ServedParameters:
 class _OfServer:
     """What a server answers next."""
 
-    def __init__(self, wire: Wire, server: int, count: int, check: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire, server: int, count: int, check: Callable[[], None], tag: str = READ) -> None:
         self._wire, self._server, self._count, self._check = wire, server, count, check
-        self._work = wire.receive(server, READ)
+        self._work = wire.receive(server, tag)
 
     def done(self) -> bool:
         return self._work.done()

@@ -61,6 +61,7 @@ class RunOptions:
         "Start another worker in place of one that died, at most so many times (0; 64 with --chaos)."
     )
     room: int = option("How many more workers may come by `quorate join`.", default=0)
+    servers: int = option("Ranks that only keep parameters for workers (parameter-server, its presets).", default=0)
     compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     latency: float | None = option(LATENCY, reads=seconds_from)
     """Seconds."""
@@ -95,10 +96,11 @@ class RunPlan:
             told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
         if self.room.all:
             told += f", room for {self.room.all} more"
+        beside_them = f" and {counted(request.servers, 'server')}" if request.servers else ""
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
         where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
         return (
-            f"{counted(request.size, kind)}{where} of {request.script}, strategy: {strategy}"
+            f"{counted(request.size, kind)}{beside_them}{where} of {request.script}, strategy: {strategy}"
             f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
         )
 

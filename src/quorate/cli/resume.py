@@ -62,6 +62,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {
         "virtual" if is_virtual else "workers": None if "hosts" in said else about.get("workers"),
         "seed": about.get("seed"),
+        "servers": about.get("servers"),
     }
     said |= {name: value for name, value in numbers.items() if type(value) is int}
     if type(about.get("seconds_limit")) in (int, float):

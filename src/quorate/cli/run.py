@@ -20,6 +20,7 @@ from quorate.cli.options import command, given
 from quorate.cli.plan import RunOptions, RunPlan
 from quorate.cli.resume import note_resumption
 from quorate.cli.scripts import check_module, check_script
+from quorate.cli.servers import settings_of_servers
 from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
@@ -70,7 +71,7 @@ def _planned(options: RunOptions) -> RunPlan:
     chaos = chaos_of(options, strategy)
     overrides = Overrides(
         strategy=strategy,
-        settings=settings | settings_from(options.settings),
+        settings=settings_of_servers(options, strategy, settings | settings_from(options.settings)),
         failures=None if chaos is None else chaos.failures.text,
         **{name: getattr(options, name) for name in ("seed", "imbalance", "pace", "share", "seconds", "chaos")},
     )
@@ -93,6 +94,7 @@ def _planned(options: RunOptions) -> RunPlan:
         folder=resumed or run_folder(options.name or usual_name(options.script)),
         virtual=virtual if is_virtual else None,
         hosts=hosts,
+        servers=options.servers,
     )
     return RunPlan(request=request, room=room_of(options), chaos=chaos)
 
@@ -133,6 +135,7 @@ def carry_out(plan: RunPlan) -> int:
     else:
         with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
             more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
+            more["servers"] = request.servers
             ended = run_shown(request.command, request.size, request.folder, **more)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)

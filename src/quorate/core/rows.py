@@ -46,6 +46,8 @@ class Start(Row):
     seed: int | None
     seat: int | None = None
     """Of a worker that joins (its rank is `size` or more): the rank in whose place it was started."""
+    server: bool = False
+    """Whether it is no worker, but keeps parameters for them (its rank is `size` or more)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

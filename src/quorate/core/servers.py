@@ -14,7 +14,8 @@ class ServerTerms:
     """How servers go about it: settings of `strategies.parameter_server`, where they are explained."""
 
     servers: tuple[int, ...]
-    """The workers that keep a part of the parameters each, by rank; the first decides on the order."""
+    """The ranks that keep a part of the parameters each: workers, or servers of their own, whose ranks are above those
+    of all workers. The first decides on the order."""
     mode: Literal["sync", "bounded", "async"] = "sync"
     max_staleness: int = 0
     backup: int = 0

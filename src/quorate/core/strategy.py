@@ -86,6 +86,10 @@ class Worker(Protocol):
     def servers(self) -> Servers:
         """Servers, once the strategy has agreed on them."""
 
+    @property
+    def own_servers(self) -> Sequence[int]:
+        """Ranks that were started as servers, and are no workers."""
+
     def agree_on_servers(self, terms: ServerTerms) -> None:
         """Let parameters lie on servers; called in `start`, equally on every worker."""
 

@@ -118,13 +118,13 @@ def _different_models(kind: str, mine: Sequence[str], wire: Wire) -> Configurati
     return ConfigurationError(f"the workers built different models: {detail}; every worker must build the same")
 
 
-def compare_with_those_joined(mine: Call, theirs: Mapping[str, Any]) -> None:
-    """The same on a worker that joins, with what one of those that train has told."""
+def compare_with_those_joined(mine: Call, theirs: Mapping[str, Any], *, who: str = "worker") -> None:
+    """The same on a worker that joins, or a server (`who`), with what one of those that train has told."""
     for name, value in mine.told.items():
         if json.dumps(theirs.get(name)) == json.dumps(value):
             continue
         if name in mine.tensors:
-            raise ConfigurationError("this worker has built another model than those it joins; run the same script")
+            raise ConfigurationError(f"this {who} has built another model than those it joins; run the same script")
         raise ConfigurationError(
             f"{name} is {_short(value)} here, and {_short(theirs.get(name))} on the workers that this one joins; run "
             "the same script"

@@ -87,18 +87,34 @@ def _cut(places: Sequence[int], layout: Layout) -> Cut:
     return Cut(tuple(places), tuple(pieces), own, nbytes)
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a shard has in place of a replica's: parameters as `Cut.of` gives them, and what the optimizer keeps of
+    them, as `states_to_plain` gives it."""
+
+    numbers: Sequence[Tensor]
+    states: Sequence[Any]
+    kept: Sequence[Tensor]
+
+
 class Shard:
-    """The part `cut` of `replica`, as it is now; the replica is read here only.
+    """The part `cut` of `replica`, as it is now, or with what is `given`; the replica is read here only.
 
     Cost: a copy of the parameters, and of what the optimizer keeps of them.
     """
 
-    def __init__(self, replica: Replica, cut: Cut) -> None:
+    def __init__(self, replica: Replica, cut: Cut, given: Given | None = None) -> None:
         self.cut, self._layout = cut, replica.layout
         mine = [replica.trained[place] for place in cut.places]
         self._parameters = [Parameter(p.detach().clone()) for p in mine]
         self._optimizer = _like(replica, dict(zip(map(id, mine), self._parameters, strict=True)))
-        states, tensors = states_to_plain(replica.optimizer, mine)
+        if given is None:
+            states, tensors = states_to_plain(replica.optimizer, mine)
+        else:
+            states, tensors = list(given.states), list(given.kept)
+            with torch.no_grad():
+                for p, x in zip(self._parameters, cut.views(given.numbers, replica.layout), strict=True):
+                    p.copy_(x)
         states_from_plain(self._optimizer, self._parameters, states, [x.clone() for x in tensors])
 
     def copied(self, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> list[Tensor]:

@@ -57,6 +57,8 @@ class Decision:
     """Whose learning rate and the rest the step is made with: source and number."""
     is_last: bool = False
     """Whether nobody pushes any more until all set out again: the readers rest."""
+    there: tuple[int, ...] = ()
+    """Who sets out then: the readers that have not ended."""
 
 
 @dataclass
@@ -178,7 +180,8 @@ class Order:
             found.append(self._step(()))
         if self._asking and self._asking >= (self._rested or self.ended):
             readers, self._asking = tuple(sorted(self._asking)), set()
-            found.append(Decision(self.version, readers=readers, is_last=True))
+            there = tuple(rank for rank in readers if rank not in self.ended)
+            found.append(Decision(self.version, readers=readers, is_last=True, there=there))
         return found
 
     def _next(self) -> Decision | None:

@@ -10,8 +10,8 @@ what is read is of one version in all its parts.
 
 Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: of one server P times
 the gradient each way. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring all-reduce.
-A thread per server, which takes turns with its worker's training. While all rest (an evaluation, a checkpoint), every
-worker reads all parameters, and what the optimizer keeps.
+A thread per server, which takes turns with its worker's training; with `quorate run --servers` a process. While all
+rest (an evaluation, a checkpoint), every worker reads all parameters, and what the optimizer keeps.
 
 When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are about P
 - 1 steps old when they count; with momentum that is as if there were more of it (Mitliagkas et al. 2016), and training
@@ -38,10 +38,8 @@ two reads, are ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from quorate.core.errors import ConfigurationError
-from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
@@ -67,11 +65,7 @@ class ParameterServer(ServerSettings):
         return False
 
     def start(self, worker: Worker) -> Pushing:
-        count = worker.size if self.servers == "all" else self.servers
-        if count > worker.size:
-            raise ConfigurationError(f"servers={count} needs as many workers, and there are {worker.size}")
-        told = {field.name: getattr(self, field.name) for field in fields(ServerTerms) if field.name != "servers"}
-        worker.agree_on_servers(ServerTerms(servers=tuple(range(count)), **told))
+        worker.agree_on_servers(self.terms(worker.size, worker.own_servers))
         return Pushing(shown=worker.parameters)
 
     def step(self, worker: Worker) -> None:

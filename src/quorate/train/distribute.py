@@ -34,6 +34,7 @@ from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
+from quorate.train.serving import check_servers, serve, serves_only
 from quorate.train.step_weight import Weight, check_weighable
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
@@ -176,6 +177,7 @@ def distribute(
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
     check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     told = chosen_in(place)
+    check_servers(place, strategy, told)
     baseline = None if told.strategy_name is None else told.baselines.get(told.strategy_name)
     label, chosen, reduction = told.strategy_name, None, Reduction()
     if baseline is None:
@@ -208,6 +210,8 @@ def distribute(
         try:
             check_weighable(weight, chosen, label)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
+            if serves_only(place):
+                serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
         except BaseException:
             swapped.__class__ = plain

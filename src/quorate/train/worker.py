@@ -38,6 +38,7 @@ from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import check_closure
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
+from quorate.servers.own import OwnServers
 from quorate.strategies.parts.push_sum import PushSum
 from quorate.train.begun_rounds import Onlookers, begin_rounds
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
@@ -221,11 +222,15 @@ class StrategyWorker:
         assert self._servers is not None, "a strategy agrees on its servers in start()"
         return self._servers
 
+    @property
+    def own_servers(self) -> Sequence[int]:
+        return self._place.context(OwnServers).ranks
+
     def agree_on_servers(self, terms: ServerTerms) -> None:
         check_closure(self.replica.plain, "a strategy of servers", can_agree=False)
         if self._servers is None:  # else other parameters are trained than before
             coding = served_coding_of(self._reduction, self.seed)
-            asks = OfWorker(lambda: self.leaves_out, self.tolerates_death, *coding)
+            asks = OfWorker(lambda: self.leaves_out, self.tolerates_death, self.call.told, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

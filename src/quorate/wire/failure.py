@@ -6,7 +6,8 @@ writes it), in decimal. `failed at` holds JSON, `{"strategy": "quorum", "round":
 first worker that left because of the failure. `outlives` holds the number of workers once all have said that a death
 leaves them going (0: something needs everyone), and `gone` those that were outlived. `outlives errors` is 1 where a
 worker's own error counts as its death, and `erred/<rank>` is there for those of which that was so. `training/<rank>` is
-1 from the beginning of that worker's first training to the end of its last.
+1 from the beginning of that worker's first training to the end of its last. `server/<rank>` is there for ranks that
+keep parameters for the workers, whose death nobody outlives.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _OUTLIVES = "outlives"
 _OUTLIVES_ERRORS = "outlives errors"
 _ERRED = "erred"
 _TRAINING = "training"
+_SERVER = "server"
 Kind = Literal["died", "mismatch", "diverged", "not finite"]
 FAILED = "failed"
 _AT = "failed at"
@@ -45,6 +47,8 @@ def report_failure(
     `reason` goes on where "rank 2 (host h)" ends: `was killed by signal 9 (SIGKILL)`, `raised ValueError: ...`. Of the
     other kinds, which concern several workers, it is the whole sentence, and `ranks` are those to blame.
     """
+    if kind == "died" and is_server(board, rank):
+        reason = f"was a server, and {reason}"
     what = {
         "rank": rank,
         "host": socket.gethostname() if host is None else host,
@@ -159,15 +163,25 @@ def note_training(board: Board, rank: int, *, is_under_way: bool) -> None:
     board.set(f"{_TRAINING}/{rank}", b"1" if is_under_way else b"0")
 
 
+def note_server(board: Board, rank: int) -> None:
+    """`rank` is no worker, but keeps parameters for them."""
+    board.set(f"{_SERVER}/{rank}", b"1")
+
+
+def is_server(board: Board, rank: int) -> bool:
+    """Whether it is."""
+    return board.get(f"{_SERVER}/{rank}") is not None
+
+
 def is_in_training(board: Board, rank: int) -> bool:
     """Whether `rank` has begun a training and not ended it."""
     return board.get(f"{_TRAINING}/{rank}") == b"1"
 
 
 def is_survived(board: Board, rank: int) -> bool:
-    """Whether the others go on where `rank` is found dead; false for the last one."""
+    """Whether the others go on where `rank` is found dead; false for the last one, and for a server."""
     written, known = board.get(_OUTLIVES), board.get(GONE)
-    if written is None or int(written) == 0:
+    if written is None or int(written) == 0 or is_server(board, rank):
         return False
     return bool({*range(int(written)), *joined_in(known)} - {rank, *(one.rank for one in gone_in(known))})
 
@@ -199,8 +213,8 @@ def _events(written: bytes | None) -> list[dict[str, Any]]:
 
 
 def has_come(board: Board, size: int, rank: int) -> bool:
-    """Whether `rank` is one of those that train, or was there at the start (one of `size`)."""
-    return rank < size or rank in joined_in(board.get(GONE))
+    """Whether `rank` is one of those that train, or was there at the start (one of `size`, or a server)."""
+    return rank < size or is_server(board, rank) or rank in joined_in(board.get(GONE))
 
 
 def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:

@@ -18,6 +18,7 @@ from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_s
 from quorate.wire.failure import (
     ended,
     is_in_training,
+    is_server,
     is_survived,
     read_deaths,
     read_failure,
@@ -206,8 +207,8 @@ class Crew:
         if not report_death(self._board, rank, reason, host):
             return False
         known = next(one for one in read_deaths(self._board) if one.rank == rank)
-        others = ranks_in_words(self.alive)
-        self._say(f"{known.in_words}; {others} {'goes' if len(self._alive) == 1 else 'go'} on")
+        others = [other for other in self.alive if not is_server(self._board, other)]
+        self._say(f"{known.in_words}; {ranks_in_words(others)} {'goes' if len(others) == 1 else 'go'} on")
         if self._newcomers is not None:
             self._newcomers.died(rank)
         return True

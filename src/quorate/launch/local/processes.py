@@ -88,8 +88,11 @@ def run_shown(
     room: Room = NO_ROOM,
     chaos: ChaosPlan | None = None,
     births: Births | None = None,
+    servers: int = 0,
 ) -> Conclusion:
     """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
+
+    With `servers` (not with `room`) so many more are started, with ranks from `size` on, that keep parameters for them.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
     stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
@@ -101,6 +104,7 @@ def run_shown(
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
         ranks.births = births
         more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": show, "asked": shown.hide}
+        more["servers"] = servers
         ended = run_crew(command, size, folder, ranks, **more)
     if ended.why is not None:
         show(-1, f"quorate: {ended.why}\n")
@@ -124,6 +128,7 @@ def run_crew(
     chaos: ChaosPlan | None = None,
     shows: Callable[[int, str], None] = lambda rank, text: None,
     asked: Callable[[], None] = lambda: None,
+    servers: int = 0,
 ) -> Conclusion:
     """As `run_shown`, for workers of any kind; says nothing itself (`shows`: see `Crew`).
 
@@ -139,6 +144,8 @@ def run_crew(
                 crew.chaos.started(rank, seat)
 
         newcomers = None
+        if servers:
+            shared |= {"QUORATE_MOST": str(size + servers), "QUORATE_SERVERS": str(servers)}
         if room.all:
             shared["QUORATE_MOST"] = str(size + room.all)
             repair = 0.0 if chaos is None else chaos.failures.repair
@@ -151,7 +158,7 @@ def run_crew(
         if chaos is not None:
             crew.chaos = Chaos(chaos, size, server.board, crew, folder, says=lambda s: shows(-1, f"quorate: {s}\n"))
         stack.enter_context(signals_to(crew, server.board, folder, shows))
-        for rank in range(size):
+        for rank in range(size + servers):
             start(rank, rank)
         crew.watch()
         ranks.finish()
@@ -230,7 +237,7 @@ class StartedRanks:
         self._leash.close()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        if rank >= self._size:  # it joins
+        if rank >= self._size:  # it joins, or is a server
             child = None if self.births is None else self.births.start(rank, environment)
             if child is not None:
                 return child

@@ -63,6 +63,8 @@ class RunRequest:
     hosts: Hosts | None = None
     """None: all of them on this machine."""
     grace: float = GRACE
+    servers: int = 0
+    """That are no workers."""
 
     @property
     def command(self) -> Command:
@@ -79,6 +81,7 @@ class RunRequest:
             "arguments": list(self.arguments),
             "is_module": self.is_module,
             "workers": self.size,
+            **({"servers": self.servers} if self.servers else {}),
             "world": "real" if self.virtual is None else "virtual",
             **self.overrides.as_json(),
             "records": str(self.folder),

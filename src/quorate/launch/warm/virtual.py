@@ -15,11 +15,13 @@ def run_request(request: RunRequest, virtual: VirtualRun) -> int:
         del os.environ[name]
     os.environ["QUORATE_RUN"] = str(request.folder.resolve())
     os.environ.update(request.overrides.environment())
+    if request.servers:
+        os.environ["QUORATE_SERVERS"] = str(request.servers)
     return run_script(
         request.script,
         request.arguments,
         request.size,
-        joiners=virtual.joiners,
+        joiners=virtual.joiners + request.servers,
         seed=virtual.seed,
         compute=virtual.compute_model(),
         network=virtual.network(),

@@ -28,6 +28,7 @@ from quorate.launch.worker.gangs import board_in
 from quorate.launch.worker.launcher_news import LauncherNews
 from quorate.launch.worker.meeting import meet_on_this_host
 from quorate.launch.worker.other_launchers import seat_here
+from quorate.launch.worker.own_servers import prepare_servers
 from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.recording import start_records
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
@@ -72,6 +73,7 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
             raise
     joined = place.context(_Joined)
     if joined.world is None:
+        prepare_servers(place)
         device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
         prepare(place, overrides_here())
         start_records(place, str(device), overrides_here(), wanted=records)

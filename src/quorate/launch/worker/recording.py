@@ -28,6 +28,7 @@ from quorate.launch.worker.other_launchers import is_requeued, name_under_slurm
 from quorate.launch.worker.record_transfer import RecordTransfer
 from quorate.launch.worker.tensorboard import event_files
 from quorate.observe.step_times import timing
+from quorate.train.serving import serves_only
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -69,6 +70,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
             device=device,
             seed=chosen.seed,
             seat=data_context(place).seat,
+            server=serves_only(place),
         )
     )
     data_context(place).claimed = recorder.hold

@@ -19,6 +19,7 @@ from quorate.data.context import data_context
 from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.observe.step_times import timing
 from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
+from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
@@ -51,7 +52,7 @@ class World:
         self._place = place
         wire = self.wire = place.wire
         self.device = device
-        self.rank, self.size = wire.rank, max(wire.size, wire.rank + 1)
+        self.rank, self.size = wire.rank, wire.size if serves_only(place) else max(wire.size, wire.rank + 1)
         self._calls = wire.channel("world")
         self._dones = 0
 

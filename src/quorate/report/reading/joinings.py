@@ -12,7 +12,8 @@ from quorate.report.wording import seconds_in_words
 
 def is_newcomer(start: Mapping[str, Any]) -> bool:
     """Whether the worker with this `start` row was not there at the start of the run: those have the ranks below."""
-    return is_count(start.get("rank")) and is_count(start.get("size")) and bool(start["rank"] >= start["size"])
+    is_further = is_count(start.get("rank")) and is_count(start.get("size")) and bool(start["rank"] >= start["size"])
+    return is_further and not start.get("server")
 
 
 def replaced_by(

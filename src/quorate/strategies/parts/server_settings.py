@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy
 
 
@@ -13,8 +15,9 @@ from quorate.core.strategy import Strategy
 class ServerSettings(Strategy):
     """Where parameters lie, who waits for whom, and what a gradient counts that is late."""
 
-    servers: int | Literal["all"] = "all"
-    """On how many workers parameters lie, from rank 0 on; each trains as well."""
+    servers: int | Literal["all", "own"] = "all"
+    """On how many workers parameters lie, from rank 0 on; each trains as well. Or on servers of their own, which
+    `quorate run --servers` starts, and which train nothing."""
     mode: Literal["sync", "bounded", "async"] = "sync"
     """Whether a step is of the gradients of all workers, or workers run ahead of each other by at most `max_staleness`
     steps, or as far as they come."""
@@ -62,14 +65,30 @@ class ServerSettings(Strategy):
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}; it is a whole number from {number} on")
-        if self.servers != "all" and self.servers < 1:
-            raise ConfigurationError(f'servers is {self.servers!r}; it is "all", or a whole number from 1 on')
+        if self.servers not in ("all", "own") and not (isinstance(self.servers, int) and self.servers >= 1):
+            raise ConfigurationError(f'servers is {self.servers!r}; it is "all", "own", or a whole number from 1 on')
         if self.softsync is not None and self.softsync < 1:
             raise ConfigurationError(f"softsync is {self.softsync!r}; it is a whole number from 1 on, or None")
         self._only("backup", self.backup > 0, "sync")
         self._only("softsync", self.softsync is not None, "async")
         self._only("push_every and pull_every", max(self.push_every, self.pull_every) > 1, "async")
         self._only("overlap", self.overlap, "async", "bounded")
+
+    def terms(self, workers: int, own: Sequence[int]) -> ServerTerms:
+        """Among so many workers, where these ranks are servers only. Raises `ConfigurationError` where there are not as
+        many as wanted."""
+        if self.servers == "own" and not own:
+            raise ConfigurationError('servers="own" needs servers that are no workers; give quorate run --servers')
+        if own and self.servers != "own":
+            raise ConfigurationError(
+                f'servers of their own were started, and servers is {self.servers!r}; it is "own" where there are such'
+            )
+        count = workers if self.servers == "all" else self.servers
+        if isinstance(count, int) and count > workers:
+            raise ConfigurationError(f"servers={count} needs as many workers, and there are {workers}")
+        there = tuple(own) if isinstance(count, str) else tuple(range(count))
+        told = {field.name: getattr(self, field.name) for field in fields(ServerTerms) if field.name != "servers"}
+        return ServerTerms(servers=there, **told)
 
     def _only(self, name: str, is_set: bool, *modes: str) -> None:
         if is_set and self.mode not in modes:

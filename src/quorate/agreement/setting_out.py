@@ -1,0 +1,91 @@
+"""How a server comes by its part where no worker of its own sets out: from the first worker that does.
+
+Each worker says to such a server that it sets out. The first is asked for the part; the others are answered when it is
+there, or asked in turn where the one before has died. So nobody pushes before every server has its part.
+
+Cost: whenever all set out, a message each way per worker and such server, and each such part once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from quorate.core.contracts import Message
+from quorate.core.errors import ConfigurationError
+from quorate.replica.optimizer_state import states_to_plain
+from quorate.replica.replica import Replica
+from quorate.replica.shard import Cut, Given, Shard
+
+WANTED = "wanted"
+"""The tag under which workers are told whether they are to send their part."""
+
+
+class Coming:
+    """The workers that have said to one server that they set out; `tell(rank, is_wanted)` answers one."""
+
+    def __init__(self, tell: Callable[[int, bool], None]) -> None:
+        self._tell = tell
+        self._waiting: list[int] = []
+        self._asked: int | None = None
+
+    def came(self, rank: int, *, is_known: bool) -> None:
+        """`rank` sets out; `is_known`: the server has the part for it."""
+        if is_known:
+            self._tell(rank, False)
+            return
+        self._waiting.append(rank)
+        self._ask()
+
+    def gave(self) -> None:
+        """The part has come."""
+        waiting, self._waiting, self._asked = self._waiting, [], None
+        for rank in waiting:
+            self._tell(rank, False)
+
+    def died(self, dead: Collection[int]) -> None:
+        """These ranks send nothing any more."""
+        self._waiting = [rank for rank in self._waiting if rank not in dead]
+        if self._asked in dead:
+            self._asked = None
+            self._ask()
+
+    def _ask(self) -> None:
+        if self._asked is None and self._waiting:
+            self._asked = self._waiting.pop(0)
+            self._tell(self._asked, True)
+
+
+def part_of(replica: Replica, cut: Cut) -> tuple[dict[str, Any], list[Tensor]]:
+    """What a server needs of a whole replica, as a header and tensors: copies."""
+    numbers = cut.of(replica.parameters)
+    states, kept = states_to_plain(replica.optimizer, [replica.trained[place] for place in cut.places])
+    header = {"layout": replica.layout.digest, "numbers": len(numbers), "states": states}
+    return header, [*numbers, *(x.clone() for x in kept)]
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """What a server makes a shard of, out of the `part_of` a worker."""
+
+    replica: Replica
+    """For its layout, and for the class of the optimizer."""
+    cut: Callable[[], Cut]
+    check: Callable[[Any], None] = lambda told: None
+    """Raises where the worker called `distribute` otherwise, which is what it has told."""
+
+    def shard(self, message: Message) -> Shard:
+        """Raises `ConfigurationError` where the worker trains other parameters than the server knows."""
+        header = message.header
+        self.check(header["call"])
+        if header["layout"] != self.replica.layout.digest:
+            raise ConfigurationError(
+                "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
+                'with servers="all" each has one'
+            )
+        count = int(header["numbers"])
+        given = Given(message.tensors[:count], header["states"], message.tensors[count:])
+        return Shard(self.replica, self.cut(), given)

@@ -1,0 +1,84 @@
+"""What `distribute` does on a rank that is a server only: it keeps parameters until the training has ended."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NoReturn
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from quorate.agreement.headers import header_length
+from quorate.agreement.own_server import OwnServer
+from quorate.core.errors import ConfigurationError, Stopped
+from quorate.core.strategy import Strategy
+from quorate.data.context import data_context
+from quorate.membership.same_call import call_of, compare_with_those_joined
+from quorate.observe.step_times import timing
+from quorate.observe.stopping import stop_of
+from quorate.replica.replica import Replica
+from quorate.servers.own import OwnServers
+from quorate.strategies import strategies
+from quorate.strategies.parts.server_settings import ServerSettings
+from quorate.train.chosen import Chosen
+from quorate.train.reduced import served_coding_of
+from quorate.train.watched import Watched
+from quorate.wire.current import Place
+
+
+def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
+    """Raise `ConfigurationError` where servers of their own were started, and what is distributed next cannot have
+    them: by another strategy, or a further optimizer."""
+    own = place.context(OwnServers).ranks
+    if not own:
+        return
+    kind: type[Strategy] | None = None
+    if told.strategy_name is None and isinstance(strategy, Strategy):
+        kind, name = type(strategy), type(strategy).__name__
+    else:
+        name = str(told.strategy_name or strategy)
+        if name not in told.baselines:
+            kind = strategies.get(name)
+    if kind is None or not issubclass(kind, ServerSettings):
+        raise ConfigurationError(
+            f"{name} has no servers, and --servers was given; it goes with parameter-server and its presets"
+        )
+    if told.optimizers:
+        raise ConfigurationError("servers of their own serve one distributed optimizer; this script has several")
+
+
+def serves_only(place: Place) -> bool:
+    """Whether this rank is a server, and no worker."""
+    return place.wire.rank in place.context(OwnServers).ranks
+
+
+def serve(
+    optimizer: Optimizer, plain: Any, model: Module, strategy: Strategy, place: Place, name: str, watched: Watched
+) -> NoReturn:
+    """Serve, and leave: raises `Stopped` at the end. Arguments as of `train.loop.Loop`."""
+    assert isinstance(strategy, ServerSettings)
+    own, wire, stop = place.context(OwnServers), place.wire.channel(f"optimizer/{name}"), stop_of(place)
+    own.has_served = True
+    header = partial(header_length, max_size=wire.max_size)
+    is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
+    replica = Replica(optimizer, plain, model, header, is_coded)
+    check = partial(compare_with_those_joined, call_of(replica, strategy, watched.choices), who="server")
+    goes_on = strategy.on_death == "continue"
+    coding, _ = served_coding_of(watched.reduction, data_context(place).seed)
+    recorder = timing(place).recorder
+    server = OwnServer(
+        wire,
+        replica,
+        strategy.terms(wire.size, own.ranks),
+        check,
+        name=name,
+        coding=coding,
+        tolerates_death=goes_on,
+        record=(lambda row: None) if recorder is None else recorder.hold,
+    )
+    stop.trainings += 1  # one that is asked to leave does so when the workers have
+    server.serve()
+    stop.trainings -= 1
+    if stop.asked is not None:
+        stop.left_with = stop.asked
+    raise Stopped(0 if stop.asked is None else stop.asked)
