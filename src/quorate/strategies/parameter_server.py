@@ -70,7 +70,8 @@ class ParameterServer(ServerSettings):
         count = worker.size if self.servers == "all" else self.servers
         if count > worker.size:
             raise ConfigurationError(f"servers={count} needs as many workers, and there are {worker.size}")
-        told = {field.name: getattr(self, field.name) for field in fields(ServerTerms) if field.name != "servers"}
+        chosen = [field.name for field in fields(ServerTerms) if field.name not in ("servers", "elastic")]
+        told = {name: getattr(self, name) for name in chosen}
         worker.agree_on_servers(ServerTerms(servers=tuple(range(count)), **told))
         return Pushing(shown=worker.parameters)
 
