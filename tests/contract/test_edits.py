@@ -23,15 +23,15 @@ SIZE, STEPS, BOUND = 3, 24, 0.1
 GROWS = {
     **dict.fromkeys(("async-local-sgd", "decoupled-diloco", "diloco", "streaming-diloco"), 0.3),
     "ad-psgd": 0.5,
-    "eager-averaging": 0.8,
-    "easgd": 0.8,
+    **dict.fromkeys(("eager-averaging", "easgd", "eamsgd", "symmetric-easgd"), 0.8),
     "osgp": 0.5,
 }
 """Where parameters may be beyond the bound at the end, by less than one step of this training (3 without clipping):
 something was under way when others clipped theirs, an outer step went on beyond where local ones had come to, or the
-centre went to where workers were before they clipped."""
-OLD_UNDER_WAY = ["ad-psgd", "easgd", "group-averaging", "osgp", "relay"]
-"""Under these older parameters are still taken in after all have written into theirs: of others, or a centre."""
+centre was where workers were before they clipped."""
+OLD_UNDER_WAY = ["ad-psgd", "eamsgd", "easgd", "fedprox", "group-averaging", "osgp", "relay", "symmetric-easgd"]
+"""Under these older parameters are still taken in after all have written into theirs: of others, of a centre, or the
+newest mean."""
 
 Edit = Callable[[Any, nn.Module, int], None]
 

@@ -54,7 +54,7 @@ def trained(
                     one.weight and found.append((one.weight, _rate(one))),
                     comes(one),
                 )
-            elif worker.is_served:
+            elif worker.is_served and worker.strategy.replicas == "meet":
                 push = worker.servers.push
 
                 def pushed(*given: Any, **named: Any) -> None:

@@ -11,6 +11,7 @@ import atexit
 import faulthandler
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -230,7 +231,7 @@ def _child(
 
 def _answer(answer: Connection, what: dict[str, Any]) -> None:
     try:
-        answer.send(what)
+        answer.send_bytes(pickle.dumps(what))  # by value: tensors that `send` shares are gone when this process is
     except (AttributeError, TypeError, ValueError, PicklingError) as error:
         # What cannot be pickled is told as what it looks like.
         about = repr(what.get("error", what.get("result")))

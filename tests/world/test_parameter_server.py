@@ -49,19 +49,34 @@ def virtual(name: str, settings: dict[str, Any]) -> list[Tensor]:
     return VirtualWorld(3, seed=1).run(live)[0]
 
 
-@pytest.mark.parametrize("mode", ["async", "bounded", "sync"])
-def test_in_order_real_runs_are_the_same_to_the_bit(mode: str) -> None:
-    settings = {"mode": mode, "in_order": True}
-    first, again = (run_real_world(3, partial(trained, "parameter-server", settings))[0] for _ in range(2))
-    expected = virtual("parameter-server", settings)
+IN_ORDER: dict[str, tuple[str, dict[str, Any]]] = {
+    **{mode: ("parameter-server", {"mode": mode, "in_order": True}) for mode in ("async", "bounded", "sync")},
+    "elastic": ("easgd", {"sync_every": 2, "in_order": True}),
+}
+
+
+@pytest.mark.parametrize("case", IN_ORDER)
+def test_in_order_real_runs_are_the_same_to_the_bit(case: str) -> None:
+    name, settings = IN_ORDER[case]
+    first, again = (run_real_world(3, partial(trained, name, settings))[0] for _ in range(2))
+    expected = virtual(name, settings)
     for x, y, z in zip(first, again, expected, strict=True):
         assert torch.equal(x, y)
         assert torch.equal(x, z)
 
 
-@pytest.mark.parametrize("settings", [{"mode": "async"}, {"mode": "bounded", "overlap": True}, {"backup": 1}])
-def test_workers_end_with_what_the_servers_have(settings: dict[str, Any]) -> None:
-    ends = run_real_world(3, partial(trained, "parameter-server", settings))
+AS_THEY_COME: list[tuple[str, dict[str, Any]]] = [
+    ("parameter-server", {"mode": "async"}),
+    ("parameter-server", {"mode": "bounded", "overlap": True}),
+    ("parameter-server", {"backup": 1}),
+    ("easgd", {"sync_every": 2, "overlap": True}),
+    ("eamsgd", {"sync_every": 2, "servers": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), AS_THEY_COME)
+def test_workers_end_with_what_the_servers_have(name: str, settings: dict[str, Any]) -> None:
+    ends = run_real_world(3, partial(trained, name, settings))
     assert all(torch.equal(x, y) for end in ends for x, y in zip(end, ends[0], strict=True))
 
 

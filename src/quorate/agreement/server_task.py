@@ -1,4 +1,5 @@
-"""The task that keeps a part of the parameters for all workers: gradients come, parameters go."""
+"""The task that keeps a part of the parameters for all workers: gradients come, parameters go. Or a part of a centre:
+parameters come, and it goes."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from quorate.agreement.server_book import ServerBook
 from quorate.agreement.setting_out import WANTED, Coming, Receiver
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
+from quorate.replica.centre import Centre
 from quorate.replica.late_gradients import Corrections
 from quorate.replica.shard import Shard
 from quorate.servers.order import Decision, Order, Push, Taken
@@ -35,6 +37,7 @@ class _Pushed:
     count: int
     """Of how many steps it is; 0 where there is none."""
     gradient: Sequence[Tensor]
+    """Or its parameters, to which a centre is drawn."""
     edit: Sequence[Tensor]
     options: Sequence[dict[str, Any]]
     unused: frozenset[int]
@@ -66,7 +69,7 @@ class ServerTask:
         self._dead = set[int]()
         self._early: list[tuple[int, Message]] = []
         self._set_out: float = 0
-        self._shard: Shard | None = None
+        self._shard: Shard | Centre | None = None
         self._corrections: Corrections | None = None
         self._coding = coding
         self._pulls: PullCodes | None = None
@@ -84,7 +87,7 @@ class ServerTask:
         """From now on this server goes on without who has died."""
         self.served.hears_of_deaths()
 
-    def set_out(self, shard: Shard, stretch: int) -> None:
+    def set_out(self, shard: Shard | Centre, stretch: int) -> None:
         """All set out (again), for the `stretch`-th time: this is what the server keeps."""
         self._next = shard, stretch
         self.send(Message(header={"kind": "set out"}), self._rank)
@@ -119,7 +122,7 @@ class ServerTask:
         elif header["kind"] == "comes":
             self._coming.came(source, is_known=header["stretch"] <= self._set_out)
         elif header["kind"] == "part":
-            self._next = self._receiver.shard(message), header["stretch"]
+            self._next = self._receiver.part(message), header["stretch"]
             self._sets_out()
             self._coming.gave()
         elif header["stretch"] > self._set_out:
@@ -136,9 +139,10 @@ class ServerTask:
             self._set_out = math.inf
         else:
             self._shard, self._set_out = self._next
-            self._corrections = Corrections(self._terms, self._shard)
-            if self._coding is not None and self._terms.pulls == "coded":
-                self._pulls = PullCodes(self._coding, self._shard.cut, self._shard.copied())
+            if isinstance(self._shard, Shard):
+                self._corrections = Corrections(self._terms, self._shard)
+                if self._coding is not None and self._terms.pulls == "coded":
+                    self._pulls = PullCodes(self._coding, self._shard.cut, self._shard.copied())
         early, self._early = self._early, []
         for source, message in early:
             self._take_in(source, message)
@@ -199,6 +203,12 @@ class ServerTask:
         shard = self._shard
         assert shard is not None
         taken = [(x, push) for x in one.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None]
+        if isinstance(shard, Centre):
+            self._answer(shard, one)  # where it was before: the worker goes as far the other way
+            for x, push in taken:
+                shard.draw(push.gradient, self._terms.elastic or 0.0)
+                self.book.stepped([x], one.rate, self._order.everyone)
+            return
         dropped = [(key[0], push) for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
         for _, push in (*taken, *dropped):
             if push.edit:
@@ -225,13 +235,13 @@ class ServerTask:
         shard.step(total, options, one.rate, used)
         corrections.stepped()
 
-    def _answer(self, shard: Shard, one: Decision) -> None:
+    def _answer(self, shard: Shard | Centre, one: Decision) -> None:
         numbers: Sequence[Tensor] = shard.copied(self._wire.empty)
         ages = {x.source: x.staleness for x in one.taken}
         dropped = {source for source, _ in one.dropped}
         states: list[Any] = []
         kept: list[Tensor] = []
-        if one.is_last:
+        if one.is_last and isinstance(shard, Shard):
             states, kept = shard.states
         for reader in one.readers:
             sent, has = numbers, numbers

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch import Tensor
 
 from quorate.agreement.attendant import CLOSE
-from quorate.agreement.edge_coding import EdgeCoding
+from quorate.agreement.on_servers import OnServers
 from quorate.agreement.served_codes import PullCodes, PushCodes
+from quorate.agreement.server_answer import ServerAnswer
 from quorate.agreement.server_task import READ, ServerTask
 from quorate.agreement.setting_out import WANTED, Receiver, part_of
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.core.errors import ConfigurationError
 from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, pack
 from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.centre import Centre
 from quorate.replica.optimizer_state import states_from_plain
 from quorate.replica.plain_step import options_of
 from quorate.replica.pushed_momentum import PushedMomentum
@@ -26,31 +27,18 @@ from quorate.replica.shard import Cut, Shard, cuts_of
 from quorate.wire.work import Together
 
 
-@dataclass(frozen=True)
-class OfWorker:
-    """What servers ask of the worker."""
-
-    leaves_out: Callable[[], bool]
-    """Whether its gradient of this step is left out."""
-    tolerates_death: bool
-    """Whether the others go on when a worker dies."""
-    call: Mapping[str, Any] = field(default_factory=dict)
-    """What it called `distribute` with, for servers that are no workers."""
-    coding: EdgeCoding | None = None
-    """How its gradients are written small."""
-    feeds_back: bool = False
-    """Whether what that leaves out is added to the next ones."""
-
-
 class ServedParameters:
     """Implements `core.servers.Servers`. While all rest, every replica is whole: parameters, and what the optimizer
     keeps; as all set out again, each server takes its part from the replica of its own worker, or of another where it
-    has none that sets out.
+    has none that sets out. Where a centre lies on the servers, replicas stay the workers' own, and every worker has the
+    whole `centre` while all rest.
 
     Cost: a thread per worker. A push sends each server its part once, a read gets it once; on one host both lie in
     shared memory, and a step of the server is the optimizer's on its part. While all rest each worker reads everything,
     what the optimizer keeps as well.
     """
+
+    centre: Flat
 
     def __init__(
         self,
@@ -59,9 +47,9 @@ class ServedParameters:
         replica: Replica,
         terms: ServerTerms,
         version: int,
-        worker: OfWorker,
+        worker: OnServers,
     ) -> None:
-        if any("lr" not in group for group in replica.optimizer.param_groups):
+        if terms.elastic is None and any("lr" not in group for group in replica.optimizer.param_groups):
             raise ConfigurationError(
                 f"servers scale the learning rate of each step, and {replica.plain.__name__} has no option lr"
             )
@@ -102,11 +90,7 @@ class ServedParameters:
             return found
 
     def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
-        if self._is_away:
-            raise ConfigurationError("this worker has called finish() on an optimizer, which ends the pushes of all")
-        self._timer.arrived()
-        self._task.check()
-        self._number += 1
+        self._begin()
         if self._number == 1:
             self._forget_states()
         options = options_of(self._replica.optimizer)
@@ -122,8 +106,19 @@ class ServedParameters:
             self._send("push", server, *numbers, **header, unused=unused, draw=self._draws)
         if reads:
             self._reads.append(self._read())
-        if self._wire.rank in self._cuts and self._task.book.is_due(self._wire.clock.now()):
-            self._tell()
+        self._tell(only_if_due=True)
+
+    def exchange(self) -> Flat:
+        self._begin()
+        with self._timer.spending("encode"):
+            x = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            pack([p.detach() for p in self._replica.trained], x)
+        header: dict[str, Any] = {"number": self._number, "version": self.version, "count": 1, "reads": True}
+        for server, cut in self._cuts.items():
+            self._send("push", server, *cut.of(x), **header, edited=False, options=[], unused=[])
+        self._reads.append(self._read())
+        self._tell(only_if_due=True)
+        return x
 
     def ask(self) -> None:
         self._timer.arrived()
@@ -163,25 +158,31 @@ class ServedParameters:
         self._cuts = dict(zip(self._terms.servers, found, strict=True))
         if self._pushes is not None:
             self._pushes.forget()
+        if self._terms.elastic is not None:
+            self.centre = self._replica.parameters
         self.set_out()
 
     def set_out(self) -> None:
         """All set out (again), with equal replicas, and nothing under way."""
         self._stretch += 1
         self._number, self._is_away = 0, False
+        is_centre, cut = self._terms.elastic is not None, self._cuts.get(self._wire.rank)
         if self._worker.coding is not None and self._terms.pulls == "coded":
             now = self._replica.parameters
             begin = {server: [x.clone() for x in cut.of(now)] for server, cut in self._cuts.items()}
             self._pulls = {s: PullCodes(self._worker.coding, cut, begin[s]) for s, cut in self._cuts.items()}
-        if self._wire.rank in self._cuts:
+        if cut is not None:
             self._task.book.set_out(self._wire.clock.now())
-            self._task.set_out(Shard(self._replica, self._cuts[self._wire.rank]), self._stretch)
+            self._task.set_out(
+                Centre(cut.of(self.centre), cut) if is_centre else Shard(self._replica, cut), self._stretch
+            )
         alone = [server for server in self._cuts if server not in self._there]
         for server in alone:
             self._send("comes", server)
         for server in alone:
-            if _OfServer(self._wire, server, len(self._cuts), self._task.check, WANTED).wait().header["wanted"]:
-                header, tensors = part_of(self._replica, self._cuts[server])
+            if self._answer_of(server, WANTED).wait().header["wanted"]:
+                cut = self._cuts[server]
+                header, tensors = part_of(self._replica, cut, cut.of(self.centre) if is_centre else None)
                 self._send("part", server, *tensors, **header, call=self._worker.call)
 
     def go_away(self, *, ended: bool) -> None:
@@ -198,11 +199,15 @@ class ServedParameters:
                 self._task.ends()
 
     def quiesce(self) -> None:
-        """All are away: the replica becomes what all have come to."""
+        """All are away: the replica, or `centre`, becomes what all have come to."""
         for server in self._orderers():
             self._send("read", server)
-        pulled = self._read(states=True).wait()
-        self._replica.parameters = pulled.x
+        is_centre = self._terms.elastic is not None
+        x = self._read(states=not is_centre).wait().x
+        if is_centre:
+            self.centre = x
+        else:
+            self._replica.parameters = x
         self._tell()
 
     def close(self) -> None:
@@ -215,10 +220,20 @@ class ServedParameters:
 
     # -- inside
 
-    def _tell(self) -> None:
+    def _begin(self) -> None:
+        """A push."""
+        if self._is_away:
+            raise ConfigurationError("this worker has called finish() on an optimizer, which ends the pushes of all")
+        self._timer.arrived()
+        self._task.check()
+        self._number += 1
+
+    def _tell(self, *, only_if_due: bool = False) -> None:
         """Record what this worker's server has done."""
-        if self._timer.recorder is not None and self._wire.rank in self._cuts:
-            row = self._task.book.row(self._wire.clock.now())
+        book, now = self._task.book, self._wire.clock.now()
+        is_due = not only_if_due or book.is_due(now)
+        if self._timer.recorder is not None and self._wire.rank in self._cuts and is_due:
+            row = book.row(now)
             if row is not None:
                 self._timer.recorder.hold(row)
 
@@ -228,8 +243,15 @@ class ServedParameters:
     def _send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
         self._task.send(Message(tensors, {"kind": kind, "stretch": self._stretch, **header}, shared=True), server)
 
+    def _answer_of(self, server: int, tag: str = READ) -> ServerAnswer:
+        whole, some = ("all parameters were", "a part of the parameters was")
+        if self._terms.elastic is not None:
+            whole, some = ("the centre was", "a part of the centre was")
+        lost = whole if len(self._cuts) == 1 else some
+        return ServerAnswer(self._wire, server, lost, self._task.check, tag)
+
     def _read(self, *, states: bool = False) -> Work[Pulled]:
-        works = [_OfServer(self._wire, server, len(self._cuts), self._task.check) for server in self._cuts]
+        works = [self._answer_of(server) for server in self._cuts]
 
         def opened(found: list[Message]) -> Pulled:
             return self._opened(found, states=states)
@@ -252,9 +274,10 @@ class ServedParameters:
                 states_from_plain(self._replica.optimizer, mine, message.header["states"], kept)
         about = found[0].header
         self.version = int(about["version"])
-        if states:
+        if about["there"]:
             self._there = tuple(about["there"])
-        self._timer.rounds = self.version
+        if self._terms.elastic is None:
+            self._timer.rounds = self.version
         if about["staleness"] is not None:
             self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
         return Pulled(x, self.version)
@@ -269,31 +292,6 @@ class ServedParameters:
         """The servers keep them."""
         for p in self._replica.trained:
             self._replica.optimizer.state.pop(p, None)
-
-
-class _OfServer:
-    """What a server answers next."""
-
-    def __init__(self, wire: Wire, server: int, count: int, check: Callable[[], None], tag: str = READ) -> None:
-        self._wire, self._server, self._count, self._check = wire, server, count, check
-        self._work = wire.receive(server, tag)
-
-    def done(self) -> bool:
-        return self._work.done()
-
-    def wait(self, timeout: float | None = None) -> Message:
-        try:
-            message = self._work.wait(timeout)[1]
-        except PeerFailed as error:
-            if self._server not in self._wire.dead:
-                raise
-            lost = "all parameters were" if self._count == 1 else "a part of the parameters was"
-            why = f"{error}; it was a server, and {lost} on it alone"
-            raise PeerFailed(why, error.ranks or [self._server]) from None
-        if "failed" in message.header:
-            self._check()
-            raise PeerFailed(f"the server on rank {self._server} raised {message.header['failed']}", [self._server])
-        return message
 
 
 _: type[Servers] = ServedParameters

@@ -8,7 +8,7 @@ Cost: whenever all set out, a message each way per worker and such server, and e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.replica.centre import Centre
 from quorate.replica.optimizer_state import states_to_plain
 from quorate.replica.replica import Replica
 from quorate.replica.shard import Cut, Given, Shard
@@ -59,11 +60,13 @@ class Coming:
             self._tell(self._asked, True)
 
 
-def part_of(replica: Replica, cut: Cut) -> tuple[dict[str, Any], list[Tensor]]:
-    """What a server needs of a whole replica, as a header and tensors: copies."""
+def part_of(replica: Replica, cut: Cut, centre: Sequence[Tensor] | None) -> tuple[dict[str, Any], list[Tensor]]:
+    """What a server needs of a whole replica, or of a centre, as a header and tensors: copies."""
+    if centre is not None:
+        return {"layout": replica.layout.digest, "centre": True}, [x.clone() for x in centre]
     numbers = cut.of(replica.parameters)
     states, kept = states_to_plain(replica.optimizer, [replica.trained[place] for place in cut.places])
-    header = {"layout": replica.layout.digest, "numbers": len(numbers), "states": states}
+    header = {"layout": replica.layout.digest, "centre": False, "numbers": len(numbers), "states": states}
     return header, [*numbers, *(x.clone() for x in kept)]
 
 
@@ -77,7 +80,7 @@ class Receiver:
     check: Callable[[Any], None] = lambda told: None
     """Raises where the worker called `distribute` otherwise, which is what it has told."""
 
-    def shard(self, message: Message) -> Shard:
+    def part(self, message: Message) -> Shard | Centre:
         """Raises `ConfigurationError` where the worker trains other parameters than the server knows."""
         header = message.header
         self.check(header["call"])
@@ -86,6 +89,8 @@ class Receiver:
                 "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
                 'with servers="all" each has one'
             )
+        if header["centre"]:
+            return Centre(message.tensors, self.cut())
         count = int(header["numbers"])
         given = Given(message.tensors[:count], header["states"], message.tensors[count:])
         return Shard(self.replica, self.cut(), given)

@@ -16,6 +16,10 @@ class OwnReplica(Protocol):
         """The learning rate of every parameter group, as it stands."""
 
     @property
+    def has_moments(self) -> bool:
+        """Whether the optimizer remembers gradients, or may: momenta and the like."""
+
+    @property
     def tables(self) -> frozenset[int]:
         """Which of the parameters, counted in their layout's order, are weights of embeddings (modules of torch)."""
 

@@ -30,6 +30,9 @@ class ServerTerms:
     consistent: bool = True
     momentum: Literal["server", "worker"] = "server"
     pulls: Literal["whole", "coded"] = "whole"
+    elastic: float | None = None
+    """Where a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
+    when these come, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Servers(Protocol):
     """What a codec has left out of gradients, to be added to the next ones; None: nothing."""
     momenta: Flat | None
     """Those that this worker keeps of its own gradients; None: none."""
+    centre: Flat
+    """Where a centre lies on the servers: that, as it was when all rested last; the servers set out from it."""
 
     def gradient(self) -> Flat | None:
         """This worker's gradient as it stands, unscaled, in memory from which it is pushed without being copied.
@@ -62,14 +67,19 @@ class Servers(Protocol):
         With `reads` the parameters are read behind it: `pull` returns them. Neither vector is written to any more.
         """
 
+    def exchange(self) -> Flat:
+        """Let the centre go a part `elastic` of the way to this worker's parameters, which are returned (a copy that is
+        not written to any more); `pull` returns where it was before."""
+
     def ask(self) -> None:
         """Ask to read the parameters, without pushing."""
 
     def pull(self) -> Work[Pulled]:
-        """The parameters, one call for each time that they were asked for, in that order.
+        """The parameters (or the centre), one call for each time that they were asked for, in that order.
 
         Raises `PeerFailed` where a server has died.
         """
 
     def set_out(self) -> None:
-        """The parameters are others, the same on all workers, which call this: servers go on from there."""
+        """The parameters (or the centre) are others, the same on all workers, which call this: servers go on from
+        there."""

@@ -168,10 +168,8 @@ class Replica:
     @property
     def shares_momentum(self) -> tuple[bool, bool]:
         """Whether the shared optimizer remembers gradients, and whether workers could do so in its place."""
-        groups = self.optimizer.param_groups
-        if self.momentum is not None or not has_moments(self.plain, groups):
-            return False, False
-        return True, kind_of(self.plain, groups, self._keys_or_none()) is not None
+        is_shared, groups = self.momentum is None and self.has_moments, self.optimizer.param_groups
+        return is_shared, is_shared and kind_of(self.plain, groups, self._keys_or_none()) is not None
 
     def _keys_or_none(self) -> list[str]:
         try:
@@ -184,6 +182,10 @@ class Replica:
     @property
     def learning_rates(self) -> tuple[float, ...]:
         return tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+
+    @property
+    def has_moments(self) -> bool:
+        return has_moments(self.plain, self.optimizer.param_groups)
 
     def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
         chosen: list[Tensor | None] = list(self.chosen(only))
@@ -246,8 +248,8 @@ class Replica:
     @property
     def _wide(self) -> torch.dtype:
         """Of numbers that travel with the parameters: float64 where a parameter has as much precision."""
-        double = (torch.float64, torch.complex128)
-        return torch.float64 if any(p.dtype in double for p in self.trained) else torch.float32
+        is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.trained)
+        return torch.float64 if is_double else torch.float32
 
     def chosen(self, only: Sequence[int] | None = None) -> Sequence[Parameter]:
         """The trained parameters, or these of them."""

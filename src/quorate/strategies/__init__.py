@@ -31,6 +31,8 @@ strategies: Registry[type[Strategy]] = Registry(
         "eager-averaging": "quorate.strategies.eager_averaging:EagerAveraging",
         "eager-majority": "quorate.strategies.presets.eager_majority:EagerMajority",
         "eager-solo": "quorate.strategies.presets.eager_solo:EagerSolo",
+        "eamsgd": "quorate.strategies.presets.eamsgd:EAMSGD",
+        "easgd": "quorate.strategies.easgd:EASGD",
         "ecd-psgd": "quorate.strategies.ecd_psgd:ECDPSGD",
         "group-averaging": "quorate.strategies.group_averaging:GroupAveraging",
         "hierarchical-local-sgd": "quorate.strategies.hierarchical_local_sgd:HierarchicalLocalSGD",
@@ -47,6 +49,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "ssp": "quorate.strategies.presets.ssp:SSP",
         "streaming-diloco": "quorate.strategies.presets.streaming_diloco:StreamingDiLoCo",
         "sync-backup": "quorate.strategies.presets.sync_backup:SyncBackup",
+        "symmetric-easgd": "quorate.strategies.symmetric_easgd:SymmetricEASGD",
     },
     takes_files=True,
 )

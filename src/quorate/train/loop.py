@@ -246,7 +246,8 @@ class Loop(Listener):
             part.close()
         if worker.has_rounds:
             worker.rounds.rounds.close()
-        if not worker.is_served and (worker.differs or not worker.has_rounds):
+        is_whole = worker.is_served and self.strategy.replicas == "meet"  # servers have given what the optimizer keeps
+        if not is_whole and (worker.differs or not worker.has_rounds):
             self._level(always=worker.differs)
         self.agree_on_buffers()
         worker.finished = True

@@ -10,8 +10,9 @@ from quorate.agreement.headers import Announced, SaveFlags
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.means import MeansOfAll, Shadow, Watches
 from quorate.agreement.neighbours import AmongNeighbours, NeighbourExchange
+from quorate.agreement.on_servers import OnServers
 from quorate.agreement.rounds import WorkerRounds
-from quorate.agreement.servers import OfWorker, ServedParameters
+from quorate.agreement.servers import ServedParameters
 from quorate.agreement.worker_group import WorkerGroup
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
@@ -230,7 +231,7 @@ class StrategyWorker:
         check_closure(self.replica.plain, "a strategy of servers", can_agree=False)
         if self._servers is None:  # else other parameters are trained than before
             coding = served_coding_of(self._reduction, self.seed)
-            asks = OfWorker(lambda: self.leaves_out, self.tolerates_death, self.call.told, *coding)
+            asks = OnServers(lambda: self.leaves_out, self.tolerates_death, self.call.told, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

@@ -191,6 +191,7 @@ def test_they_join_at_any_time_while_others_die(seed: int) -> None:
 
 IN_SUMS: dict[str, dict[str, Any]] = {
     "all-reduce": {"on_death": "continue"},
+    "symmetric-easgd": {"sync_every": 2, "on_death": "continue"},
     "local-sgd": {"sync_every": 3},
     "post-local-sgd": {"sync_every": 2, "after": 4},
     "slowmo": {"sync_every": 2, "slow_every": 2},

@@ -26,6 +26,9 @@ STEPS = 13
         ("diloco", {"sync_every": 4, "fragments": 2, "outer": "adam"}),
         ("adaptive-local-sgd", {"sync_every": 2}),
         ("group-averaging", {"sync_every": 3}),
+        ("easgd", {"sync_every": 3, "in_order": True}),
+        ("easgd", {"sync_every": 2, "in_order": True, "servers": 1}),
+        ("symmetric-easgd", {"sync_every": 3}),
         ("hierarchical-local-sgd", {"sync_every": 1, "across_every": 3, "group_size": 2}),
     ],
 )
@@ -60,7 +63,9 @@ def steps_of(world: World, steps: int, strategy: str, *, saves: int = -1) -> tup
     return began, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-@pytest.mark.parametrize("strategy", ["local-sgd", "slowmo", "diloco", "eager-averaging", "group-averaging"])
+@pytest.mark.parametrize(
+    "strategy", ["local-sgd", "slowmo", "diloco", "eager-averaging", "group-averaging", "easgd", "symmetric-easgd"]
+)
 def test_it_goes_on_with_more_workers_and_fewer(strategy: str, tmp_path: Path) -> None:
     in_world(3, tmp_path, lambda world: steps_of(world, 7, strategy, saves=5))
     for size in (2, 4):

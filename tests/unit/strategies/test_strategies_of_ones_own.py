@@ -33,9 +33,7 @@ def target(rank: int) -> Tensor:
     return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
 
 
-def ways(
-    size: int, steps: int, strategy: str, evaluate_at: int | None = None, **settings: object
-) -> list[list[Tensor]]:
+def ways(size: int, steps: int, strategy: str, **settings: object) -> list[list[Tensor]]:
     """By worker: its parameters after every step, and at the end."""
 
     def task(wire: Wire) -> list[Tensor]:
@@ -45,53 +43,29 @@ def ways(
         plain = torch.optim.SGD(model.parameters(), lr=RATE)
         optimizer = distribute(plain, model, strategy, alone="algorithm", **settings)  # type: ignore[arg-type]
         found = []
-        for step in range(steps):
+        for _ in range(steps):
             optimizer.zero_grad()
             (0.5 * (model.x - target(world.rank)).square().sum()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             found.append(model.x.detach().clone())
-            if step == evaluate_at:
-                with world.evaluate():
-                    pass
         current.here().leave()
         return [*found, model.x.detach().clone()]
 
     return VirtualWorld(size).run(task)
 
 
-@pytest.mark.parametrize("evaluate_at", [None, 4])
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_easgd_is_the_equations_of_the_paper(size: int, evaluate_at: int | None) -> None:
-    found = ways(size, 12, "easgd", evaluate_at, sync_every=3, beta=0.6)
-    centre, x = torch.zeros(NUMEL, dtype=torch.float64), [torch.zeros(NUMEL, dtype=torch.float64)] * size
+def test_fedprox_is_local_steps_held_near_the_newest_mean(size: int) -> None:
+    found = ways(size, 12, "fedprox", sync_every=3, pull=0.2)
+    begun, x = torch.zeros(NUMEL, dtype=torch.float64), [torch.zeros(NUMEL, dtype=torch.float64)] * size
     for step in range(12):
-        alpha = 0.6 / size if step % 3 == 0 else 0.0
-        before = x
-        x = [one - RATE * (one - target(rank)) - alpha * (one - centre) for rank, one in enumerate(x)]
-        centre = centre + alpha * sum((one - centre for one in before), torch.zeros(NUMEL, dtype=torch.float64))
+        x = [one - RATE * (one - target(rank)) for rank, one in enumerate(x)]
+        x = [one + 0.2 * (begun - one) for one in x]
+        if step % 3 == 2:
+            begun = sum(x, torch.zeros(NUMEL, dtype=torch.float64)) / size
+            x = [begun] * size
         for rank in range(size):
             torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-14)
-    for rank in range(size):
-        torch.testing.assert_close(found[rank][-1], centre, rtol=0, atol=1e-14)
-
-
-def test_a_centre_that_the_script_writes_is_the_centre_from_then_on() -> None:
-    def task(wire: Wire) -> list[Tensor]:
-        current.enter(wire, thread_only=True)
-        world = join()
-        model = Point()
-        optimizer = distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "easgd", sync_every=3)
-        for _ in range(5):
-            optimizer.zero_grad()
-            (0.5 * (model.x - target(world.rank)).square().sum()).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        with world.evaluate(), torch.no_grad():
-            model.x.fill_(3.0)
-        with world.evaluate():
-            return [model.x.detach().clone()]
-
-    for (found,) in VirtualWorld(3).run(task):
-        assert torch.equal(found, torch.full_like(found, 3.0))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

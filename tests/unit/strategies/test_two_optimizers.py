@@ -31,6 +31,8 @@ PAIRS: list[Both] = [
     (("diloco", WITH_OVERLAP), ("diloco", WITH_OVERLAP)),
     (("diloco", WITH_OVERLAP), ("local-sgd", {"sync_every": 2})),
     (("all-reduce", {"on_death": "continue"}), ("diloco", WITH_OVERLAP)),
+    (("easgd", {"sync_every": 2}), ("local-sgd", {"sync_every": 3, "on_death": "stop"})),
+    (("easgd", {"sync_every": 2}), ("eamsgd", {"sync_every": 3, "overlap": True})),
     (("local-sgd", {"sync_every": 4, "on_death": "stop"}), ("eager-averaging", {"sync_every": 3, "on_death": "stop"})),
 ]
 

@@ -24,6 +24,7 @@ LATE: dict[str, dict[str, Any]] = {
     "choco-sgd": {"compress": "top-k", "density": 0.5, "dense_below": 0},
     "osgp": {},
     "ad-psgd": {},
+    "easgd": {"sync_every": 2, "servers": 1, "on_death": "continue"},
 }
 JOINED = [*IN_SUMS, "quorum"]
 IN_EACH_WAY = ["all-reduce", "local-sgd", "quorum", "d-psgd"]

@@ -20,7 +20,9 @@ from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 EXCHANGES_GRADIENTS = [
     name
     for name in NAMES
-    if strategies.get(name).replicas == "equal" or strategies.get(name).meets == "servers" or name == "post-local-sgd"
+    if strategies.get(name).replicas == "equal"
+    or (strategies.get(name).meets, strategies.get(name).replicas) == ("servers", "meet")
+    or name == "post-local-sgd"
 ]  # the last one begins with synchronous steps
 
 
@@ -77,9 +79,8 @@ def test_sparse_gradients_are_refused_where_gradients_are_exchanged_and_work_els
         model = nn.Embedding(6, 3, sparse=True)
         with torch.no_grad():
             model.weight.fill_(1.0)
-        often = (
-            {"sync_every": 1} if name == "easgd" else OF_ONE_TENSOR.get(name, {})
-        )  # else its centre has not moved yet
+        is_elastic = name in ("eamsgd", "easgd", "symmetric-easgd")  # else their centre has not moved yet
+        often = {"sync_every": 1} if is_elastic else OF_ONE_TENSOR.get(name, {})
         optimizer: Any = quorate.distribute(kind(model.parameters()), model, name, **often)
         for _ in range(4):
             model(torch.tensor([1, 2, world.rank])).square().mean().backward()

@@ -87,7 +87,11 @@ class ServerSettings(Strategy):
         if isinstance(count, int) and count > workers:
             raise ConfigurationError(f"servers={count} needs as many workers, and there are {workers}")
         there = tuple(own) if isinstance(count, str) else tuple(range(count))
-        told = {field.name: getattr(self, field.name) for field in fields(ServerTerms) if field.name != "servers"}
+        told = {
+            field.name: getattr(self, field.name)
+            for field in fields(ServerTerms)
+            if field.name not in ("servers", "elastic")
+        }
         return ServerTerms(servers=there, **told)
 
     def _only(self, name: str, is_set: bool, *modes: str) -> None:

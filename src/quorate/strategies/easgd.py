@@ -1,0 +1,120 @@
+"""EASGD: workers step by themselves and exchange with a centre on servers, to which each is drawn, and it to them.
+
+Idea: Every worker takes steps of its own optimizer. Before every tau-th (`sync_every`) it gives its parameters x to the
+servers, on which a centre c lies. The centre goes a part alpha = beta / P of the way to x, and the worker as far the
+other way, to where the centre was. Workers explore, each around the centre; nobody waits for anybody but for the
+answer, and the sum of all workers and the centre is what their own steps make of it. The centre is what is evaluated
+and kept, and the result.
+
+Cost: In every tau-th step a worker sends d numbers to the servers and gets d back, 2 d / tau per step; the optimizer's
+step is made meanwhile. One server has P times that on its link; with `servers="all"` each has (P - 1) / P of it both
+ways. A thread and two passes over its part per server. Each worker has the centre as it was at the last rest, and for
+an exchange two vectors. At an evaluation and at the end all workers read the centre, and there is a mean.
+
+When it loses: Against `local-sgd` where replicas have little to explore: the centre is some tau / beta steps
+behind them, and a worker takes P / beta exchanges to follow it: the more workers, the further they stray. Where one
+worker is slow, the centre is nearer to what the others have seen. In float16 and bfloat16 the centre has these too, and
+small differences are rounded away.
+
+Honesty:
+- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server, which under
+  `servers=1` is rank 0 alone
+- pause: goes on; where a part of the centre is on the sleeping worker, the exchanges of all wait for it
+- slow worker: goes on; nobody waits for it, and the centre is drawn to it less often
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica, and within some exchanges the centre
+- resize: goes on; the centre stays, and every worker begins at the mean of the old replicas
+- resume: goes on; the centre, and every worker with its own replica
+
+Paper: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, Algorithm 1. x~ is `centre`,
+and g_t(x) is what the user's optimizer makes of it. There the step is plain SGD; here weight decay and the like are of
+x as it was before the exchange, as the gradient is. `overlap` is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.resize import kept
+from quorate.core.servers import ServerTerms
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.elastic import ElasticSettings
+
+
+@dataclass(kw_only=True)
+class State:
+    """The centre as it was when all rested last, and where this worker was when it asked for the newest one."""
+
+    centre: Flat = kept("same")
+    asked: Flat | None = kept("drop", default=None)
+
+
+@register("easgd")
+@dataclass(frozen=True, kw_only=True)
+class EASGD(ElasticSettings):
+    """Every `sync_every` steps a worker and a centre on servers draw each other; nobody waits."""
+
+    meets = "servers"
+    replicas = "differ"
+
+    servers: int | Literal["all"] = "all"
+    """On how many workers the centre lies, from rank 0 on; each trains as well."""
+    overlap: bool = False
+    """Whether the answer is waited for one step later, so that nobody waits for it."""
+    in_order: bool = False
+    """Whether exchanges count in the order of their number and rank: runs are the same to the bit, and all wait for the
+    slowest."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.servers != "all" and self.servers < 1:
+            raise ConfigurationError(f'servers is {self.servers!r}; it is "all", or a whole number from 1 on')
+
+    @property
+    def waits(self) -> bool:
+        return self.in_order
+
+    @property
+    def lets_join(self) -> bool:
+        return False
+
+    def start(self, worker: Worker) -> State:
+        self.tell_of_momentum(worker)
+        count = worker.size if self.servers == "all" else self.servers
+        if count > worker.size:
+            raise ConfigurationError(f"servers={count} needs as many workers, and there are {worker.size}")
+        terms = ServerTerms(
+            servers=tuple(range(count)), mode="async", in_order=self.in_order, elastic=self.strength(worker)
+        )
+        worker.agree_on_servers(terms)
+        return State(centre=worker.servers.centre)
+
+    def step(self, worker: Worker) -> None:
+        self.drain(worker)  # what was asked a step before
+        if (worker.step - 1) % self.sync_every == 0:  # tau divides t
+            worker.state.asked = worker.servers.exchange()  # b) x~ <- x~ + alpha (x - x~), on the servers
+        worker.update()  # x <- x - eta g_t(x)
+        if not self.overlap:
+            self.drain(worker)
+
+    def drain(self, worker: Worker) -> None:
+        s: State = worker.state
+        if s.asked is not None:
+            x, s.asked = s.asked, None
+            centre = worker.servers.pull().wait().x
+            worker.replica.shift((centre - x) * self.strength(worker))  # a) x <- x - alpha (x - x~)
+
+    def settle(self, worker: Worker) -> None:
+        worker.state.centre = worker.servers.centre
+
+    def consensus(self, worker: Worker) -> tuple[Flat, float]:
+        return worker.parameters.copy_(worker.state.centre), 1.0
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        s: State = worker.state
+        s.centre = worker.servers.centre = s.centre if at is None else at
+        worker.servers.set_out()

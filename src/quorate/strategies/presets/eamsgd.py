@@ -1,0 +1,41 @@
+"""EAMSGD: elastic averaging with a centre on servers, and momentum in the local steps.
+
+Idea: The strategy `easgd` for an optimizer with momentum: each worker keeps the momentum of its own steps, and an
+exchange with the centre leaves it as it is. The paper's is Nesterov's, of 0.99 and at a tenth or less of the rate:
+`torch.optim.SGD(parameters, lr, momentum=0.99, nesterov=True)`. The optimizer is the user's, so that this sets nothing
+of it: it says so on stderr where it has no momentum. All settings are those of `easgd`.
+
+Cost: As `easgd`; momenta do not travel.
+
+When it loses: As `easgd`. Momentum goes on in its direction when the worker has been drawn to the centre, so that with
+0.99 it takes a hundred steps to follow; where workers' data differ, smaller momentum or larger `beta` is better.
+
+Honesty:
+- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server, which under
+  `servers=1` is rank 0 alone
+- pause: goes on; where a part of the centre is on the sleeping worker, the exchanges of all wait for it
+- slow worker: goes on; nobody waits for it, and the centre is drawn to it less often
+- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
+  spoils its own replica and momentum, and within some exchanges the centre
+- resize: goes on; the centre stays, and every worker begins at the mean of the old replicas
+- resume: goes on; the centre, and every worker with its own replica and momentum
+
+Paper: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, Algorithm 2: v <- delta v - eta
+g(x + delta v), x <- x + v. torch keeps x + delta v in the place of x, and that is what is exchanged here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from quorate.strategies import register
+from quorate.strategies.easgd import EASGD
+
+
+@register("eamsgd")
+@dataclass(frozen=True, kw_only=True)
+class EAMSGD(EASGD):
+    """Elastic averaging with a centre on servers, for optimizers with momentum."""
+
+    wants_momentum: ClassVar[bool] = True

@@ -1,0 +1,361 @@
+"""Elastic averaging: the equations, the sum that exchanges keep, and the centre as what is evaluated and kept."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.launch.worker.world import World
+from quorate.strategies import strategies
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.local_trainings import run
+
+RATE, NUMEL = 0.1, 10
+SIZES = [1, 2, 3, 5]
+
+
+class Point(nn.Module):
+    """Parameters in several tensors, which servers keep by turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(NUMEL // 2)])
+
+    @property
+    def x(self) -> Tensor:
+        return torch.cat(list(self.parts))
+
+    def fill(self, value: float) -> None:
+        with torch.no_grad():
+            for p in self.parts:
+                p.fill_(value)
+
+
+def target(rank: int) -> Tensor:
+    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+
+
+def distributed(model: nn.Module, strategy: str, *, momentum: float = 0.0, **settings: Any) -> Any:
+    plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
+    return quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+
+
+def stepped(optimizer: Any, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def drawn(model: Point, rank: int) -> Tensor:
+    return 0.5 * (model.x - target(rank)).square().sum()
+
+
+def own(model: Point) -> Tensor:
+    return model.x.detach().clone()
+
+
+def ways(
+    size: int, lengths: list[int], strategy: str, evaluate_at: int | None = None, **settings: Any
+) -> list[list[Tensor]]:
+    """By worker: its parameters after every step, and at the end."""
+
+    def task(world: World) -> list[Tensor]:
+        model = Point()
+        optimizer = distributed(model, strategy, **settings)
+        draw, found = random.Random(world.rank), []
+        for step in range(lengths[world.rank]):
+            world.wire.clock.sleep(draw.random())
+            stepped(optimizer, drawn(model, world.rank))
+            found.append(own(model))
+            if step == evaluate_at:
+                with world.evaluate():
+                    pass
+        optimizer.finish()
+        return [*found, own(model)]
+
+    return run(size, task)
+
+
+@pytest.mark.parametrize("evaluate_at", [None, 4])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_symmetric_form_is_equations_5_and_6(size: int, evaluate_at: int | None) -> None:
+    found = ways(size, [12] * size, "symmetric-easgd", evaluate_at, sync_every=3, beta=0.6)
+    centre, x = torch.zeros(NUMEL, dtype=torch.float64), [torch.zeros(NUMEL, dtype=torch.float64)] * size
+    for step in range(12):
+        alpha = 0.6 / size if step % 3 == 0 else 0.0
+        before = x
+        x = [one - RATE * (one - target(rank)) - alpha * (one - centre) for rank, one in enumerate(x)]
+        centre = centre + alpha * sum((one - centre for one in before), torch.zeros(NUMEL, dtype=torch.float64))
+        for rank in range(size):
+            torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-14)
+    for rank in range(size):
+        torch.testing.assert_close(found[rank][-1], centre, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("settings", "evaluate_at"), [({}, None), ({}, 4), ({"servers": 1}, None), ({"overlap": True}, None)]
+)
+@pytest.mark.parametrize("size", SIZES)
+def test_in_a_given_order_it_is_algorithm_1(size: int, settings: dict[str, Any], evaluate_at: int | None) -> None:
+    lengths = [12 + 2 * rank for rank in range(size)]
+    found = ways(size, lengths, "easgd", evaluate_at, sync_every=3, alpha=0.2, in_order=True, **settings)
+    centre, x = torch.zeros(NUMEL, dtype=torch.float64), [torch.zeros(NUMEL, dtype=torch.float64)] * size
+    late = [torch.zeros(NUMEL, dtype=torch.float64)] * size
+    for step in range(max(lengths)):
+        for rank in (rank for rank in range(size) if step < lengths[rank]):
+            x[rank] = x[rank] - late[rank]  # what came with one step's delay is here now
+            gradient = x[rank] + late[rank] - target(rank)
+            late[rank] = torch.zeros(NUMEL, dtype=torch.float64)
+            way = (0.2 if step % 3 == 0 else 0.0) * (x[rank] - centre)
+            if "overlap" in settings:
+                late[rank] = way
+            else:
+                x[rank] = x[rank] - way
+            x[rank] = x[rank] - RATE * gradient
+            centre = centre + way
+            torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-12)
+    for one in found:
+        torch.testing.assert_close(one[-1], centre, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ends", ["together", "uneven"])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.seeds(2, 60)
+def test_exchanges_keep_the_sum_of_all_workers_and_the_centre(size: int, overlap: bool, ends: str, seed: int) -> None:
+    """Steps move by known ways; whoever comes when, the sum is what these make of it."""
+    draw = random.Random(seed)
+    lengths = [draw.randint(1, 14) for _ in range(size)]
+    settings = {"sync_every": draw.randint(1, 4), "alpha": draw.uniform(0.1, 0.9)}
+    settings["servers"] = draw.choice(["all", 1, size])
+
+    def task(world: World) -> tuple[Tensor, Tensor, Tensor]:
+        model = Point()
+        model.fill(1.0)
+        optimizer = distributed(model, "easgd", overlap=overlap, **settings)
+        late, gone = random.Random(seed + world.rank), torch.zeros(NUMEL, dtype=torch.float64)
+        for step in range(lengths[world.rank]):
+            way = target(100 * step + world.rank)
+            world.wire.clock.sleep(late.random() * (0.1 + (world.rank == 0)))
+            stepped(optimizer, -(model.x * way).sum())
+            gone += RATE * way
+        if ends == "uneven" and not overlap:  # else what is under way comes as it ends
+            mine = own(model)
+            optimizer.finish()
+            return mine, own(model), gone
+        with world.evaluate():
+            centre = own(model)
+        return own(model), centre, gone
+
+    found = run(size, task)
+    xs, centres, gone = zip(*found, strict=True)
+    assert all(torch.equal(one, centres[0]) for one in centres)
+    total = sum(xs) + centres[0]
+    torch.testing.assert_close(total, sum(gone) + float(size + 1), rtol=0, atol=1e-12)
+    assert size == 1 or not torch.equal(xs[0], xs[1])
+
+
+@pytest.mark.parametrize("name", ["easgd", "symmetric-easgd"])
+def test_an_evaluation_sees_the_centre_and_leaves_every_worker_its_own(name: str) -> None:
+    def task(world: World) -> list[Tensor]:
+        model = Point()
+        optimizer = distributed(model, name, sync_every=3, momentum=0.9)
+        for _ in range(5):
+            stepped(optimizer, drawn(model, world.rank))
+        before = own(model)
+        momenta = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
+        with world.evaluate():
+            centre = own(model)
+        with world.evaluate(at="replica"):
+            assert torch.equal(own(model), before)
+        assert torch.equal(own(model), before)
+        assert optimizer.__dict__["_quorate_worker"].updates == 5, "of its own steps, not those of the centre"
+        kept = [state["momentum_buffer"] for state in optimizer.state.values()]
+        assert all(torch.equal(x, y) for x, y in zip(momenta, kept, strict=True))
+        stepped(optimizer, drawn(model, world.rank))
+        return [before, centre]
+
+    found = run(3, task)
+    assert all(torch.equal(centre, found[0][1]) for _, centre in found)
+    assert len({tuple(before.tolist()) for before, _ in found}) == 3
+    assert not torch.equal(found[0][0], found[0][1])
+
+
+@pytest.mark.parametrize("name", ["easgd", "symmetric-easgd"])
+def test_a_centre_that_the_script_writes_is_the_centre_from_then_on(name: str) -> None:
+    def task(world: World) -> list[Tensor]:
+        model = Point()
+        optimizer = distributed(model, name, sync_every=3)
+        for _ in range(5):
+            stepped(optimizer, drawn(model, world.rank))
+        with world.evaluate():
+            model.fill(3.0)
+        with world.evaluate():
+            first = own(model)
+        for _ in range(2):
+            stepped(optimizer, drawn(model, world.rank) * 0)
+        with world.evaluate():
+            return [first, own(model)]
+
+    for found, later in run(3, task):
+        assert torch.equal(found, torch.full_like(found, 3.0))
+        assert not torch.equal(found, later)  # it has been drawn on from there
+
+
+@pytest.mark.parametrize("name", ["easgd", "eamsgd", "symmetric-easgd"])
+@pytest.mark.parametrize("servers", ["all", 1])
+def test_it_learns_with_momentum_and_a_late_worker(name: str, servers: Any) -> None:
+    settings = {} if name == "symmetric-easgd" else {"servers": servers}
+
+    def task(world: World) -> Any:
+        model = Point()
+        optimizer = distributed(model, name, momentum=0.9, sync_every=4, **settings)
+        steps = 120 if world.rank else 60
+        for step in range(steps if name != "symmetric-easgd" else 120):
+            world.wire.clock.sleep(0.01 if world.rank else 0.02)
+            noise = target(1000 * (step + 1) + world.rank)
+            stepped(optimizer, drawn(model, 0) * 0.1 + 0.1 * (model.x * noise).sum())
+        optimizer.finish()
+        return own(model)
+
+    found: Any = run(3, task)
+    assert all(torch.equal(end, found[0]) for end in found)
+    assert float((found[0] - target(0)).norm()) < 0.3 * float(target(0).norm())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sync_every": 0}, "sync_every is 0; it is a number of steps from 1 on"),
+        ({"beta": 0.0}, "beta is 0.0; it is a number above 0 and at most 1"),
+        ({"beta": 1.5}, "beta is 1.5"),
+        ({"beta": float("nan")}, "beta is nan"),
+        ({"alpha": 1.0}, "alpha is 1.0; it is a number above 0 and below 1"),
+        ({"alpha": -0.1}, "alpha is -0.1"),
+        ({"servers": 0}, 'servers is 0; it is "all", or a whole number from 1 on'),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        strategies.get("easgd")(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("easgd", {"servers": 3}, "servers=3 needs as many workers, and there are 2"),
+        ("symmetric-easgd", {"alpha": 0.6}, "alpha is 0.6 on 2 workers; it is at most 1 / 2"),
+    ],
+)
+def test_settings_that_this_world_cannot_have_are_refused(name: str, settings: dict[str, Any], said: str) -> None:
+    def task(world: World) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            distributed(Point(), name, **settings)
+
+    run(2, task)
+
+
+@pytest.mark.parametrize(("name", "momentum", "says"), [("eamsgd", 0.0, 1), ("eamsgd", 0.9, 0), ("easgd", 0.0, 0)])
+def test_eamsgd_without_momentum_is_told(
+    name: str, momentum: float, says: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def task(world: World) -> None:
+        distributed(Point(), name, momentum=momentum).finish()
+
+    run(2, task)
+    assert capfd.readouterr().err.count("eamsgd is easgd whose local steps have momentum") == says
+
+
+def test_the_optimizer_needs_no_learning_rate_option() -> None:
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for p in self.param_groups[0]["params"]:
+                    p.add_(p.grad, alpha=-0.1)
+
+    def live(wire: Wire) -> Tensor:
+        current.enter(wire, thread_only=True)
+        quorate.join()
+        model = Point()
+        optimizer = quorate.distribute(Plain(model.parameters()), model, "easgd", sync_every=1)
+        for _ in range(3):
+            stepped(optimizer, drawn(model, wire.rank))
+        current.here().leave()
+        return own(model)
+
+    found = VirtualWorld(2).run(live)
+    assert torch.equal(*found)
+    assert bool(found[0].any())
+
+
+def fates(size: int, dead: int, **settings: Any) -> list[Any]:
+    """What becomes of workers of which one dies at its seventh step."""
+
+    def live(wire: Wire) -> list[Tensor]:
+        place = current.enter(wire, thread_only=True)
+        try:
+            world, model = quorate.join(), Point()
+            optimizer = distributed(model, "easgd", sync_every=2, on_death="continue", **settings)
+            for step in range(14):
+                if world.rank == dead and step == 6:
+                    world.wire.crash()
+                wire.clock.sleep(0.01)
+                stepped(optimizer, drawn(model, world.rank))
+            before = own(model)
+            place.leave()
+            return [before, own(model)]
+        finally:
+            current.forget(thread_only=True)
+
+    return VirtualWorld(size, seed=1, timeout=120.0).outcomes(live)
+
+
+@pytest.mark.parametrize("settings", [{}, {"overlap": True}, {"in_order": True}], ids=str)
+def test_the_others_go_on_without_a_worker_that_is_no_server(settings: dict[str, Any]) -> None:
+    found = fates(4, 3, servers=2, **settings)
+    assert found[3].is_crashed
+    ends = [one.result for one in found[:3]]
+    assert all(end is not None for end in ends), found
+    assert all(torch.equal(end[1], ends[0][1]) for end in ends)
+    assert not torch.equal(ends[0][0], ends[1][0])
+
+
+@pytest.mark.parametrize(("servers", "lost"), [(2, "a part of the centre was"), (1, "the centre was")])
+def test_without_a_server_all_stop_in_a_sentence(servers: int, lost: str) -> None:
+    found = fates(3, 0, servers=servers)
+    for one in found[1:]:
+        assert isinstance(one.error, PeerFailed), one
+        assert f"it was a server, and {lost} on it alone" in str(one.error)
+
+
+@pytest.mark.parametrize("servers", ["all", 1, 2])
+@pytest.mark.parametrize("size", SIZES)
+def test_an_exchange_is_d_numbers_there_and_back(size: int, servers: Any) -> None:
+    """Of all workers; what a worker sends to its own server counts as well."""
+    if servers == 2 and size == 1:
+        return
+
+    def task(world: World) -> Any:
+        model = Point()
+        optimizer = distributed(model, "easgd", sync_every=3, servers=servers)
+        meter = optimizer.__dict__["_quorate_worker"].wire.meter
+        world.barrier()
+        before = meter.bytes_out.total()
+        for _ in range(12):
+            stepped(optimizer, drawn(model, world.rank))
+        world.barrier()
+        return meter.bytes_out.total() - before
+
+    told: Any = run(size, task)
+    assert sum(told) == 4 * 2 * size * NUMEL * 8
