@@ -10,7 +10,7 @@ from quorate.core.errors import PeerFailed
 
 
 class ServerAnswer:
-    """What `server` answers next; `lost` says what goes with it, and `check` raises what this worker's own ended with."""
+    """What `server` answers next; `lost` says what goes with it, `check` raises what the own one has ended with."""
 
     def __init__(self, wire: Wire, server: int, lost: str, check: Callable[[], None]) -> None:
         self._wire, self._server, self._lost, self._check = wire, server, lost, check
