@@ -248,7 +248,7 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
             {"compress": "top-k", "reduce": "two-phase", "error_decay": 0.5},
             'reduce="two-phase" hands errors on from worker to worker',
         ),
-        ("quorum", {"compress": "top-k", "error_decay": 0.5}, "error_decay=0.5 does not go with quorum: a round that"),
+        ("quorum", {"compress": "top-k", "error_decay": 0.5}, "error_decay=0.5 does not go with quorum: what a codec"),
         ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); what local-sgd averages'),
         ("quorum", {"reduce": "adasum"}, 'reduce="adasum" does not go with quorum: it says how sums of all workers'),
         ("diloco", {"compress": "half", "after": 3}, 'compress="half" does not go with synchronous steps before'),
