@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "architecture": 20,
-    "contract": 290,
+    "contract": 320,
     "launchers": 540,
     "soak": 33,
     "unit/agreement": 12,
@@ -40,10 +40,10 @@ BUDGETS = {
     "unit/rounds": 84,
     "unit/servers": 8,
     "unit/simulation": 16,
-    "unit/strategies": 132,
+    "unit/strategies": 190,
     "unit/topology": 4,
     "unit/train": 58,
-    "unit/wire": 38,
+    "unit/wire": 40,
     "unit/workloads": 20,
     "world": 275,
 }
