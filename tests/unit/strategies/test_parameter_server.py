@@ -143,8 +143,7 @@ def learnt(world: World, kind: str, **settings: Any) -> tuple[float, bool]:
     return float((model.weight.detach() - aim).square().mean()), is_sharded
 
 
-@pytest.mark.parametrize("kind", ["momentum", "adamw"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "kind"), [*zip(MODES, itertools.cycle(["momentum", "adamw"]), strict=False)])
 def test_every_mode_learns_with_a_late_worker(mode: str, kind: str) -> None:
     begin = float(torch.arange(6.0).square().mean())
     found = run(4, lambda world: learnt(world, kind, **MODES[mode]))
