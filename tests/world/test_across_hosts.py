@@ -50,7 +50,9 @@ SCRIPT = textwrap.dedent(
             quorate.save()
     optimizer.finish()
     bits = b"".join(x.detach().numpy().tobytes() for x in model.parameters())
-    print("end", began, mean, len(set(world.gather(hashlib.sha256(bits).hexdigest()))), flush=True)
+    kinds = len(set(world.gather(hashlib.sha256(bits).hexdigest())))
+    sys.stdout.flush()
+    os.write(1, f"end {began} {mean} {kinds}\\n".encode())  # at once: two workers write into one pipe
     """
 )
 
