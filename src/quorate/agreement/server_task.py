@@ -21,7 +21,7 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.replica.centre import Centre
 from quorate.replica.late_gradients import Corrections
-from quorate.replica.shard import Shard
+from quorate.replica.shard import Cut, Shard
 from quorate.servers.order import Decision, Order, Push, Taken
 
 READ = "parameters"
@@ -153,7 +153,8 @@ class ServerTask:
         if kind == "decision":
             self._decisions.append(_decision(header))
         elif kind == "push":
-            number, count = int(header["number"]), len(message.tensors) // (2 if header["edited"] else 1)
+            number = int(header["number"])
+            count = len(self._cut.pieces) if header["has gradient"] else 0
             gradient, edit = self._decoded(source, message, count), message.tensors[count:]
             version, of, unused = int(header["version"]), int(header["count"]), frozenset(header["unused"])
             self._pushed[source, number] = _Pushed(version, of, gradient, edit, header["options"], unused)
@@ -166,11 +167,14 @@ class ServerTask:
             self._decide(order.leaves(source, kind))
 
     def _decoded(self, source: int, message: Message, count: int) -> Sequence[Tensor]:
-        if self._coding is None:
+        if self._coding is None or not count:
             return message.tensors[:count]
-        assert self._shard is not None
-        layout = self._shard.cut.layout
-        return self._coding.decode(message.tensors[:count], layout, int(message.header["draw"]), source).parts
+        return self._coding.decode(message.tensors[:count], self._cut.layout, int(message.header["draw"]), source).parts
+
+    @property
+    def _cut(self) -> Cut:
+        assert self._shard is not None, "pushes wait until all have set out"
+        return self._shard.cut
 
     def _dies(self, rank: int) -> None:
         if rank not in self._dead:

@@ -57,7 +57,9 @@ class ServedParameters:
         self._worker, self.version = worker, version
         self._momentum = PushedMomentum(replica) if terms.momentum == "worker" else None
         self._number = self._stretch = 0
-        self._is_away = self._has_ended = False
+        self._is_away = False
+        self._used = set[int]()
+        """Parameters that have a gradient in what is pushed next, by their places."""
         self._reads: list[Work[Pulled]] = []
         self._cuts: dict[int, Cut] = {}
         coding, rank = worker.coding, wire.rank
@@ -83,6 +85,7 @@ class ServedParameters:
         if not is_finite or self._worker.leaves_out() or all(grad is None for grad in grads):
             return None
         with self._timer.spending("encode"):
+            self._used.update(place for place, grad in enumerate(grads) if grad is not None)
             if scale is not None:
                 grads = [None if grad is None else grad / float(scale) for grad in grads]
             found = Flat.empty(self._replica.layout.bare, self._wire.empty)
@@ -95,15 +98,17 @@ class ServedParameters:
             self._forget_states()
         options = options_of(self._replica.optimizer)
         header: dict[str, Any] = {"number": self._number, "version": self.version, "count": count, "reads": reads}
-        header |= {"edited": edit is not None}
+        header |= {"has gradient": gradient is not None}
         header |= {"options": options if self._momentum is None else self._momentum.without(options)}
-        without = {place for place, grad in enumerate(self._replica.gradients) if grad is None or gradient is None}
-        given = Flat.zeros(self._replica.layout.bare) if gradient is None else gradient
+        used = self._used
+        if gradient is not None:
+            self._used = set()
         self._draws += 1
         for server, cut in self._cuts.items():
-            unused = [place for place, one in enumerate(cut.places) if one in without]
-            numbers = [*self._written(server, cut, given), *([] if edit is None else cut.of(edit))]
-            self._send("push", server, *numbers, **header, unused=unused, draw=self._draws)
+            unused = [place for place, one in enumerate(cut.places) if one not in used]
+            numbers = [] if gradient is None else self._written(server, cut, gradient)
+            more = [] if edit is None else cut.of(edit)
+            self._send("push", server, *numbers, *more, **header, unused=unused, draw=self._draws)
         if reads:
             self._reads.append(self._read())
         self._tell(only_if_due=True)
@@ -115,16 +120,10 @@ class ServedParameters:
             pack([p.detach() for p in self._replica.trained], x)
         header: dict[str, Any] = {"number": self._number, "version": self.version, "count": 1, "reads": True}
         for server, cut in self._cuts.items():
-            self._send("push", server, *cut.of(x), **header, edited=False, options=[], unused=[])
+            self._send("push", server, *cut.of(x), **header, options=[], unused=[], **{"has gradient": True})
         self._reads.append(self._read())
         self._tell(only_if_due=True)
         return x
-
-    def ask(self) -> None:
-        self._timer.arrived()
-        for server in self._orderers():
-            self._send("read", server)
-        self._reads.append(self._read())
 
     def pull(self) -> Work[Pulled]:
         return Timed(self._reads.pop(0), self._timer)
@@ -168,9 +167,8 @@ class ServedParameters:
         self._number, self._is_away = 0, False
         is_centre, cut = self._terms.elastic is not None, self._cuts.get(self._wire.rank)
         if self._worker.coding is not None and self._terms.pulls == "coded":
-            now = self._replica.parameters
-            begin = {server: [x.clone() for x in cut.of(now)] for server, cut in self._cuts.items()}
-            self._pulls = {s: PullCodes(self._worker.coding, cut, begin[s]) for s, cut in self._cuts.items()}
+            coding, now = self._worker.coding, self._replica.parameters
+            self._pulls = {s: PullCodes(coding, one, [x.clone() for x in one.of(now)]) for s, one in self._cuts.items()}
         if cut is not None:
             self._task.book.set_out(self._wire.clock.now())
             self._task.set_out(
@@ -193,10 +191,8 @@ class ServedParameters:
         has_rested, self._is_away = self._is_away, True
         for server in self._orderers():
             self._send(how, server)
-        if ended:
-            self._has_ended = True
-            if has_rested:
-                self._task.ends()
+        if ended and has_rested:
+            self._task.ends()
 
     def quiesce(self) -> None:
         """All are away: the replica, or `centre`, becomes what all have come to."""

@@ -61,7 +61,7 @@ class Servers(Protocol):
         """
 
     def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
-        """Give the mean gradient of `count` steps (None: nothing, but others need not wait for it), and what was
+        """Give the mean of `count` gradients (None, and 0: of none, and others need not wait for it), and what was
         written into the parameters since they were read (NaN where nothing was).
 
         With `reads` the parameters are read behind it: `pull` returns them. Neither vector is written to any more.
@@ -70,9 +70,6 @@ class Servers(Protocol):
     def exchange(self) -> Flat:
         """Let the centre go a part `elastic` of the way to this worker's parameters, which are returned (a copy that is
         not written to any more); `pull` returns where it was before."""
-
-    def ask(self) -> None:
-        """Ask to read the parameters, without pushing."""
 
     def pull(self) -> Work[Pulled]:
         """The parameters (or the centre), one call for each time that they were asked for, in that order.

@@ -124,14 +124,16 @@ class Order:
         self.ended -= {rank}
         self._rested.discard(rank)
         self._asking.discard(rank)
-        return [*self._in_turn(), *self._go_on()]
+        held = sorted(key for key in self._held if key[1] == rank)
+        never = tuple((source, number) for number, source in held)
+        for key in held:
+            del self._held[key]
+        dropped = [Decision(self.version, dropped=never)] if never else []
+        return [*dropped, *self._in_turn(), *self._go_on()]
 
     def asks(self, rank: int) -> list[Decision]:
-        """A worker asks to read, without pushing; one that has left, what all have come to when all have."""
-        if rank in self._workers:
-            self._workers[rank].asked.append(self._workers[rank].clock)
-        else:
-            self._asking.add(rank)
+        """A worker that leaves asks to read what all have come to when all have left."""
+        self._asking.add(rank)
         return self._go_on()
 
     # -- inside

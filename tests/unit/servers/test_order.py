@@ -211,6 +211,23 @@ def test_what_has_come_before_its_turn_counts_though_its_worker_leaves() -> None
     assert order.came(Push(0, 2, 1, reads=False))[0].taken, "it is waited for no more"
 
 
+def test_what_the_dead_had_pushed_before_its_turn_is_dropped() -> None:
+    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2), 2)
+    order.came(Push(1, 1, 0, reads=False))
+    assert [one.dropped for one in order.died(1)] == [((1, 1),)]
+
+
+def test_who_leaves_and_is_not_taken_in_yet_reads_with_the_others() -> None:
+    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2), 2)
+    order.came(Push(1, 1, 0, reads=False))
+    order.leaves(1, "rests")
+    assert not order.asks(1)
+    order.came(Push(0, 1, 0, reads=False))
+    order.leaves(0, "rests")
+    (last,) = order.asks(0)
+    assert (last.is_last, last.readers) == (True, (0, 1))
+
+
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
 def test_who_has_no_gradient_is_read_to_and_does_not_count(mode: str) -> None:
     order = Order(ServerTerms(servers=(0,), mode=mode, softsync=2), range(2), 2)  # type: ignore[arg-type]

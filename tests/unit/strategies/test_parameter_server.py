@@ -325,6 +325,54 @@ def test_pushes_wait_for_servers_that_still_rest() -> None:
         assert torch.equal(end, run(2, partial(rested, pause=0.0))[0])
 
 
+def cleared(world: World, steps: int, **settings: Any) -> Tensor:
+    """Parameters after a rest that comes between two pushes, behind a step whose gradients the script has cleared."""
+    problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
+    model.append(nn.Parameter(torch.ones(3, dtype=torch.float64)))
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
+    quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True, **settings)
+    for step in range(steps):
+        problem.loss(model[step % 2], step).backward()  # each is used in every other step
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.finish()
+    return torch.cat([p.detach().clone() for p in model])
+
+
+def test_gradients_that_wait_to_be_pushed_count_though_they_were_cleared() -> None:
+    """Three steps, of which two make a push, and the last is pushed as all end."""
+    problems, w = [Problem(rank) for rank in range(2)], [torch.ones(3, dtype=torch.float64)] * 2
+    first = [problem.gradient(w[0], 0) for problem in problems]
+    second = [problem.gradient(w[1], 1) for problem in problems]
+    w = [x - RATE / 2 * sum(gradients) for x, gradients in zip(w, (first, second), strict=True)]
+    read = [torch.ones(3, dtype=torch.float64) - RATE / 2 * first[0], w[0]]
+    last = [problem.gradient(x, 2) for problem, x in zip(problems, read, strict=True)]
+    w[0] = w[0] - RATE / 2 * (last[0] + last[1])
+    for end in run(2, partial(cleared, steps=3, push_every=2, pull_every=2)):
+        torch.testing.assert_close(end, torch.cat(w), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_what_is_read_alone_right_after_a_rest_is_what_all_rest_have_written(pause: float) -> None:
+    def task(world: World) -> Tensor:
+        problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
+        model.append(nn.Parameter(torch.ones(3, dtype=torch.float64)))
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
+        quorate.distribute(optimizer, model, "parameter-server", mode="async", push_every=2, pull_every=1)
+        with world.evaluate():
+            for p in model:
+                p.data.fill_(5.0)
+            world.wire.clock.sleep(pause * world.rank)
+        (problem.loss(model[0], 0) + problem.loss(model[1], 0)).backward()
+        optimizer.step()  # reads, and pushes nothing
+        found = torch.cat([p.detach().clone() for p in model])
+        optimizer.finish()
+        return found
+
+    found = run(2, task)[0]  # the other one may come after its push
+    assert torch.equal(found, torch.full_like(found, 5.0))
+
+
 # -- what goes wrong
 
 

@@ -52,8 +52,9 @@ class Pushing:
         self.reads += reads
 
     def ask(self, worker: Worker) -> None:
-        """Ask for the parameters, without pushing."""
-        worker.servers.ask()
+        """Ask for the parameters; gradients that were taken in wait on."""
+        worker.servers.push(None, count=0, edit=self.edit)
+        self.edit = None
         self.reads += 1
 
     def read(self, worker: Worker, *, ahead: int = 0) -> None:
