@@ -99,6 +99,23 @@ def test_a_server_that_is_killed_ends_the_training_in_a_sentence(on_death: str, 
     assert "After that ranks 0, 1 and 2 exited with status 1." in err
 
 
+@pytest.mark.parametrize("rank", [2, 3])
+def test_with_a_second_copy_of_each_part_all_go_on_without_a_server(rank: int, tmp_path: Path) -> None:
+    """Rank 2 decides on the order, and rank 3 follows."""
+    settings = ("--set", "replication=2", "--set", "on_death=continue")
+    process = launched(tmp_path, "-n", "2", "--servers", "3", *settings)
+    wait_until_trained(tmp_path, process)
+    os.kill(int(str(start_of(tmp_path, rank)["pid"])), signal.SIGKILL)
+    before, until = log_of(tmp_path, 0).count("epoch"), time.monotonic() + 60
+    while log_of(tmp_path, 0).count("epoch") < before + 3 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    status, _, err = ended(process)
+    assert f"rank {rank} (host " in err and "was killed by signal 9 (SIGKILL); ranks 0 and 1 go on" in err
+    assert log_of(tmp_path, 0).count("epoch") >= before + 3, err
+    assert status == 130
+
+
 def test_a_worker_that_is_killed_leaves_the_others_and_ctrl_c_ends_all(tmp_path: Path) -> None:
     process = launched(tmp_path, "-n", "2", "--servers", "1", "--set", "on_death=continue", "--set", "mode=async")
     wait_until_trained(tmp_path, process)

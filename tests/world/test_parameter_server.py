@@ -86,11 +86,12 @@ def test_sync_is_all_reduce() -> None:
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
 
 
-def dying(dead: int, world: World) -> list[Tensor]:
+def dying(dead: int, world: World, **settings: Any) -> list[Tensor]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05)
-    quorate.distribute(optimizer, model, "parameter-server", servers=1, mode="bounded", on_death="continue")
+    given = {"servers": 1, "mode": "bounded", "on_death": "continue", **settings}
+    quorate.distribute(optimizer, model, "parameter-server", **given)
     for step in range(30):
         if (world.rank, step) == (dead, 5):
             world.wire.crash()
@@ -108,6 +109,15 @@ def test_the_others_go_on_without_a_worker_that_is_no_server() -> None:
     assert first.result is not None
     assert last.result is not None
     assert all(torch.equal(x, y) for x, y in zip(first.result, last.result, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_others_go_on_without_a_server_whose_part_is_on_another(mode: str) -> None:
+    dead, *others = outcomes_real_world(3, partial(dying, 0, mode=mode, servers="all", replication=2))
+    assert dead.exit_code != 0
+    first, second = (one.result for one in others)
+    assert first is not None and second is not None, [one.error_message for one in others]
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
 def test_without_the_server_all_stop_in_a_sentence() -> None:

@@ -13,7 +13,7 @@ from quorate.core.rows import Served
 from quorate.core.servers import ServerTerms
 from quorate.replica.replica import Replica
 from quorate.replica.shard import cuts_of
-from quorate.wire.failure import ended
+from quorate.wire.failure import ended, note_server
 
 _LOOK_SECONDS = 0.1
 _ENDED_EVERY = 10
@@ -42,13 +42,13 @@ class OwnServer:
         """`record` takes what the server has done, now and then."""
         self._wire = wire.channel("servers")
         cuts = cuts_of(replica.layout.bare, len(terms.servers))
-        cut = cuts[terms.servers.index(wire.rank)]
         self._record = record
-        receiver = Receiver(replica, lambda: cut, check)
+        receiver = Receiver(replica, lambda part: cuts[part], check)
         self._task = ServerTask(self._wire, terms, range(wire.size), 0, receiver, name=name, coding=coding)
         self._task.book.set_out(wire.clock.now())
         if tolerates_death:
             self._task.hears_of_deaths()
+        note_server(wire.board, wire.rank, is_outlived=terms.replication > 1)
 
     def serve(self) -> None:
         """Return when the training has ended, or no worker is left. Raises what ended it otherwise.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from quorate.replica.shard import Cut
 
 
 class PushCodes:
-    """A worker's gradients, cut for each server. What a code leaves out is added to the next gradient for that server.
+    """A worker's gradients, in the parts that servers have. What a code leaves out is added to the next gradient.
 
     Cost: where codes are biased, a vector per worker; encoding, and decoding what was encoded.
     """
@@ -21,42 +21,43 @@ class PushCodes:
     def __init__(self, coding: EdgeCoding, rank: int, *, feeds_back: bool) -> None:
         self._coding, self._rank, self._feeds_back = coding, rank, feeds_back
         self._left: dict[int, Flat] = {}
-        """By server."""
+        """By part."""
 
-    def code(self, server: int, cut: Cut, gradient: Flat, number: int) -> Sequence[Tensor]:
+    def code(self, part: int, cut: Cut, gradient: Flat, number: int) -> list[Tensor]:
         """What is sent, one tensor for each piece of the cut; `number` is what randomness is drawn for."""
         x = Flat(cut.of(gradient), cut.layout)
-        left = self._left.get(server)
+        left = self._left.get(part)
         wanted = x if left is None else x + left
         tensors = self._coding.encode(wanted, number, self._rank)
         if self._feeds_back and all(map(is_finite, wanted.parts)):
-            self._left[server] = wanted - self._coding.decode(tensors, cut.layout, number, self._rank)
+            self._left[part] = wanted - self._coding.decode(tensors, cut.layout, number, self._rank)
         return tensors
 
     def forget(self) -> None:
         """Other parameters are trained than before."""
         self._left.clear()
 
-    def left_out(self, cuts: Iterable[tuple[int, Cut]], blank: Callable[[], Flat]) -> Flat | None:
+    def left_out(self, cuts: Sequence[Cut], blank: Callable[[], Flat]) -> Flat | None:
         """All that is to be added to the next gradients, as one vector; None where nothing is."""
         if not self._left:
             return None
         found = blank()
-        for server, cut in cuts:
-            if server in self._left:
-                for there, x in zip(cut.of(found), self._left[server].parts, strict=True):
-                    there.copy_(x)
+        for part, left in self._left.items():
+            for there, x in zip(cuts[part].of(found), left.parts, strict=True):
+                there.copy_(x)
         return found
 
-    def take_back(self, left_out: Flat | None, cuts: Iterable[tuple[int, Cut]]) -> None:
+    def take_back(self, left_out: Flat | None, cuts: Sequence[Cut]) -> None:
         """Go on with what `left_out` gave, perhaps for other servers."""
         self.forget()
         if left_out is not None:
-            self._left = {server: Flat([x.clone() for x in cut.of(left_out)], cut.layout) for server, cut in cuts}
+            self._left = {
+                part: Flat([x.clone() for x in cut.of(left_out)], cut.layout) for part, cut in enumerate(cuts)
+            }
 
 
 class PullCodes:
-    """What a worker has of one server's part, as both know it: a read brings how far the part has gone from there, so
+    """What a worker has of one part, as both know it: a read brings how far the part has gone from there, so
     that what a code leaves out is in the next one.
 
     Cost: a copy of the part for each worker on the server, and one on the worker.
@@ -67,14 +68,18 @@ class PullCodes:
         self._coding, self._cut, self._begin = coding, cut, Flat(list(begin), cut.layout)
         self._has: dict[int, Flat] = {}
 
-    def code(self, reader: int, numbers: Sequence[Tensor], version: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    def begin_at(self, reader: int, numbers: Sequence[Tensor]) -> None:
+        """`reader` has got these, whole."""
+        self._has[reader] = Flat(list(numbers), self._cut.layout)
+
+    def code(self, reader: int, numbers: Sequence[Tensor], version: int) -> tuple[list[Tensor], list[Tensor]]:
         """What is sent to `reader` in place of `numbers`, and what it has then."""
         way = Flat(list(numbers), self._cut.layout) - self._has.get(reader, self._begin)
         tensors = self._coding.encode(way, version, reader)
         return tensors, self.read(reader, tensors, version)
 
-    def read(self, reader: int, tensors: Sequence[Tensor], version: int) -> Sequence[Tensor]:
+    def read(self, reader: int, tensors: Sequence[Tensor], version: int) -> list[Tensor]:
         """What `reader` has when it has got these."""
         way = self._coding.decode(tensors, self._cut.layout, version, reader)
         self._has[reader] = self._has.get(reader, self._begin) + way
-        return self._has[reader].parts
+        return list(self._has[reader].parts)

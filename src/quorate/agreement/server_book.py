@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.contracts import Message
 from quorate.core.rows import Served
-from quorate.servers.order import Taken
+from quorate.servers.decisions import Taken
 
 EVERY_SECONDS = 5.0
 """At most so long until it is told; all is told when all rest."""
@@ -54,7 +54,8 @@ class ServerBook:
     Cost: some 5 µs a gradient; a row, some 100 µs, every `EVERY_SECONDS` and at every rest.
     """
 
-    def __init__(self, rank: int, optimizer: str, *, decides: bool) -> None:
+    def __init__(self, rank: int, optimizer: str, *, decides: Callable[[], bool]) -> None:
+        """`decides` says whether this server does, now."""
         self._rank, self._optimizer, self._decides = rank, optimizer, decides
         self._now, self._told, self._since = _Total(), _Total(), 0.0
 
@@ -75,7 +76,7 @@ class ServerBook:
         """A step of these gradients was made, at the learning rate times `rate`, where `everyone` counts."""
         total = self._now
         total.steps += 1
-        if self._decides:
+        if self._decides():
             for one in taken:
                 total.taken[one.staleness] += 1
                 total.counted[one.staleness] += round(one.factor * rate * everyone * _MILLION)
@@ -83,7 +84,7 @@ class ServerBook:
 
     def dropped(self, gradients: Iterable[tuple[int, int]]) -> None:
         """Gradients count for nothing: rank and staleness of each."""
-        if self._decides:
+        if self._decides():
             for rank, staleness in gradients:
                 self._now.dropped[staleness] += 1
                 self._now.dropped_by_rank[rank] += 1
@@ -112,7 +113,7 @@ class ServerBook:
             bytes_in=new.bytes_in - old.bytes_in,
             bytes_out=new.bytes_out - old.bytes_out,
             steps=new.steps - old.steps,
-            **self._decided(new, old) if self._decides else {},
+            **self._decided(new, old) if self._decides() else {},
         )
 
     def _decided(self, new: _Total, old: _Total) -> dict[str, Any]:

@@ -6,23 +6,24 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from quorate.agreement.attendant import Attendant
 from quorate.agreement.edge_coding import EdgeCoding
-from quorate.agreement.served_codes import PullCodes
+from quorate.agreement.kept_part import KeptPart, PartPushed
 from quorate.agreement.server_book import ServerBook
 from quorate.agreement.setting_out import WANTED, Coming, Receiver
+from quorate.agreement.succession import KINDS, Succession, Told
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.replica.centre import Centre
-from quorate.replica.late_gradients import Corrections
-from quorate.replica.shard import Cut, Shard
-from quorate.servers.order import Decision, Order, Push, Taken
+from quorate.replica.shard import Shard
+from quorate.servers.decisions import Decision, Push
+from quorate.servers.holders import Holders
+from quorate.servers.order import Order
 
 READ = "parameters"
 """The tag under which a server answers."""
@@ -36,12 +37,8 @@ class _Pushed:
     """Of the parameters that the gradient is of."""
     count: int
     """Of how many steps it is; 0 where there is none."""
-    gradient: Sequence[Tensor]
-    """Or its parameters, to which a centre is drawn."""
-    edit: Sequence[Tensor]
     options: Sequence[dict[str, Any]]
-    unused: frozenset[int]
-    """Parameters, by their places among the cut's, for which there is no gradient."""
+    parts: Mapping[int, PartPushed]
 
 
 class ServerTask:
@@ -60,22 +57,32 @@ class ServerTask:
     ) -> None:
         """`name` is the optimizer's, and `coding` how workers write their gradients small."""
         self._wire, self._terms, self._rank = wire, terms, wire.rank
-        self._orders = not terms.consistent or terms.servers[0] == wire.rank
-        self.book = ServerBook(wire.rank, name, decides=self._orders)
+        self._holders = Holders(terms.servers, terms.replication)
+        self._succession = Succession(
+            wire.rank, self._holders, lambda message, to: self.send(message, to), is_alone=not terms.consistent
+        )
+        decides = self._succession.decides
+        self.book = ServerBook(wire.rank, name, decides=lambda: self._succession.decides)
         """What it has done."""
-        self._order = Order(terms, workers, len(workers), version)
+        self._order = Order(terms, workers, len(workers), version, decides=decides)
+        self._stretch = self._ended = 0
+        """The newest stretch of which something came here, and the newest in which all have left."""
         self._pushed: dict[tuple[int, int], _Pushed] = {}
-        self._decisions: deque[Decision] = deque()
-        self._dead = set[int]()
+        self._told: deque[Told] = deque()
+        """Decisions to be carried out."""
         self._early: list[tuple[int, Message]] = []
-        self._set_out: float = 0
-        self._shard: Shard | Centre | None = None
-        self._corrections: Corrections | None = None
+        self._given = deque[tuple[Mapping[int, Shard | Centre], float]]()
+        self._next: tuple[Mapping[int, Shard | Centre], float] | None = None
+        """What it is to keep, and from which stretch on."""
+        self._has = self._set_out = 0.0
+        """The newest stretch for which it has its parts, and for which it has set out."""
+        self._parts: dict[int, KeptPart] = {}
+        self._reading = set[int]()
+        """Who has to read what all have come to, before anything changes: some of it may be asked for again."""
         self._coding = coding
-        self._pulls: PullCodes | None = None
         self._receiver, self._coming = receiver, Coming(self._tell)
-        self.served = Attendant(wire, "server", self._take)
         self._error: Exception | None = None
+        self.served = Attendant(wire, "server", self._take)
         self.send, self.close = self.served.send, self.served.close
 
     def check(self) -> None:
@@ -87,14 +94,15 @@ class ServerTask:
         """From now on this server goes on without who has died."""
         self.served.hears_of_deaths()
 
-    def set_out(self, shard: Shard | Centre, stretch: int) -> None:
+    def set_out(self, parts: Mapping[int, Shard | Centre], stretch: int) -> None:
         """All set out (again), for the `stretch`-th time: this is what the server keeps."""
-        self._next = shard, stretch
+        self._given.append((parts, stretch))
         self.send(Message(header={"kind": "set out"}), self._rank)
 
     def ends(self) -> None:
         """This worker was to set out, and does not: its server goes on with what it keeps, whenever the others do."""
-        self.send(Message(header={"kind": "set out", "always": True}), self._rank)
+        self._given.append(({}, math.inf))
+        self.send(Message(header={"kind": "set out"}), self._rank)
 
     # -- the task
 
@@ -113,162 +121,153 @@ class ServerTask:
 
     def _take_in(self, source: int, message: Message) -> None:
         header = message.header
+        kind = header.get("kind")
         if "gone" in header:
-            for rank in header["gone"]:
-                self._dies(int(rank))
-            self._coming.died(header["gone"])
-        elif header["kind"] == "set out":
-            self._sets_out(always=header.get("always", False))
-        elif header["kind"] == "comes":
-            self._coming.came(source, is_known=header["stretch"] <= self._set_out)
-        elif header["kind"] == "part":
-            self._next = self._receiver.part(message), header["stretch"]
-            self._sets_out()
+            self._die(header["gone"])
+        elif kind in KINDS:
+            for told in self._succession.came(source, header):
+                self._follow(told)
+        elif kind == "set out":
+            self._is_given(*self._given.popleft())
+        elif kind == "comes":
+            self._coming.came(source, is_known=header["stretch"] <= self._has)
+        elif kind == "part":
+            self._is_given(self._receiver.parts(message), header["stretch"])
             self._coming.gave()
-        elif header["stretch"] > self._set_out:
+        elif kind == "has read":
+            self._has_read(source)
+        elif header["stretch"] > self._set_out or (self._reading and header["stretch"] > self._ended):
             self._early.append((source, message))
         else:
             self._handle(source, message)
+        if self._succession.decides and not self._order.decides:
+            self._decide(self._order.decide())
         self._go_on()
 
     def _tell(self, rank: int, is_wanted: bool) -> None:
         self._wire.send(Message(header={"wanted": is_wanted}), rank, WANTED)
 
-    def _sets_out(self, *, always: bool = False) -> None:
-        if always:
-            self._set_out = math.inf
-        else:
-            self._shard, self._set_out = self._next
-            if isinstance(self._shard, Shard):
-                self._corrections = Corrections(self._terms, self._shard)
-                if self._coding is not None and self._terms.pulls == "coded":
-                    self._pulls = PullCodes(self._coding, self._shard.cut, self._shard.copied())
+    def _is_given(self, parts: Mapping[int, Shard | Centre], stretch: float) -> None:
+        self._next, self._has = (parts, stretch), stretch
+        self._sets_out()
+
+    def _sets_out(self) -> None:
+        if self._reading:
+            return
+        if self._next is not None:
+            (parts, self._set_out), self._next = self._next, None
+            if parts:
+                self._parts = {part: KeptPart(kept, self._terms, self._coding) for part, kept in parts.items()}
         early, self._early = self._early, []
         for source, message in early:
             self._take_in(source, message)
 
+    def _has_read(self, rank: int) -> None:
+        """It has all that it was to read at a rest."""
+        self._reading.discard(rank)
+        self._sets_out()
+
     def _handle(self, source: int, message: Message) -> None:
         header, order = message.header, self._order
-        kind = header["kind"]
-        if kind == "decision":
-            self._decisions.append(_decision(header))
-        elif kind == "push":
-            number = int(header["number"])
-            count = len(self._cut.pieces) if header["has gradient"] else 0
-            gradient, edit = self._decoded(source, message, count), message.tensors[count:]
-            version, of, unused = int(header["version"]), int(header["count"]), frozenset(header["unused"])
-            self._pushed[source, number] = _Pushed(version, of, gradient, edit, header["options"], unused)
-            if self._orders:
-                push = Push(source, number, version, of, bool(header["reads"]))
-                self._decide(order.came(push))
-        elif kind == "read":
-            self._decide(order.asks(source))
-        else:
-            self._decide(order.leaves(source, kind))
+        kind, is_of_now = header["kind"], header["stretch"] > self._ended
+        self._stretch = max(self._stretch, int(header["stretch"]))
+        if kind == "push":
+            number, version, count = int(header["number"]), int(header["version"]), int(header["count"])
+            self._pushed[source, number] = _Pushed(version, count, header["options"], self._opened(source, message))
+            self._succession.has_read(int(header["has read"]))
+            if is_of_now:  # else it has been decided
+                self._decide(order.came(Push(source, number, version, count, bool(header["reads"]))))
+        elif kind == "again":
+            self._die(header["dead"])
+            self._decide(order.asks_again(source, int(header["number"])))
+        elif is_of_now:
+            self._decide(order.asks(source) if kind == "read" else order.leaves(source, kind))
 
-    def _decoded(self, source: int, message: Message, count: int) -> Sequence[Tensor]:
-        if self._coding is None or not count:
-            return message.tensors[:count]
-        return self._coding.decode(message.tensors[:count], self._cut.layout, int(message.header["draw"]), source).parts
+    def _opened(self, source: int, message: Message) -> dict[int, PartPushed]:
+        """What it has pushed, by part."""
+        header, at, found = message.header, 0, {}
+        for part, unused in zip(self._holders.parts_of(self._rank), header["unused"], strict=True):
+            cut = self._receiver.cut(part)
+            count = len(cut.pieces) if header["has gradient"] else 0
+            gradient: Sequence[Tensor] = message.tensors[at : at + count]
+            if self._coding is not None and count:
+                gradient = self._coding.decode(gradient, cut.layout, int(header["draw"]), source).parts
+            more = len(cut.pieces) if header["has edit"] else 0
+            edit = message.tensors[at + count : at + count + more]
+            at += count + more
+            found[part] = PartPushed(gradient, edit, frozenset(unused))
+        return found
 
-    @property
-    def _cut(self) -> Cut:
-        assert self._shard is not None, "pushes wait until all have set out"
-        return self._shard.cut
-
-    def _dies(self, rank: int) -> None:
-        if rank not in self._dead:
-            self._dead.add(rank)
-            if self._orders:
+    def _die(self, gone: Sequence[int]) -> None:
+        new = [int(rank) for rank in gone if rank not in self._succession.dead]
+        self._succession.died(new)
+        for rank in new:
+            if rank < self._wire.size or rank not in self._terms.servers:  # a worker
                 self._decide(self._order.died(rank))
+                self._has_read(rank)
+        self._coming.died(new)
 
     def _decide(self, decisions: Sequence[Decision]) -> None:
         for one in decisions:
-            self._decisions.append(one)
-            if self._terms.consistent:
-                told = {"kind": "decision", "stretch": 0, **asdict(one)}
-                for server in self._terms.servers:
-                    if server != self._rank:
-                        self.send(Message(header=told), server)
-            if one.is_last:  # those that have rested set out together
-                self._order = Order(self._terms, one.there, self._order.everyone, one.version, self._order.ended)
+            self._follow(self._succession.tell(one, self._stretch), is_ours=True)
+
+    def _follow(self, told: Told, *, is_ours: bool = False) -> None:
+        self._told.append(told)
+        if not is_ours:
+            self._order.follow(told.one)
+        if told.one.is_last and not told.one.repeats:  # those that have rested set out together
+            self._order, self._ended = self._order.next_one(told.one), told.stretch
 
     def _go_on(self) -> None:
         """Carry out the decisions that can be, in their order."""
-        while self._decisions and self._shard is not None:
-            one = self._decisions[0]
-            needed = {(x.source, x.number) for x in one.taken}.union(one.dropped)
-            if any(key not in self._pushed and key[0] not in self._dead for key in needed):
+        while self._told and self._parts and self._told[0].stretch <= self._set_out:
+            told, dead = self._told[0], self._succession.dead
+            needed = {(x.source, x.number) for x in told.one.taken}.union(told.one.dropped)
+            if any(key not in self._pushed and key[0] not in dead for key in needed):
                 return
-            self._decisions.popleft()
-            self._carry_out(one)
+            self._told.popleft()
+            self._carry_out(told)
 
-    def _carry_out(self, one: Decision) -> None:
-        shard = self._shard
-        assert shard is not None
+    def _carry_out(self, told: Told) -> None:
+        one = told.one
         taken = [(x, push) for x in one.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None]
-        if isinstance(shard, Centre):
-            self._answer(shard, one)  # where it was before: the worker goes as far the other way
+        if self._terms.elastic is not None:
+            self._answer(told)  # where it was before: the worker goes as far the other way
             for x, push in taken:
-                shard.draw(push.gradient, self._terms.elastic or 0.0)
+                for part, kept in self._parts.items():
+                    kept.draw(push.parts[part])
                 self.book.stepped([x], one.rate, self._order.everyone)
             return
         dropped = [(key[0], push) for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
-        for _, push in (*taken, *dropped):
-            if push.edit:
-                shard.write(push.edit)
         self.book.dropped((rank, one.version - push.version) for rank, push in dropped if push.count)
+        known = {(x.source, x.number): push.options for x, push in taken}
+        for part, kept in self._parts.items():
+            kept.write([push.parts[part] for _, push in (*taken, *dropped)])
+            if taken:
+                options = known.get(one.options_of, taken[-1][1].options)
+                kept.step([(x, push.parts[part]) for x, push in taken], options, one.rate)
         if taken:
-            self._step(shard, one, taken)
             self.book.stepped([x for x, _ in taken], one.rate, self._order.everyone)
         if one.readers:
-            self._answer(shard, one)
+            self._answer(told)
 
-    def _step(self, shard: Shard, one: Decision, taken: Sequence[tuple[Taken, _Pushed]]) -> None:
-        corrections = self._corrections
-        assert corrections is not None
-        total = [torch.zeros_like(x) for x in taken[0][1].gradient]
-        for x, push in taken:
-            gradient = corrections.corrected(x.source, push.gradient)
-            for there, numbers in zip(total, gradient, strict=True):
-                there.add_(numbers, alpha=x.factor)
-        unused = frozenset.intersection(*(push.unused for _, push in taken))
-        known = {(x.source, x.number): push.options for x, push in taken}
-        options = known.get(one.options_of, taken[-1][1].options)
-        used = [place not in unused for place in range(len(shard.cut.places))]
-        shard.step(total, options, one.rate, used)
-        corrections.stepped()
-
-    def _answer(self, shard: Shard | Centre, one: Decision) -> None:
-        numbers: Sequence[Tensor] = shard.copied(self._wire.empty)
+    def _answer(self, told: Told) -> None:
+        one, spoken = told.one, self._holders.speaks_for(self._rank, told.dead)
+        if one.is_last and not one.repeats and self._terms.replication > 1:
+            self._reading = {reader for reader, _ in one.readers} - self._succession.dead
         ages = {x.source: x.staleness for x in one.taken}
-        dropped = {source for source, _ in one.dropped}
-        states: list[Any] = []
+        parts: list[dict[str, Any]] = []
         kept: list[Tensor] = []
-        if one.is_last and isinstance(shard, Shard):
-            states, kept = shard.states
-        for reader in one.readers:
-            sent, has = numbers, numbers
-            if self._pulls is not None and not one.is_last:
-                sent, has = self._pulls.code(reader, numbers, one.version)
-            about: dict[str, Any] = {"version": one.version, "states": states, "numbers": len(numbers)}
-            about |= {"there": one.there}
-            about |= {"staleness": ages.get(reader), "dropped": reader in dropped, "contributors": len(one.taken)}
-            answer = Message((*sent, *kept), about, shared=True)
+        read = {part: kept.read(one, self._wire.empty, is_sent=part in spoken) for part, kept in self._parts.items()}
+        for part in spoken:
+            states, some = self._parts[part].states if one.is_last else ([], [])
+            parts.append({"part": part, "numbers": self._parts[part].count, "states": states, "kept": len(some)})
+            kept += some
+        about: dict[str, Any] = {"index": told.index, "version": one.version, "there": one.there, "parts": parts}
+        about |= {"contributors": len(one.taken), "is whole": one.repeats or one.is_last}
+        for reader, number in one.readers:
+            mine = {"number": number, "staleness": ages.get(reader)}
+            sent = [x for part in spoken for x in read[part][reader]]
+            answer = Message((*sent, *kept), {**about, **mine}, shared=True)
             self._wire.send(answer, reader, READ)
             self.book.answered(reader, answer)
-            if self._corrections is not None:
-                self._corrections.read(reader, has)
-
-
-def _decision(header: Mapping[str, Any]) -> Decision:
-    return Decision(
-        version=int(header["version"]),
-        taken=tuple(Taken(**one) for one in header["taken"]),
-        rate=float(header["rate"]),
-        dropped=tuple((source, number) for source, number in header["dropped"]),
-        readers=tuple(header["readers"]),
-        options_of=(header["options_of"][0], header["options_of"][1]),
-        is_last=bool(header["is_last"]),
-        there=tuple(header["there"]),
-    )

@@ -10,10 +10,11 @@ from torch import Tensor
 from quorate.agreement.attendant import CLOSE
 from quorate.agreement.on_servers import OnServers
 from quorate.agreement.served_codes import PullCodes, PushCodes
-from quorate.agreement.server_answer import ServerAnswer
-from quorate.agreement.server_task import READ, ServerTask
-from quorate.agreement.setting_out import WANTED, Receiver, part_of
-from quorate.core.contracts import Message, Wire, Work
+from quorate.agreement.server_answer import Read
+from quorate.agreement.server_link import ServerLink
+from quorate.agreement.server_task import ServerTask
+from quorate.agreement.setting_out import Receiver, parts_of
+from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, pack
@@ -23,7 +24,7 @@ from quorate.replica.optimizer_state import states_from_plain
 from quorate.replica.plain_step import options_of
 from quorate.replica.pushed_momentum import PushedMomentum
 from quorate.replica.replica import Replica
-from quorate.replica.shard import Cut, Shard, cuts_of
+from quorate.replica.shard import Shard, cuts_of
 from quorate.wire.work import Together
 
 
@@ -56,12 +57,14 @@ class ServedParameters:
         self._wire, self._timer, self._replica, self._terms = wire.channel("servers"), timer, replica, terms
         self._worker, self.version = worker, version
         self._momentum = PushedMomentum(replica) if terms.momentum == "worker" else None
-        self._number = self._stretch = 0
+        self._number = 0
         self._is_away = False
         self._used = set[int]()
         """Parameters that have a gradient in what is pushed next, by their places."""
         self._reads: list[Work[Pulled]] = []
-        self._cuts: dict[int, Cut] = {}
+        self._newest: Pulled
+        self._has_read = 0
+        """The newest decision of which it has read what came."""
         coding, rank = worker.coding, wire.rank
         self._pushes = None if coding is None else PushCodes(coding, rank, feeds_back=worker.feeds_back)
         self._pulls: dict[int, PullCodes] = {}
@@ -69,11 +72,12 @@ class ServedParameters:
         """Pushes so far, in all."""
         self._there = tuple(range(wire.size))
         """The workers that set out (again)."""
-        receiver = Receiver(replica, lambda: self._cuts[rank])
+        receiver = Receiver(replica, lambda part: self._link.cuts[part])
         of = self._wire, terms, range(wire.size), version, receiver
         self._task = ServerTask(*of, name=timer.name, coding=coding)
         if worker.tolerates_death:
             self._task.hears_of_deaths()
+        self._link = ServerLink(self._wire, terms, self._task)
         self.lay_out()
 
     # -- core.servers.Servers
@@ -97,32 +101,23 @@ class ServedParameters:
         if self._number == 1:
             self._forget_states()
         options = options_of(self._replica.optimizer)
-        header: dict[str, Any] = {"number": self._number, "version": self.version, "count": count, "reads": reads}
-        header |= {"has gradient": gradient is not None}
-        header |= {"options": options if self._momentum is None else self._momentum.without(options)}
+        self._draws += 1
+        header = {"options": options if self._momentum is None else self._momentum.without(options)}
         used = self._used
         if gradient is not None:
             self._used = set()
-        self._draws += 1
-        for server, cut in self._cuts.items():
-            unused = [place for place, one in enumerate(cut.places) if one not in used]
-            numbers = [] if gradient is None else self._written(server, cut, gradient)
-            more = [] if edit is None else cut.of(edit)
-            self._send("push", server, *numbers, *more, **header, unused=unused, draw=self._draws)
-        if reads:
-            self._reads.append(self._read())
-        self._tell(only_if_due=True)
+        cuts = self._link.cuts
+        numbers = None if gradient is None else [self._written(part, gradient) for part in range(len(cuts))]
+        unused = [[place for place, one in enumerate(cut.places) if one not in used] for cut in cuts]
+        self._push(numbers, edit, count=count, reads=reads, unused=unused, **header)
 
     def exchange(self) -> Flat:
         self._begin()
         with self._timer.spending("encode"):
             x = Flat.empty(self._replica.layout.bare, self._wire.empty)
             pack([p.detach() for p in self._replica.trained], x)
-        header: dict[str, Any] = {"number": self._number, "version": self.version, "count": 1, "reads": True}
-        for server, cut in self._cuts.items():
-            self._send("push", server, *cut.of(x), **header, options=[], unused=[], **{"has gradient": True})
-        self._reads.append(self._read())
-        self._tell(only_if_due=True)
+        numbers = [cut.of(x) for cut in self._link.cuts]
+        self._push(numbers, None, count=1, reads=True, unused=[[] for _ in numbers], options=[])
         return x
 
     def pull(self) -> Work[Pulled]:
@@ -132,12 +127,12 @@ class ServedParameters:
     def left_out(self) -> Flat | None:
         """What its codec has left out of its gradients."""
         layout = self._replica.layout.bare
-        return None if self._pushes is None else self._pushes.left_out(self._cuts.items(), lambda: Flat.zeros(layout))
+        return None if self._pushes is None else self._pushes.left_out(self._link.cuts, lambda: Flat.zeros(layout))
 
     @left_out.setter
     def left_out(self, value: Flat | None) -> None:
         if self._pushes is not None:
-            self._pushes.take_back(value, self._cuts.items())
+            self._pushes.take_back(value, self._link.cuts)
 
     @property
     def momenta(self) -> Flat | None:
@@ -153,8 +148,7 @@ class ServedParameters:
 
     def lay_out(self) -> None:
         """Other parameters are trained than before, on all workers; nothing is under way."""
-        found = cuts_of(self._replica.layout.bare, len(self._terms.servers))
-        self._cuts = dict(zip(self._terms.servers, found, strict=True))
+        self._link.cuts = cuts_of(self._replica.layout.bare, len(self._terms.servers))
         if self._pushes is not None:
             self._pushes.forget()
         if self._terms.elastic is not None:
@@ -163,25 +157,25 @@ class ServedParameters:
 
     def set_out(self) -> None:
         """All set out (again), with equal replicas, and nothing under way."""
-        self._stretch += 1
+        link = self._link
+        link.stretch += 1
         self._number, self._is_away = 0, False
-        is_centre, cut = self._terms.elastic is not None, self._cuts.get(self._wire.rank)
-        if self._worker.coding is not None and self._terms.pulls == "coded":
-            coding, now = self._worker.coding, self._replica.parameters
-            self._pulls = {s: PullCodes(coding, one, [x.clone() for x in one.of(now)]) for s, one in self._cuts.items()}
-        if cut is not None:
+        is_centre, coding = self._terms.elastic is not None, self._worker.coding
+        if coding is not None and self._terms.pulls == "coded":
+            now = self._replica.parameters
+            self._pulls = {
+                part: PullCodes(coding, cut, [x.clone() for x in cut.of(now)]) for part, cut in enumerate(link.cuts)
+            }
+        if self._wire.rank in self._terms.servers:
             self._task.book.set_out(self._wire.clock.now())
+            mine = link.cuts_on(self._wire.rank)
             self._task.set_out(
-                Centre(cut.of(self.centre), cut) if is_centre else Shard(self._replica, cut), self._stretch
+                {p: Centre(c.of(self.centre), c) if is_centre else Shard(self._replica, c) for p, c in mine.items()},
+                link.stretch,
             )
-        alone = [server for server in self._cuts if server not in self._there]
-        for server in alone:
-            self._send("comes", server)
-        for server in alone:
-            if self._answer_of(server, WANTED).wait().header["wanted"]:
-                cut = self._cuts[server]
-                header, tensors = part_of(self._replica, cut, cut.of(self.centre) if is_centre else None)
-                self._send("part", server, *tensors, **header, call=self._worker.call)
+        for server in link.alone(self._there):
+            header, tensors = parts_of(self._replica, link.cuts_on(server), self.centre if is_centre else None)
+            link.send("part", server, *tensors, **header, call=self._worker.call)
 
     def go_away(self, *, ended: bool) -> None:
         """This worker pushes no more, until all set out again or for good. What it has asked to read it has read."""
@@ -189,21 +183,21 @@ class ServedParameters:
             return
         how: Literal["rests", "ended"] = "ended" if ended else "rests"
         has_rested, self._is_away = self._is_away, True
-        for server in self._orderers():
-            self._send(how, server)
+        self._link.tell(how)
         if ended and has_rested:
             self._task.ends()
 
     def quiesce(self) -> None:
         """All are away: the replica, or `centre`, becomes what all have come to."""
-        for server in self._orderers():
-            self._send("read", server)
+        self._link.tell("read")
         is_centre = self._terms.elastic is not None
-        x = self._read(states=not is_centre).wait().x
+        x = self._read(0).wait().x
         if is_centre:
             self.centre = x
         else:
             self._replica.parameters = x
+        if self._terms.replication > 1:
+            self._link.tell("has read")
         self._tell()
 
     def close(self) -> None:
@@ -228,61 +222,59 @@ class ServedParameters:
         """Record what this worker's server has done."""
         book, now = self._task.book, self._wire.clock.now()
         is_due = not only_if_due or book.is_due(now)
-        if self._timer.recorder is not None and self._wire.rank in self._cuts and is_due:
+        if self._timer.recorder is not None and self._wire.rank in self._terms.servers and is_due:
             row = book.row(now)
             if row is not None:
                 self._timer.recorder.hold(row)
 
-    def _orderers(self) -> tuple[int, ...]:
-        return self._terms.servers[:1] if self._terms.consistent else self._terms.servers
+    def _push(
+        self, numbers: Sequence[Sequence[Tensor]] | None, edit: Flat | None, *, reads: bool, **header: Any
+    ) -> None:
+        header |= {"number": self._number, "version": self.version, "reads": reads, "has read": self._has_read}
+        self._link.push(numbers, edit, draw=self._draws, **header)
+        if reads:
+            self._reads.append(self._read(self._number))
+        self._tell(only_if_due=True)
 
-    def _send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
-        self._task.send(Message(tensors, {"kind": kind, "stretch": self._stretch, **header}, shared=True), server)
+    def _read(self, number: int) -> Work[Pulled]:
+        def opened(found: list[Read]) -> Pulled:
+            return self._opened(found[0], is_last=not number)
 
-    def _answer_of(self, server: int, tag: str = READ) -> ServerAnswer:
-        whole, some = ("all parameters were", "a part of the parameters was")
-        if self._terms.elastic is not None:
-            whole, some = ("the centre was", "a part of the centre was")
-        lost = whole if len(self._cuts) == 1 else some
-        return ServerAnswer(self._wire, server, lost, self._task.check, tag)
+        return Together([self._link.read(number)], opened, self._wire.clock)
 
-    def _read(self, *, states: bool = False) -> Work[Pulled]:
-        works = [self._answer_of(server) for server in self._cuts]
-
-        def opened(found: list[Message]) -> Pulled:
-            return self._opened(found, states=states)
-
-        return Together(works, opened, self._wire.clock)
-
-    def _opened(self, found: list[Message], *, states: bool) -> Pulled:
-        layout = self._replica.layout.bare
+    def _opened(self, found: Read, *, is_last: bool) -> Pulled:
+        about, layout = found.header, self._replica.layout.bare
         x = Flat.empty(layout)
-        for (server, cut), message in zip(self._cuts.items(), found, strict=True):
-            count = int(message.header["numbers"])
-            numbers: Sequence[Tensor] = message.tensors[:count]
-            if self._pulls and not states:
-                numbers = self._pulls[server].read(self._wire.rank, numbers, int(message.header["version"]))
+        if about["index"] < self._has_read and self._terms.consistent:  # it has read all anew since
+            return self._newest
+        for part, cut in enumerate(self._link.cuts):
+            read = found.parts[part]
+            numbers = read.numbers
+            if self._pulls and about["is whole"]:
+                self._pulls[part].begin_at(self._wire.rank, numbers)
+            elif self._pulls:
+                numbers = self._pulls[part].read(self._wire.rank, numbers, int(about["version"]))
             for there, one in zip(cut.of(x), numbers, strict=True):
                 there.copy_(one)
-            if states:
+            if is_last and self._terms.elastic is None:
                 mine = [self._replica.trained[place] for place in cut.places]
-                kept = [one.clone() for one in message.tensors[count:]]
-                states_from_plain(self._replica.optimizer, mine, message.header["states"], kept)
-        about = found[0].header
-        self.version = int(about["version"])
+                states_from_plain(self._replica.optimizer, mine, read.states, [one.clone() for one in read.kept])
+        self.version, self._has_read = int(about["version"]), int(about["index"])
         if about["there"]:
             self._there = tuple(about["there"])
         if self._terms.elastic is None:
             self._timer.rounds = self.version
         if about["staleness"] is not None:
             self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
-        return Pulled(x, self.version)
+        self._newest = Pulled(x, self.version)
+        return self._newest
 
-    def _written(self, server: int, cut: Cut, gradient: Flat) -> Sequence[Tensor]:
+    def _written(self, part: int, gradient: Flat) -> Sequence[Tensor]:
+        cut = self._link.cuts[part]
         if self._pushes is None:
             return cut.of(gradient)
         with self._timer.spending("encode"):
-            return self._pushes.code(server, cut, gradient, self._draws)
+            return self._pushes.code(part, cut, gradient, self._draws)
 
     def _forget_states(self) -> None:
         """The servers keep them."""

@@ -8,7 +8,7 @@ Cost: whenever all set out, a message each way per worker and such server, and e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.core.vectors import Flat
 from quorate.replica.centre import Centre
 from quorate.replica.optimizer_state import states_to_plain
 from quorate.replica.replica import Replica
@@ -60,27 +61,34 @@ class Coming:
             self._tell(self._asked, True)
 
 
-def part_of(replica: Replica, cut: Cut, centre: Sequence[Tensor] | None) -> tuple[dict[str, Any], list[Tensor]]:
-    """What a server needs of a whole replica, or of a centre, as a header and tensors: copies."""
-    if centre is not None:
-        return {"layout": replica.layout.digest, "centre": True}, [x.clone() for x in centre]
-    numbers = cut.of(replica.parameters)
-    states, kept = states_to_plain(replica.optimizer, [replica.trained[place] for place in cut.places])
-    header = {"layout": replica.layout.digest, "centre": False, "numbers": len(numbers), "states": states}
-    return header, [*numbers, *(x.clone() for x in kept)]
+def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> tuple[dict[str, Any], list[Tensor]]:
+    """What a server needs of a whole replica, or of a centre, for some parts, as a header and tensors: copies."""
+    parts: list[dict[str, Any]] = []
+    found: list[Tensor] = []
+    for part, cut in cuts.items():
+        states, kept = ([], []) if centre is not None else _states_of(replica, cut)
+        numbers = cut.of(replica.parameters if centre is None else centre)
+        parts.append({"part": part, "numbers": len(numbers), "states": states, "kept": len(kept)})
+        found += [x.clone() for x in (*numbers, *kept)]
+    return {"layout": replica.layout.digest, "centre": centre is not None, "parts": parts}, found
+
+
+def _states_of(replica: Replica, cut: Cut) -> tuple[list[Any], Sequence[Tensor]]:
+    return states_to_plain(replica.optimizer, [replica.trained[place] for place in cut.places])
 
 
 @dataclass(frozen=True)
 class Receiver:
-    """What a server makes a shard of, out of the `part_of` a worker."""
+    """What a server makes of the `parts_of` a worker."""
 
     replica: Replica
     """For its layout, and for the class of the optimizer."""
-    cut: Callable[[], Cut]
+    cut: Callable[[int], Cut]
+    """A part."""
     check: Callable[[Any], None] = lambda told: None
     """Raises where the worker called `distribute` otherwise, which is what it has told."""
 
-    def part(self, message: Message) -> Shard | Centre:
+    def parts(self, message: Message) -> dict[int, Shard | Centre]:
         """Raises `ConfigurationError` where the worker trains other parameters than the server knows."""
         header = message.header
         self.check(header["call"])
@@ -89,8 +97,13 @@ class Receiver:
                 "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
                 'with servers="all" each has one'
             )
-        if header["centre"]:
-            return Centre(message.tensors, self.cut())
-        count = int(header["numbers"])
-        given = Given(message.tensors[:count], header["states"], message.tensors[count:])
-        return Shard(self.replica, self.cut(), given)
+        found: dict[int, Shard | Centre] = {}
+        tensors = list(message.tensors)
+        for one in header["parts"]:
+            cut, end = self.cut(one["part"]), one["numbers"] + one["kept"]
+            numbers, kept, tensors = tensors[: one["numbers"]], tensors[one["numbers"] : end], tensors[end:]
+            if header["centre"]:
+                found[one["part"]] = Centre(numbers, cut)
+            else:
+                found[one["part"]] = Shard(self.replica, cut, Given(numbers, one["states"], kept))
+        return found

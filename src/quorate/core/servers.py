@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from quorate.core.contracts import Work
+from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 
 
@@ -28,11 +29,19 @@ class ServerTerms:
     compensation_decay: float = 0.95
     in_order: bool = False
     consistent: bool = True
+    replication: int = 1
+    """On how many servers each part lies."""
     momentum: Literal["server", "worker"] = "server"
     pulls: Literal["whole", "coded"] = "whole"
     elastic: float | None = None
     """Where a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
     when these come, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        if self.replication > 1 and not self.consistent:
+            raise ConfigurationError(
+                f"replication={self.replication} needs consistent=True: each copy of a part makes the same steps"
+            )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Corrections:
     def __init__(self, terms: ServerTerms, shard: Shard) -> None:
         self._terms, self._shard = terms, shard
         self._compensates, self._by_gap = terms.delay_compensation != "none", terms.staleness_scaling == "gap"
-        self._begin = shard.copied() if self._is_on else []
+        self._begin = shard.copied() if self.is_on else []
         self._read = dict[int, Sequence[Tensor]]()
         """What each worker has read last."""
         self._squares = [torch.zeros_like(x) for x in self._begin]
@@ -33,12 +33,13 @@ class Corrections:
         self._made, self._before = 0, self._begin
 
     @property
-    def _is_on(self) -> bool:
+    def is_on(self) -> bool:
+        """Whether it goes by what workers have read."""
         return self._compensates or self._by_gap
 
     def corrected(self, source: int, gradient: Sequence[Tensor]) -> Sequence[Tensor]:
         """The gradient of worker `source`, of what it has read last, for where the parameters are now."""
-        if not self._is_on:
+        if not self.is_on:
             return gradient
         now = self._shard.copied()
         found = gradient
@@ -71,5 +72,5 @@ class Corrections:
 
     def read(self, reader: int, numbers: Sequence[Tensor]) -> None:
         """It has read these, which do not change any more."""
-        if self._is_on:
+        if self.is_on:
             self._read[reader] = numbers

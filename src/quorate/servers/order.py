@@ -9,56 +9,20 @@ so that parameters in several parts are always those of one version. What the mo
 - bounded: as async, but a worker that has pushed c gradients reads when everyone has pushed c - `max_staleness` (Ho et
   al. 2013): it sees all that is older than that, its own, and what else has come. What has come between two reads is
   one step, so that bound 0 is synchronous training with any optimizer.
+
+Where several servers have each part, an order that does not decide follows that of the one that does, and decides from
+there on when that one has died: what has come and is not decided is taken in anew.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from quorate.core.servers import ServerTerms
-
-
-@dataclass(frozen=True)
-class Push:
-    """What a worker has pushed: its gradient number `number` (from 1), the mean of `count` steps on parameters of
-    `version`; with 0 there is none, and nobody waits for it."""
-
-    source: int
-    number: int
-    version: int
-    count: int = 1
-    reads: bool = True
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A gradient in a step: what it counts there (all of a step count 1), and how stale it is, in steps."""
-
-    source: int
-    number: int
-    factor: float
-    staleness: int
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Make a step of `taken`, if there are any, with the learning rate times `rate`; forget the `dropped`, then let the
-    `readers` read version `version`."""
-
-    version: int
-    taken: tuple[Taken, ...] = ()
-    rate: float = 1.0
-    dropped: tuple[tuple[int, int], ...] = ()
-    """Source and number."""
-    readers: tuple[int, ...] = ()
-    options_of: tuple[int, int] = (-1, 0)
-    """Whose learning rate and the rest the step is made with: source and number."""
-    is_last: bool = False
-    """Whether nobody pushes any more until all set out again: the readers rest."""
-    there: tuple[int, ...] = ()
-    """Who sets out then: the readers that have not ended."""
+from quorate.servers.decisions import Decision, Push, Taken
 
 
 @dataclass
@@ -68,7 +32,9 @@ class _There:
     clock: int = 0
     """How many gradients of it have been taken in."""
     asked: list[int] = field(default_factory=list)
-    """How many had been when it asked to read, for each time that it has and has not."""
+    """The numbers of the pushes behind which it has asked to read, and has not."""
+    answered: int = 0
+    """The newest of those behind which it has."""
     leaves: Literal["", "rests", "ended"] = ""
     """How it does when all that it has pushed is taken in."""
 
@@ -83,10 +49,18 @@ class Order:
     version: int = 0
     ended: frozenset[int] = frozenset()
     """Who is not there any more, and lives."""
+    decides: bool = True
+    """Whether decisions are made here; where not, they are to be followed."""
+    last: Decision | None = None
+    """The one with which the stretch before this one ended."""
     _workers: dict[int, _There] = field(init=False)
     _pending: list[Push] = field(default_factory=list)
     _held: dict[tuple[int, int], Push] = field(default_factory=dict)
-    """What has come before its turn, by number and source."""
+    """What has come before its turn, or before it was decided, by number and source."""
+    _decided: set[tuple[int, int]] = field(default_factory=set)
+    """What is to come, by source and number, and has been decided."""
+    _again: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Who has asked to read again what it had asked for behind a push, more often than that was decided."""
     _rested: set[int] = field(default_factory=set)
     """Who has left, and is to be there again."""
     _asking: set[int] = field(default_factory=set)
@@ -97,9 +71,16 @@ class Order:
 
     def came(self, push: Push) -> list[Decision]:
         """A worker has pushed."""
-        if not self.terms.in_order:
+        key, is_known = (push.source, push.number), push.source in self._workers
+        if key in self._decided:
+            self._decided.discard(key)
+            self._asks(push)
+            return self._go_on()
+        if self.decides and not (self.terms.in_order and is_known):
             return self._take(push)
         self._held[push.number, push.source] = push
+        if not self.decides:
+            self._asks(push)
         return self._in_turn()
 
     def leaves(self, rank: int, how: Literal["rests", "ended"]) -> list[Decision]:
@@ -107,7 +88,7 @@ class Order:
         worker = self._workers.get(rank)
         if worker is None:
             return []
-        if any(source == rank for _, source in self._held):
+        if not self.decides or any(source == rank for _, source in self._held):
             worker.leaves = how
             return []
         del self._workers[rank]
@@ -124,24 +105,78 @@ class Order:
         self.ended -= {rank}
         self._rested.discard(rank)
         self._asking.discard(rank)
-        held = sorted(key for key in self._held if key[1] == rank)
-        never = tuple((source, number) for number, source in held)
-        for key in held:
-            del self._held[key]
-        dropped = [Decision(self.version, dropped=never)] if never else []
-        return [*dropped, *self._in_turn(), *self._go_on()]
+        self._again = Counter({one: count for one, count in self._again.items() if one[0] != rank})
+        return [*self._of_the_dead(), *self._in_turn(), *self._go_on()]
 
     def asks(self, rank: int) -> list[Decision]:
         """A worker that leaves asks to read what all have come to when all have left."""
         self._asking.add(rank)
         return self._go_on()
 
+    def asks_again(self, rank: int, number: int) -> list[Decision]:
+        """A worker lacks some of what it was to read behind its push `number`."""
+        self._again[rank, number] += 1
+        return self._go_on()
+
+    def follow(self, one: Decision) -> None:
+        """This was decided elsewhere."""
+        self.version = one.version
+        for source, number in (*((x.source, x.number) for x in one.taken), *one.dropped):
+            if self._held.pop((number, source), None) is None:
+                self._decided.add((source, number))
+            if source in self._workers:
+                self._workers[source].clock = max(self._workers[source].clock, number)
+        if one.repeats:
+            self._again.subtract(one.readers)
+        else:
+            self._read(one.readers)
+
+    def decide(self) -> list[Decision]:
+        """From now on decisions are made here; those that can be."""
+        self.decides = True
+        held = [push for _, push in sorted(self._held.items())]
+        for push in held:
+            if push.source in self._workers:
+                worker = self._workers[push.source]
+                worker.asked = [number for number in worker.asked if number != push.number]
+        found = self._of_the_dead()
+        if self.terms.in_order:
+            found += self._in_turn()
+        else:
+            self._held.clear()
+            for push in held:
+                if push.source in self._workers:
+                    found += self._take(push)
+        for rank, worker in list(self._workers.items()):
+            if worker.leaves:
+                found += self.leaves(rank, worker.leaves)
+        return [*found, *self._go_on()]
+
+    def next_one(self, last: Decision) -> Order:
+        """That of those who set out again after the `last` decision."""
+        ended = frozenset(last.ended)
+        return Order(self.terms, last.there, self.everyone, last.version, ended, self.decides, last)
+
     # -- inside
+
+    def _asks(self, push: Push) -> None:
+        worker = self._workers.get(push.source)
+        if worker is not None and push.reads and push.number > worker.answered:
+            worker.asked.append(push.number)
+
+    def _of_the_dead(self) -> list[Decision]:
+        """Forget what is held of those that are not there."""
+        gone = sorted(key for key in self._held if key[1] not in self._workers)
+        if not gone or not self.decides:
+            return []
+        for key in gone:
+            del self._held[key]
+        return [Decision(self.version, dropped=tuple((source, number) for number, source in gone))]
 
     def _in_turn(self) -> list[Decision]:
         """Take in what has come, by number and then by source."""
         found: list[Decision] = []
-        while self._workers:
+        while self.decides and self._workers:
             number, source = min((one.clock + 1, rank) for rank, one in self._workers.items())
             push = self._held.pop((number, source), None)
             if push is None:
@@ -158,8 +193,7 @@ class Order:
         worker.clock = push.number
         if self.terms.mode == "sync" and push.version < self.version:
             return self._too_late(push)
-        if push.reads:
-            worker.asked.append(push.number)
+        self._asks(push)
         self._pending.append(push)
         return self._go_on()
 
@@ -170,12 +204,20 @@ class Order:
             self._pending.append(push)
         else:
             dropped = ((push.source, push.number),)
-        return [Decision(self.version, dropped=dropped, readers=(push.source,) if push.reads else ())]
+        reads = push.reads and push.number > self._workers[push.source].answered
+        readers = ((push.source, push.number),) if reads else ()
+        return [replace(self._read(readers), dropped=dropped)]
 
     def _go_on(self) -> list[Decision]:
         found: list[Decision] = []
+        if not self.decides:
+            return found
         while (one := self._next()) is not None:
             found.append(one)
+        for key in sorted(+self._again):
+            self._again[key] -= 1
+            of = self.last if self.last is not None and not key[1] else Decision(self.version)
+            found.append(replace(of, readers=(key,), repeats=True))
         if self._workers:
             return found
         if self._pending:
@@ -183,7 +225,9 @@ class Order:
         if self._asking and self._asking >= (self._rested or self.ended):
             readers, self._asking = tuple(sorted(self._asking)), set()
             there = tuple(rank for rank in readers if rank not in self.ended)
-            found.append(Decision(self.version, readers=readers, is_last=True, there=there))
+            last = tuple((rank, 0) for rank in readers)
+            ended = tuple(sorted(self.ended))
+            found.append(Decision(self.version, readers=last, is_last=True, there=there, ended=ended))
         return found
 
     def _next(self) -> Decision | None:
@@ -191,30 +235,32 @@ class Order:
         terms, workers = self.terms, self._workers
         if not workers:
             return None
-        waiting = [rank for rank, one in workers.items() if one.asked]
+        waiting = {rank: one.asked[0] for rank, one in workers.items() if one.asked}
         if terms.mode == "sync":
             fresh = sum(push.version == self.version for push in self._pending)
             if fresh and fresh >= max(1, len(workers) - terms.backup):
-                return self._step(tuple(waiting))
+                return self._step(tuple(waiting.items()))
             return None
         if terms.mode == "bounded":
             least = min(one.clock for one in workers.values()) + terms.max_staleness
-            ready = tuple(rank for rank in waiting if workers[rank].asked[0] <= least)
+            ready = tuple((rank, number) for rank, number in waiting.items() if number <= least)
             if not ready:
                 return None
             return self._step(ready) if self._pending else self._read(ready)
         group = 1 if terms.softsync is None else max(1, len(workers) // terms.softsync)
         if len(self._pending) >= group:
-            return self._step(tuple(waiting))
-        return self._read(tuple(waiting)) if waiting else None
+            return self._step(tuple(waiting.items()))
+        return self._read(tuple(waiting.items())) if waiting else None
 
-    def _read(self, readers: tuple[int, ...]) -> Decision:
-        for rank in readers:
-            if rank in self._workers:
-                self._workers[rank].asked.pop(0)
+    def _read(self, readers: tuple[tuple[int, int], ...]) -> Decision:
+        for rank, number in readers:
+            worker = self._workers.get(rank)
+            if worker is not None:
+                worker.answered = max(worker.answered, number)
+                worker.asked = [one for one in worker.asked if one != number]
         return Decision(self.version, readers=readers)
 
-    def _step(self, readers: tuple[int, ...]) -> Decision:
+    def _step(self, readers: tuple[tuple[int, int], ...]) -> Decision:
         terms = self.terms
         come, self._pending = sorted(self._pending, key=lambda one: (one.number, one.source)), []
         pushes = [push for push in come if push.count]

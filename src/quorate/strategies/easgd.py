@@ -17,8 +17,8 @@ worker is slow, the centre is nearer to what the others have seen. In float16 an
 small differences are rounded away.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server, which under
-  `servers=1` is rank 0 alone
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server (under `servers=1` rank
+  0 alone is one), with `replication=2`
 - pause: goes on; where a part of the centre is on the sleeping worker, the exchanges of all wait for it
 - slow worker: goes on; nobody waits for it, and the centre is drawn to it less often
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
@@ -36,13 +36,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.elastic import ElasticSettings
+from quorate.strategies.parts.placement import PlacedOnServers
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ class State:
 
 @register("easgd")
 @dataclass(frozen=True, kw_only=True)
-class EASGD(ElasticSettings):
+class EASGD(ElasticSettings, PlacedOnServers):
     """Every `sync_every` steps a worker and a centre on servers draw each other; nobody waits."""
 
     meets = "servers"
@@ -69,11 +69,6 @@ class EASGD(ElasticSettings):
     """Whether exchanges count in the order of their number and rank: runs are the same to the bit, and all wait for the
     slowest."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.servers != "all" and self.servers < 1:
-            raise ConfigurationError(f'servers is {self.servers!r}; it is "all", or a whole number from 1 on')
-
     @property
     def waits(self) -> bool:
         return self.in_order
@@ -84,11 +79,12 @@ class EASGD(ElasticSettings):
 
     def start(self, worker: Worker) -> State:
         self.tell_of_momentum(worker)
-        count = worker.size if self.servers == "all" else self.servers
-        if count > worker.size:
-            raise ConfigurationError(f"servers={count} needs as many workers, and there are {worker.size}")
         terms = ServerTerms(
-            servers=tuple(range(count)), mode="async", in_order=self.in_order, elastic=self.strength(worker)
+            servers=self.placed(worker.size, ()),
+            mode="async",
+            replication=self.replication,
+            in_order=self.in_order,
+            elastic=self.strength(worker),
         )
         worker.agree_on_servers(terms)
         return State(centre=worker.servers.centre)

@@ -11,14 +11,16 @@ what is read is of one version in all its parts.
 Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: of one server P times
 the gradient each way. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring all-reduce.
 A thread per server, which takes turns with its worker's training; with `quorate run --servers` a process. While all
-rest (an evaluation, a checkpoint), every worker reads all parameters, and what the optimizer keeps.
+rest (an evaluation, a checkpoint), every worker reads all parameters, and what the optimizer keeps. With
+`replication=2` each gradient goes to two servers, which both make the step and keep what the optimizer keeps.
 
 When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are about P
 - 1 steps old when they count; with momentum that is as if there were more of it (Mitliagkas et al. 2016), and training
 may diverge at rates that synchronous training bears.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`.
+  A gradient that it was pushing may count in some parts, or copies, only
 - pause: goes on; under `sync` and `bounded` the others wait for it
 - slow worker: goes on; under `sync` all wait for it, but for `backup`; under `bounded` those that are too far ahead do
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
@@ -39,22 +41,29 @@ two reads, are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.placement import PlacedOnServers
 from quorate.strategies.parts.pushing import Pushing
 from quorate.strategies.parts.server_settings import ServerSettings
 
 
 @register("parameter-server")
 @dataclass(frozen=True, kw_only=True)
-class ParameterServer(ServerSettings):
+class ParameterServer(ServerSettings, PlacedOnServers):
     """Parameters lie on servers; workers push gradients and pull parameters, waiting for each other as told."""
 
     meets = "servers"
     replicas = "meet"
     compresses = "gradients"
+    may_be_own = True
+
+    servers: int | Literal["all", "own"] = "all"
+    """On how many workers parameters lie, from rank 0 on; each trains as well. Or on servers of their own, which
+    `quorate run --servers` starts, and which train nothing."""
 
     @property
     def waits(self) -> bool:
@@ -65,7 +74,7 @@ class ParameterServer(ServerSettings):
         return False
 
     def start(self, worker: Worker) -> Pushing:
-        worker.agree_on_servers(self.terms(worker.size, worker.own_servers))
+        worker.agree_on_servers(self.terms(self.placed(worker.size, worker.own_servers)))
         return Pushing(shown=worker.parameters)
 
     def step(self, worker: Worker) -> None:

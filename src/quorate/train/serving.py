@@ -19,6 +19,7 @@ from quorate.observe.stopping import stop_of
 from quorate.replica.replica import Replica
 from quorate.servers.own import OwnServers
 from quorate.strategies import strategies
+from quorate.strategies.parts.placement import PlacedOnServers
 from quorate.strategies.parts.server_settings import ServerSettings
 from quorate.train.chosen import Chosen
 from quorate.train.reduced import served_coding_of
@@ -56,7 +57,7 @@ def serve(
     optimizer: Optimizer, plain: Any, model: Module, strategy: Strategy, place: Place, name: str, watched: Watched
 ) -> NoReturn:
     """Serve, and leave: raises `Stopped` at the end. Arguments as of `train.loop.Loop`."""
-    assert isinstance(strategy, ServerSettings)
+    assert isinstance(strategy, ServerSettings) and isinstance(strategy, PlacedOnServers)
     own, wire, stop = place.context(OwnServers), place.wire.channel(f"optimizer/{name}"), stop_of(place)
     own.has_served = True
     header = partial(header_length, max_size=wire.max_size)
@@ -69,7 +70,7 @@ def serve(
     server = OwnServer(
         wire,
         replica,
-        strategy.terms(wire.size, own.ranks),
+        strategy.terms(strategy.placed(wire.size, own.ranks)),
         check,
         name=name,
         coding=coding,

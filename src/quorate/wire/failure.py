@@ -7,7 +7,7 @@ first worker that left because of the failure. `outlives` holds the number of wo
 leaves them going (0: something needs everyone), and `gone` those that were outlived. `outlives errors` is 1 where a
 worker's own error counts as its death, and `erred/<rank>` is there for those of which that was so. `training/<rank>` is
 1 from the beginning of that worker's first training to the end of its last. `server/<rank>` is there for ranks that
-keep parameters for the workers, whose death nobody outlives.
+keep parameters for the workers: 1 where nobody outlives their death, 0 where others keep the same.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ def note_training(board: Board, rank: int, *, is_under_way: bool) -> None:
     board.set(f"{_TRAINING}/{rank}", b"1" if is_under_way else b"0")
 
 
-def note_server(board: Board, rank: int) -> None:
-    """`rank` is no worker, but keeps parameters for them."""
-    board.set(f"{_SERVER}/{rank}", b"1")
+def note_server(board: Board, rank: int, *, is_outlived: bool = False) -> None:
+    """`rank` is no worker, but keeps parameters for them; `is_outlived` where others keep the same."""
+    board.set(f"{_SERVER}/{rank}", b"0" if is_outlived else b"1")
 
 
 def is_server(board: Board, rank: int) -> bool:
@@ -179,9 +179,10 @@ def is_in_training(board: Board, rank: int) -> bool:
 
 
 def is_survived(board: Board, rank: int) -> bool:
-    """Whether the others go on where `rank` is found dead; false for the last one, and for a server."""
+    """Whether the others go on where `rank` is found dead; false for the last one, and for a server that alone keeps
+    parameters."""
     written, known = board.get(_OUTLIVES), board.get(GONE)
-    if written is None or int(written) == 0 or is_server(board, rank):
+    if written is None or int(written) == 0 or board.get(f"{_SERVER}/{rank}") == b"1":
         return False
     return bool({*range(int(written)), *joined_in(known)} - {rank, *(one.rank for one in gone_in(known))})
 

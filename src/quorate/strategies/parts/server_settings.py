@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -13,11 +12,8 @@ from quorate.core.strategy import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Strategy):
-    """Where parameters lie, who waits for whom, and what a gradient counts that is late."""
+    """Who waits for whom, and what a gradient counts that is late."""
 
-    servers: int | Literal["all", "own"] = "all"
-    """On how many workers parameters lie, from rank 0 on; each trains as well. Or on servers of their own, which
-    `quorate run --servers` starts, and which train nothing."""
     mode: Literal["sync", "bounded", "async"] = "sync"
     """Whether a step is of the gradients of all workers, or workers run ahead of each other by at most `max_staleness`
     steps, or as far as they come."""
@@ -65,8 +61,6 @@ class ServerSettings(Strategy):
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}; it is a whole number from {number} on")
-        if self.servers not in ("all", "own") and not (isinstance(self.servers, int) and self.servers >= 1):
-            raise ConfigurationError(f'servers is {self.servers!r}; it is "all", "own", or a whole number from 1 on')
         if self.softsync is not None and self.softsync < 1:
             raise ConfigurationError(f"softsync is {self.softsync!r}; it is a whole number from 1 on, or None")
         self._only("backup", self.backup > 0, "sync")
@@ -74,19 +68,8 @@ class ServerSettings(Strategy):
         self._only("push_every and pull_every", max(self.push_every, self.pull_every) > 1, "async")
         self._only("overlap", self.overlap, "async", "bounded")
 
-    def terms(self, workers: int, own: Sequence[int]) -> ServerTerms:
-        """Among so many workers, where these ranks are servers only. Raises `ConfigurationError` where there are not as
-        many as wanted."""
-        if self.servers == "own" and not own:
-            raise ConfigurationError('servers="own" needs servers that are no workers; give quorate run --servers')
-        if own and self.servers != "own":
-            raise ConfigurationError(
-                f'servers of their own were started, and servers is {self.servers!r}; it is "own" where there are such'
-            )
-        count = workers if self.servers == "all" else self.servers
-        if isinstance(count, int) and count > workers:
-            raise ConfigurationError(f"servers={count} needs as many workers, and there are {workers}")
-        there = tuple(own) if isinstance(count, str) else tuple(range(count))
+    def terms(self, there: tuple[int, ...]) -> ServerTerms:
+        """For servers on these ranks."""
         told = {
             field.name: getattr(self, field.name)
             for field in fields(ServerTerms)

@@ -9,7 +9,7 @@ Cost: As `parameter-server`; a vector per worker, and three passes per step.
 When it loses: With one worker it is SGD with Nesterov's momentum. Without momentum it is plain asynchronous SGD.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
 - pause: goes on; the others go on
 - slow worker: goes on; nobody waits for it; its gradients are older when they count
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

@@ -10,7 +10,7 @@ When it loses: Where the square of the gradient says little of the Hessian: far 
 small batches, whose noise is squared too.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
 - pause: goes on; the others go on
 - slow worker: goes on; nobody waits for it; its gradients are compensated by more
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

@@ -10,7 +10,7 @@ When it loses: Where one worker is always slow by more than the bound allows: al
 it is synchronous.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
 - pause: goes on; at the bound the others wait for it
 - slow worker: goes on; the others run ahead of it as far as the bound allows, and then wait
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

@@ -9,7 +9,7 @@ When it loses: Where the same worker is always slow: what it sees is never learn
 is lost.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on, unless it was a server
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
 - pause: goes on; the others go on, if it is the only one; else they wait
 - slow worker: goes on; it is left out, and its gradients are dropped and counted
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other

@@ -1,0 +1,58 @@
+"""Settings of a strategy that keeps something on servers: on which, and whether one may die."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedOnServers(Strategy):
+    """On which servers, and on how many of them each part lies."""
+
+    may_be_own: ClassVar[bool] = False
+    """Whether servers may be ranks that train nothing."""
+
+    servers: int | Literal["all", "own"] = "all"
+    """On how many workers it lies, from rank 0 on; each trains as well."""
+    replication: int = 1
+    """On how many servers each part lies: as long as one of them lives, the death of a server loses nothing. Each push
+    goes to that many, and so many steps are made of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known: tuple[str, ...] = ("all", "own") if self.may_be_own else ("all",)
+        if self.servers not in known and not (isinstance(self.servers, int) and self.servers >= 1):
+            words = "".join(f'"{name}", ' for name in known)
+            raise ConfigurationError(f"servers is {self.servers!r}; it is {words}or a whole number from 1 on")
+        if self.replication < 1:
+            raise ConfigurationError(f"replication is {self.replication!r}; it is a whole number from 1 on")
+        if self.replication > 1 and self.on_death != "continue":
+            raise ConfigurationError(
+                f"replication={self.replication} is for trainings that go on when a server dies; give "
+                'on_death="continue"'
+            )
+
+    def placed(self, workers: int, own: Sequence[int]) -> tuple[int, ...]:
+        """The ranks of the servers, among so many workers, where the ranks `own` are servers only. Raises
+        `ConfigurationError` where there are not as many as wanted."""
+        if self.servers == "own" and not own:
+            raise ConfigurationError('servers="own" needs servers that are no workers; give quorate run --servers')
+        if own and self.servers != "own":
+            raise ConfigurationError(
+                f'servers of their own were started, and servers is {self.servers!r}; it is "own" where there are such'
+            )
+        count = workers if self.servers == "all" else self.servers
+        if isinstance(count, int) and count > workers:
+            raise ConfigurationError(f"servers={count} needs as many workers, and there are {workers}")
+        found = tuple(own) if isinstance(count, str) else tuple(range(count))
+        if self.replication > len(found):
+            raise ConfigurationError(
+                f"replication={self.replication} needs as many servers, and there {'is' if len(found) == 1 else 'are'} "
+                f"{len(found)}"
+            )
+        return found
