@@ -17,7 +17,7 @@ worker is slow, the centre is nearer to what the others have seen. In float16 an
 small differences are rounded away.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server (under `servers=1` rank
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server (of `servers=1` rank
   0 alone is one), with `replication=2`
 - pause: goes on; where a part of the centre is on the sleeping worker, the exchanges of all wait for it
 - slow worker: goes on; nobody waits for it, and the centre is drawn to it less often

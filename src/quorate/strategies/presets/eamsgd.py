@@ -11,7 +11,7 @@ When it loses: As `easgd`. Momentum goes on in its direction when the worker has
 0.99 it takes a hundred steps to follow; where workers' data differ, smaller momentum or larger `beta` is better.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server (under `servers=1` rank
+- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server (of `servers=1` rank
   0 alone is one), with `replication=2`
 - pause: goes on; where a part of the centre is on the sleeping worker, the exchanges of all wait for it
 - slow worker: goes on; nobody waits for it, and the centre is drawn to it less often
