@@ -72,7 +72,10 @@ def joined(folder: Path, process: Program) -> subprocess.CompletedProcess[str]:
     return quorate(folder, "join", "here", timeout=100)
 
 
-@pytest.mark.parametrize("strategy", ["quorum", "hogwild"])
+SERVED = 'parameter-server", servers=1, mode="async", on_death="continue'
+
+
+@pytest.mark.parametrize("strategy", ["quorum", "hogwild", SERVED], ids=["quorum", "hogwild", "parameter-server"])
 def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(strategy: str, tmp_path: Path) -> None:
     text = SCRIPT.replace('"quorum"', f'"{strategy}"')
     process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--room", "1", text=text)

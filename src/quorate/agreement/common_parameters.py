@@ -7,7 +7,7 @@ that it evaluates and saves what all others do, however soon these go on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,7 +79,7 @@ class CommonParameters:
         seats.sit(common.memory)
         self._pieces.append(_Piece(seats, common, [id(p) for p in new]))
 
-    def invitation(self) -> tuple[list[dict[str, Any]], list[Tensor]]:
+    def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
         """With it one that joins finds all of it, while this worker lives: plain JSON, and tensors."""
         place_of = {id(p): place for place, p in enumerate(self._replica.every)}
         headers, tensors = list[dict[str, Any]](), list[Tensor]()
@@ -88,15 +88,24 @@ class CommonParameters:
             places = [place_of[known] for known in piece.known]
             headers.append({**told.header, "parameters": places, "tensors": len(told.tensors)})
             tensors += told.tensors
-        return headers, tensors
+        return {"rests": self.rests, "pieces": headers}, tensors
 
-    def follow(self, headers: Sequence[dict[str, Any]], tensors: Sequence[Tensor], source: int) -> None:
+    def comes(self, told: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
+        """This worker joins."""
+
+    def withdraws(self) -> None:
+        """It is not let in."""
+
+    def enters(self) -> None:
+        """It is one of those that train."""
+
+    def follow(self, told: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
         """This worker joins: from now on its parameters are those in common, as `source` tells where they are.
 
         Raises `ConfigurationError` as `take_in`.
         """
-        left = list(tensors)
-        for header in headers:
+        left, self.rests = list(tensors), int(told["rests"])
+        for header in told["pieces"]:
             some = [self._replica.every[place] for place in header["parameters"]]
             message = Message(tuple(left[: header["tensors"]]), header, shared=True)
             del left[: header["tensors"]]

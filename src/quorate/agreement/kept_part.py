@@ -79,11 +79,10 @@ class KeptPart:
         found = {}
         for reader, _ in one.readers:
             sent, has = numbers, numbers
-            if self._pulls is not None and not one.is_last:
-                if one.repeats:
-                    self._pulls.begin_at(reader, numbers)
-                else:
-                    sent, has = self._pulls.code(reader, numbers, one.version)
+            if self._pulls is not None and one.is_whole:
+                self._pulls.begin_at(reader, numbers)
+            elif self._pulls is not None:
+                sent, has = self._pulls.code(reader, numbers, one.version)
             found[reader] = sent
             if self._corrections is not None:
                 self._corrections.read(reader, has)

@@ -102,22 +102,8 @@ class Answers:
         """Whether all have answered it."""
         return all(self._has(server, number) for server in self._asked.holders.living(self._wire.dead))
 
-    def take(self, number: int, timeout: float | None) -> Read:
-        """What they have answered to it, when all have."""
-        every = range(len(self._asked.holders.servers))
-        while True:
-            found: dict[int, PartRead] = {}
-            header: Mapping[str, Any] = {}
-            for server in self._asked.holders.servers:
-                message = self._take(server, number, timeout)
-                if message is not None:
-                    header = message.header
-                    found.update(_parts_of(message))
-            if all(part in found for part in every):
-                return Read(header, found)
-            self._ask_again(number)
-
-    def _take(self, server: int, number: int, timeout: float | None) -> Message | None:
+    def take(self, server: int, number: int, timeout: float | None) -> Message | None:
+        """What one has answered to it; None where it has died before."""
         came = self._came[server]
         while not came[number]:
             message = self._posted(server).wait(timeout)
@@ -129,6 +115,16 @@ class Answers:
         if not came[number]:
             del came[number]
         return found
+
+    def ask_again(self, number: int) -> list[int]:
+        """Some of the answer is missing: ask all once more. The servers that answer."""
+        self._ask_again(number)
+        return self.servers
+
+    @property
+    def servers(self) -> list[int]:
+        """Who answers."""
+        return list(self._asked.holders.servers)
 
     def _has(self, server: int, number: int) -> bool:
         came = self._came[server]
@@ -151,15 +147,24 @@ class Reading:
 
     def __init__(self, answers: Answers, number: int) -> None:
         self._answers, self._number = answers, number
-        self._found: Read | None = None
+        self._owed = answers.servers
+        self._header: Mapping[str, Any] = {}
+        self._parts: dict[int, PartRead] = {}
 
     def done(self) -> bool:
-        return self._found is not None or self._answers.have(self._number)
+        return not self._owed or self._answers.have(self._number)
 
     def wait(self, timeout: float | None = None) -> Read:
-        if self._found is None:
-            self._found = self._answers.take(self._number, timeout)
-        return self._found
+        while self._owed:
+            message = self._answers.take(self._owed[0], self._number, timeout)
+            del self._owed[0]
+            if message is not None:
+                self._header = message.header
+                self._parts.update(_parts_of(message))
+            if not self._owed and len(self._parts) < len(self._answers.servers):
+                self._parts.clear()
+                self._owed = self._answers.ask_again(self._number)
+        return Read(self._header, self._parts)
 
 
 def _parts_of(message: Message) -> dict[int, PartRead]:

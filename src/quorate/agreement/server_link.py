@@ -57,11 +57,11 @@ class ServerLink:
         """What is answered to the question behind push `number`; 0: that of a rest."""
         return self._answers.of(number)
 
-    def tell(self, kind: str) -> None:
+    def tell(self, kind: str, **header: Any) -> None:
         """Send a word to the servers that may decide."""
         terms = self._terms
         for server in terms.servers[:1] if terms.consistent and terms.replication == 1 else terms.servers:
-            self.send(kind, server)
+            self.send(kind, server, **header)
 
     def send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
         """Send a message to one server."""

@@ -64,7 +64,7 @@ class ServerTask:
         decides = self._succession.decides
         self.book = ServerBook(wire.rank, name, decides=lambda: self._succession.decides)
         """What it has done."""
-        self._order = Order(terms, workers, len(workers), version, decides=decides)
+        self._order = Order(terms, workers, version, decides=decides)
         self._stretch = self._ended = 0
         """The newest stretch of which something came here, and the newest in which all have left."""
         self._pushed: dict[tuple[int, int], _Pushed] = {}
@@ -180,8 +180,15 @@ class ServerTask:
         elif kind == "again":
             self._die(header["dead"])
             self._decide(order.asks_again(source, int(header["number"])))
+        elif kind == "joins":
+            self._decide(order.comes(source, int(header["attempt"])))
+        elif kind == "withdraws":
+            self._decide(order.withdraws(source, int(header["attempt"])))
+        elif kind == "read":
+            if is_of_now or source in order.ended:  # who has ended reads when all have
+                self._decide(order.asks(source))
         elif is_of_now:
-            self._decide(order.asks(source) if kind == "read" else order.leaves(source, kind))
+            self._decide(order.leaves(source, kind))
 
     def _opened(self, source: int, message: Message) -> dict[int, PartPushed]:
         """What it has pushed, by part."""
@@ -202,9 +209,8 @@ class ServerTask:
         new = [int(rank) for rank in gone if rank not in self._succession.dead]
         self._succession.died(new)
         for rank in new:
-            if rank < self._wire.size or rank not in self._terms.servers:  # a worker
-                self._decide(self._order.died(rank))
-                self._has_read(rank)
+            self._decide(self._order.died(rank))
+            self._has_read(rank)
         self._coming.died(new)
 
     def _decide(self, decisions: Sequence[Decision]) -> None:
@@ -236,7 +242,7 @@ class ServerTask:
             for x, push in taken:
                 for part, kept in self._parts.items():
                     kept.draw(push.parts[part])
-                self.book.stepped([x], one.rate, self._order.everyone)
+                self.book.stepped([x], one.rate, len(self._order.everyone))
             return
         dropped = [(key[0], push) for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
         self.book.dropped((rank, one.version - push.version) for rank, push in dropped if push.count)
@@ -247,7 +253,7 @@ class ServerTask:
                 options = known.get(one.options_of, taken[-1][1].options)
                 kept.step([(x, push.parts[part]) for x, push in taken], options, one.rate)
         if taken:
-            self.book.stepped([x for x, _ in taken], one.rate, self._order.everyone)
+            self.book.stepped([x for x, _ in taken], one.rate, len(self._order.everyone))
         if one.readers:
             self._answer(told)
 
@@ -264,9 +270,10 @@ class ServerTask:
             parts.append({"part": part, "numbers": self._parts[part].count, "states": states, "kept": len(some)})
             kept += some
         about: dict[str, Any] = {"index": told.index, "version": one.version, "there": one.there, "parts": parts}
-        about |= {"contributors": len(one.taken), "is whole": one.repeats or one.is_last}
+        about |= {"contributors": len(one.taken), "is whole": one.is_whole}
+        clocks = dict(one.joined)
         for reader, number in one.readers:
-            mine = {"number": number, "staleness": ages.get(reader)}
+            mine = {"number": number, "staleness": ages.get(reader), "clock": clocks.get(reader)}
             sent = [x for part in spoken for x in read[part][reader]]
             answer = Message((*sent, *kept), {**about, **mine}, shared=True)
             self._wire.send(answer, reader, READ)

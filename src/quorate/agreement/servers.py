@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
 
 from quorate.agreement.attendant import CLOSE
 from quorate.agreement.on_servers import OnServers
-from quorate.agreement.served_codes import PullCodes, PushCodes
-from quorate.agreement.server_answer import Read
+from quorate.agreement.open_admission import OpenAdmission
+from quorate.agreement.served_codes import PushCodes
+from quorate.agreement.served_reads import ServedReads
 from quorate.agreement.server_link import ServerLink
 from quorate.agreement.server_task import ServerTask
 from quorate.agreement.setting_out import Receiver, parts_of
 from quorate.core.contracts import Wire, Work
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, pack
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.centre import Centre
-from quorate.replica.optimizer_state import states_from_plain
 from quorate.replica.plain_step import options_of
 from quorate.replica.pushed_momentum import PushedMomentum
 from quorate.replica.replica import Replica
 from quorate.replica.shard import Shard, cuts_of
+from quorate.rounds.entering import KNOCK_SECONDS
 from quorate.wire.work import Together
 
 
@@ -55,29 +56,29 @@ class ServedParameters:
                 f"servers scale the learning rate of each step, and {replica.plain.__name__} has no option lr"
             )
         self._wire, self._timer, self._replica, self._terms = wire.channel("servers"), timer, replica, terms
-        self._worker, self.version = worker, version
+        self._worker = worker
         self._momentum = PushedMomentum(replica) if terms.momentum == "worker" else None
         self._number = 0
         self._is_away = False
+        self._is_outside = wire.is_newcomer
+        self._attempts = 0
+        self.admission = OpenAdmission(wire)
+        """Who joins."""
         self._used = set[int]()
         """Parameters that have a gradient in what is pushed next, by their places."""
-        self._reads: list[Work[Pulled]] = []
-        self._newest: Pulled
-        self._has_read = 0
-        """The newest decision of which it has read what came."""
+        self._asked: list[Work[tuple[Pulled, dict[str, Any]]]] = []
+        """What it has asked for, and not pulled."""
         coding, rank = worker.coding, wire.rank
         self._pushes = None if coding is None else PushCodes(coding, rank, feeds_back=worker.feeds_back)
-        self._pulls: dict[int, PullCodes] = {}
         self._draws = 0
         """Pushes so far, in all."""
-        self._there = tuple(range(wire.size))
-        """The workers that set out (again)."""
         receiver = Receiver(replica, lambda part: self._link.cuts[part])
         of = self._wire, terms, range(wire.size), version, receiver
         self._task = ServerTask(*of, name=timer.name, coding=coding)
         if worker.tolerates_death:
             self._task.hears_of_deaths()
         self._link = ServerLink(self._wire, terms, self._task)
+        self._reads = ServedReads(self._wire, timer, replica, terms, self._link, coding, version)
         self.lay_out()
 
     # -- core.servers.Servers
@@ -121,7 +122,7 @@ class ServedParameters:
         return x
 
     def pull(self) -> Work[Pulled]:
-        return Timed(self._reads.pop(0), self._timer)
+        return Timed(Together([self._asked.pop(0)], lambda found: found[0][0], self._wire.clock), self._timer)
 
     @property
     def left_out(self) -> Flat | None:
@@ -157,15 +158,13 @@ class ServedParameters:
 
     def set_out(self) -> None:
         """All set out (again), with equal replicas, and nothing under way."""
+        if self._is_outside:  # it goes on from where the others are, when it has joined
+            return
         link = self._link
         link.stretch += 1
         self._number, self._is_away = 0, False
-        is_centre, coding = self._terms.elastic is not None, self._worker.coding
-        if coding is not None and self._terms.pulls == "coded":
-            now = self._replica.parameters
-            self._pulls = {
-                part: PullCodes(coding, cut, [x.clone() for x in cut.of(now)]) for part, cut in enumerate(link.cuts)
-            }
+        is_centre = self._terms.elastic is not None
+        self._reads.set_out()
         if self._wire.rank in self._terms.servers:
             self._task.book.set_out(self._wire.clock.now())
             mine = link.cuts_on(self._wire.rank)
@@ -173,7 +172,7 @@ class ServedParameters:
                 {p: Centre(c.of(self.centre), c) if is_centre else Shard(self._replica, c) for p, c in mine.items()},
                 link.stretch,
             )
-        for server in link.alone(self._there):
+        for server in link.alone(self._reads.there):
             header, tensors = parts_of(self._replica, link.cuts_on(server), self.centre if is_centre else None)
             link.send("part", server, *tensors, **header, call=self._worker.call)
 
@@ -191,7 +190,7 @@ class ServedParameters:
         """All are away: the replica, or `centre`, becomes what all have come to."""
         self._link.tell("read")
         is_centre = self._terms.elastic is not None
-        x = self._read(0).wait().x
+        x = self._reads.ask(0).wait()[0].x
         if is_centre:
             self.centre = x
         else:
@@ -199,6 +198,41 @@ class ServedParameters:
         if self._terms.replication > 1:
             self._link.tell("has read")
         self._tell()
+
+    def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
+        """What one that joins has to know."""
+        return {"stretch": self._link.stretch}, []
+
+    def comes(self, told: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
+        """This worker joins: servers count on it from now on, and it reads what they have."""
+        self._attempts += 1
+        self._link.stretch = int(told["stretch"])
+        self._link.tell("joins", attempt=self._attempts)
+        self._reads.set_out()
+        asked = self._reads.ask(-self._attempts)
+        while True:
+            leave_if_over()
+            try:
+                self._joined_at, about = asked.wait(KNOCK_SECONDS)
+                break
+            except WireTimeout:
+                continue
+            except PeerFailed:
+                leave_if_over()
+                raise
+        self._number = int(about["clock"])
+
+    def withdraws(self) -> None:
+        """It is not let in."""
+        self._link.tell("withdraws", attempt=self._attempts)
+
+    def follow(self, told: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
+        """It is let in, and goes on from the parameters (or the centre) that it has read."""
+        self._replica.parameters = self._joined_at.x
+
+    def enters(self) -> None:
+        """It is one of those that train."""
+        self._is_outside, self.momenta = False, None
 
     def close(self) -> None:
         """All have ended."""
@@ -230,44 +264,11 @@ class ServedParameters:
     def _push(
         self, numbers: Sequence[Sequence[Tensor]] | None, edit: Flat | None, *, reads: bool, **header: Any
     ) -> None:
-        header |= {"number": self._number, "version": self.version, "reads": reads, "has read": self._has_read}
-        self._link.push(numbers, edit, draw=self._draws, **header)
+        header |= {"number": self._number, "version": self._reads.version, "has read": self._reads.index}
+        self._link.push(numbers, edit, draw=self._draws, reads=reads, **header)
         if reads:
-            self._reads.append(self._read(self._number))
+            self._asked.append(self._reads.ask(self._number))
         self._tell(only_if_due=True)
-
-    def _read(self, number: int) -> Work[Pulled]:
-        def opened(found: list[Read]) -> Pulled:
-            return self._opened(found[0], is_last=not number)
-
-        return Together([self._link.read(number)], opened, self._wire.clock)
-
-    def _opened(self, found: Read, *, is_last: bool) -> Pulled:
-        about, layout = found.header, self._replica.layout.bare
-        x = Flat.empty(layout)
-        if about["index"] < self._has_read and self._terms.consistent:  # it has read all anew since
-            return self._newest
-        for part, cut in enumerate(self._link.cuts):
-            read = found.parts[part]
-            numbers = read.numbers
-            if self._pulls and about["is whole"]:
-                self._pulls[part].begin_at(self._wire.rank, numbers)
-            elif self._pulls:
-                numbers = self._pulls[part].read(self._wire.rank, numbers, int(about["version"]))
-            for there, one in zip(cut.of(x), numbers, strict=True):
-                there.copy_(one)
-            if is_last and self._terms.elastic is None:
-                mine = [self._replica.trained[place] for place in cut.places]
-                states_from_plain(self._replica.optimizer, mine, read.states, [one.clone() for one in read.kept])
-        self.version, self._has_read = int(about["version"]), int(about["index"])
-        if about["there"]:
-            self._there = tuple(about["there"])
-        if self._terms.elastic is None:
-            self._timer.rounds = self.version
-        if about["staleness"] is not None:
-            self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
-        self._newest = Pulled(x, self.version)
-        return self._newest
 
     def _written(self, part: int, gradient: Flat) -> Sequence[Tensor]:
         cut = self._link.cuts[part]

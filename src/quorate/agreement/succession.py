@@ -142,6 +142,7 @@ def _of_plain(told: Mapping[str, Any]) -> Told:
             there=tuple(one["there"]),
             ended=tuple(one["ended"]),
             repeats=bool(one["repeats"]),
+            joined=_pairs(one["joined"]),
         ),
     )
 

@@ -38,7 +38,7 @@ class Decision:
     dropped: tuple[tuple[int, int], ...] = ()
     """Source and number."""
     readers: tuple[tuple[int, int], ...] = ()
-    """Each with the number of the push behind which it asked; 0 where it rests."""
+    """Each with the number of the push behind which it asked; 0 where it rests, and below where it comes."""
     options_of: tuple[int, int] = (-1, 0)
     """Whose learning rate and the rest the step is made with: source and number."""
     is_last: bool = False
@@ -49,3 +49,10 @@ class Decision:
     """Who has, then."""
     repeats: bool = False
     """Whether the readers read again what they had asked for, as some of it was on a server that has died."""
+    joined: tuple[tuple[int, int], ...] = ()
+    """Who is there from now on, and the clock at which it begins."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its readers get all numbers, and not how far they have gone since what they have."""
+        return self.is_last or self.repeats or bool(self.joined)

@@ -22,30 +22,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from quorate.core.servers import ServerTerms
-from quorate.servers.decisions import Decision, Push, Taken
-
-
-@dataclass
-class _There:
-    """A worker that pushes."""
-
-    clock: int = 0
-    """How many gradients of it have been taken in."""
-    asked: list[int] = field(default_factory=list)
-    """The numbers of the pushes behind which it has asked to read, and has not."""
-    answered: int = 0
-    """The newest of those behind which it has."""
-    leaves: Literal["", "rests", "ended"] = ""
-    """How it does when all that it has pushed is taken in."""
+from quorate.servers.decisions import Decision, Push
+from quorate.servers.there import Coming, There
+from quorate.servers.weights import weighed
 
 
 @dataclass
 class Order:
-    """That of the workers `there`, as they set out together from `version`; `everyone` counts for shares of a step."""
+    """That of the workers `there`, as they set out together from `version`; `everyone`, of whom these are usually all,
+    counts for shares of a step."""
 
     terms: ServerTerms
     there: Iterable[int]
-    everyone: int
     version: int = 0
     ended: frozenset[int] = frozenset()
     """Who is not there any more, and lives."""
@@ -53,7 +41,9 @@ class Order:
     """Whether decisions are made here; where not, they are to be followed."""
     last: Decision | None = None
     """The one with which the stretch before this one ended."""
-    _workers: dict[int, _There] = field(init=False)
+    everyone: set[int] = field(default_factory=set)
+    coming: Coming = field(default_factory=Coming)
+    _workers: dict[int, There] = field(init=False)
     _pending: list[Push] = field(default_factory=list)
     _held: dict[tuple[int, int], Push] = field(default_factory=dict)
     """What has come before its turn, or before it was decided, by number and source."""
@@ -67,7 +57,8 @@ class Order:
     """Who has left, and is to read what all have come to."""
 
     def __post_init__(self) -> None:
-        self._workers = {rank: _There() for rank in self.there}
+        self._workers = {rank: There() for rank in self.there}
+        self.everyone = self.everyone or set(self._workers)
 
     def came(self, push: Push) -> list[Decision]:
         """A worker has pushed."""
@@ -100,7 +91,8 @@ class Order:
 
     def died(self, rank: int) -> list[Decision]:
         """A worker has died: nobody waits for it, and what has not come of it never does."""
-        self.everyone = max(1, self.everyone - 1)
+        self.everyone.discard(rank)
+        self.coming.asked.pop(rank, None)
         self._workers.pop(rank, None)
         self.ended -= {rank}
         self._rested.discard(rank)
@@ -118,9 +110,26 @@ class Order:
         self._again[rank, number] += 1
         return self._go_on()
 
+    def comes(self, rank: int, attempt: int) -> list[Decision]:
+        """One that joins, for the `attempt`-th time (from 1), is there from now on: its clock is that of the worker
+        furthest behind."""
+        if self.coming.answered.get(rank, 0) < attempt:
+            self.coming.asked[rank] = attempt
+        return self._go_on()
+
+    def withdraws(self, rank: int, attempt: int) -> list[Decision]:
+        """It is not let in, and was never there."""
+        self.coming.withdrawn[rank] = attempt
+        if self._workers.pop(rank, None) is None:
+            return []
+        self.everyone.discard(rank)
+        return [*self._in_turn(), *self._go_on()]
+
     def follow(self, one: Decision) -> None:
         """This was decided elsewhere."""
         self.version = one.version
+        for (rank, clock), (_, number) in zip(one.joined, one.readers, strict=False):
+            self._is_there(rank, clock, -number)
         for source, number in (*((x.source, x.number) for x in one.taken), *one.dropped):
             if self._held.pop((number, source), None) is None:
                 self._decided.add((source, number))
@@ -155,9 +164,17 @@ class Order:
     def next_one(self, last: Decision) -> Order:
         """That of those who set out again after the `last` decision."""
         ended = frozenset(last.ended)
-        return Order(self.terms, last.there, self.everyone, last.version, ended, self.decides, last)
+        return Order(self.terms, last.there, last.version, ended, self.decides, last, self.everyone, self.coming)
 
     # -- inside
+
+    def _is_there(self, rank: int, clock: int, attempt: int) -> None:
+        self.coming.answered[rank] = attempt
+        if self.coming.asked.get(rank) == attempt:
+            del self.coming.asked[rank]
+        if self.coming.withdrawn.get(rank, 0) < attempt:
+            self._workers[rank] = There(clock)
+            self.everyone.add(rank)
 
     def _asks(self, push: Push) -> None:
         worker = self._workers.get(push.source)
@@ -217,7 +234,14 @@ class Order:
         for key in sorted(+self._again):
             self._again[key] -= 1
             of = self.last if self.last is not None and not key[1] else Decision(self.version)
+            if key[1] < 0 and key[0] in self._workers:
+                of = replace(of, joined=((key[0], self._workers[key[0]].clock),))
             found.append(replace(of, readers=(key,), repeats=True))
+        for rank, attempt in sorted(self.coming.asked.items()):
+            clock = min((worker.clock for worker in self._workers.values()), default=0)
+            joined = ((rank, clock),)
+            found.append(Decision(self.version, readers=((rank, -attempt),), joined=joined))
+            self._is_there(rank, clock, attempt)
         if self._workers:
             return found
         if self._pending:
@@ -261,23 +285,12 @@ class Order:
         return Decision(self.version, readers=readers)
 
     def _step(self, readers: tuple[tuple[int, int], ...]) -> Decision:
-        terms = self.terms
         come, self._pending = sorted(self._pending, key=lambda one: (one.number, one.source)), []
         pushes = [push for push in come if push.count]
         without = tuple((push.source, push.number) for push in come if not push.count)
         if not pushes:
             return replace(self._read(readers), dropped=without)
-        ages = [self.version - push.version for push in pushes]
-        scales = [1 / max(1, age) if terms.staleness_scaling == "inverse" else 1.0 for age in ages]
-        counts = [push.count * scale for push, scale in zip(pushes, scales, strict=True)]
-        total = sum(counts)
-        taken = tuple(
-            Taken(push.source, push.number, count / total, age)
-            for push, count, age in zip(pushes, counts, ages, strict=True)
-        )
-        among = self.everyone if terms.step_size == "share" else len(pushes)
-        is_whole = terms.mode == "sync" or (terms.mode == "bounded" and not terms.max_staleness)
-        rate = 1.0 if is_whole else total / among
+        taken, rate = weighed(pushes, self.terms, self.version, len(self.everyone))
         self.version += 1
         self._read(readers)
         newest = max(pushes, key=lambda one: (one.number, -one.source))

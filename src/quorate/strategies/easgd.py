@@ -73,10 +73,6 @@ class EASGD(ElasticSettings, PlacedOnServers):
     def waits(self) -> bool:
         return self.in_order
 
-    @property
-    def lets_join(self) -> bool:
-        return False
-
     def start(self, worker: Worker) -> State:
         self.tell_of_momentum(worker)
         terms = ServerTerms(

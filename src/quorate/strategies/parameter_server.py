@@ -25,7 +25,7 @@ Honesty:
 - slow worker: goes on; under `sync` all wait for it, but for `backup`; under `bounded` those that are too far ahead do
 - corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
   is in the parameters of all at once
-- resize: goes on; parameters and what the optimizer keeps are cut anew
+- resize: goes on; parameters and what the optimizer keeps are cut anew; workers join with `on_death="continue"`
 - resume: goes on; the servers with what they had, every clock at zero
 
 Paper: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; Dean et al., "Large scale
@@ -68,10 +68,6 @@ class ParameterServer(ServerSettings, PlacedOnServers):
     @property
     def waits(self) -> bool:
         return self.in_order or (self.mode == "sync" and self.backup == 0)
-
-    @property
-    def lets_join(self) -> bool:
-        return False
 
     def start(self, worker: Worker) -> Pushing:
         worker.agree_on_servers(self.terms(self.placed(worker.size, worker.own_servers)))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from quorate.agreement.admission import wait_outside
-from quorate.agreement.common_parameters import CommonParameters
 from quorate.agreement.equal_replicas import copy_optimizer, copy_tensors
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, WireTimeout
@@ -17,7 +16,7 @@ from quorate.membership.same_call import compare_calls
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
-from quorate.train.in_common import enter_in_common
+from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
@@ -44,10 +43,10 @@ def connect(worker: StrategyWorker) -> None:
             worker.wire.connect(torch.device(kind))
 
 
-def enter(worker: StrategyWorker, common: CommonParameters | None, *, is_only: bool) -> None:
+def enter(worker: StrategyWorker, training: OpenTraining | None, *, is_only: bool) -> None:
     """One that joins returns when it is one of those that train, with their replica. Raises as `Rounds.enter`.
 
-    `common` are its parameters where all have them in common; `is_only`: no other optimizer is distributed.
+    `training` is what all are at, where no step brings them together; `is_only`: no other optimizer is distributed.
     """
     if not worker.wire.is_newcomer:
         return
@@ -56,11 +55,11 @@ def enter(worker: StrategyWorker, common: CommonParameters | None, *, is_only: b
     if not (worker.strategy.lets_join and worker.tolerates_death):
         raise ConfigurationError(
             "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "
-            "of local steps (without overlap, and with learners of one worker), hogwild, and all-reduce with "
-            'on_death="continue"; under others all begin together'
+            "of local steps (without overlap, and with learners of one worker), hogwild, and all-reduce, "
+            'parameter-server, its presets, easgd and eamsgd with on_death="continue"; under others all begin together'
         )
-    if common is not None:
-        enter_in_common(worker, common)
+    if training is not None:
+        enter_openly(worker, training)
     elif worker.has_rounds:
         worker.rounds.enter()
     elif isinstance(worker.means.reducer, FaultTolerantSum):

@@ -24,9 +24,10 @@ from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure, has_gradient, seen_as_a_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
-from quorate.train.in_common import admit_in_common, close_admission, common_of
+from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
+from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.step_watches import StepWatches
 from quorate.train.watched import Watched
@@ -70,7 +71,7 @@ class Loop(Listener):
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(self.worker.wire, place, name, strategy)
-        enter(self.worker, self.common, is_only=not loops_of(place))
+        enter(self.worker, self._open, is_only=not loops_of(place))
         self._listeners.all.append(self)
         self.worker.timer.set_out_again()
 
@@ -134,12 +135,18 @@ class Loop(Listener):
         self._has_agreed, worker.closure = False, None
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
-        if self.common is None:
-            admit(worker)
-        else:
+        if self.common is not None:
             self.common.look()
-            admit_in_common(worker, self.common)
+        if (training := self._open) is not None:
+            admit_openly(worker, training)
+        else:
+            admit(worker)
         return loss
+
+    @property
+    def _open(self) -> OpenTraining | None:
+        """What those that join have to find, where no step brings all together."""
+        return self.worker.servers if self.worker.is_served else self.common
 
     def group_came(self, group: dict[str, Any]) -> None:
         """A parameter group was added."""
@@ -179,8 +186,8 @@ class Loop(Listener):
         """Until each worker is paused or has ended, and what was in flight is taken in."""
         worker = self.worker
         self.strategy.drain(worker)
-        if self.common is not None:
-            close_admission(worker, self.common)
+        if (training := self._open) is not None:
+            close_admission(worker, training)
         if worker.has_rounds:
             worker.rounds.settle(ended=worker.has_ended)
         else:

@@ -213,6 +213,29 @@ def test_they_join_where_sums_are_formed(seed: int, strategy: str) -> None:
     check(plan, plan.run())
 
 
+ON_SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sync": ("parameter-server", {}),
+    "bounded": ("parameter-server", {"mode": "bounded", "max_staleness": 1, "overlap": True}),
+    "async": ("parameter-server", {"mode": "async"}),
+    "in order": ("parameter-server", {"mode": "async", "in_order": True}),
+    "by gap": ("parameter-server", {"mode": "async", "staleness_scaling": "gap", "momentum": "worker"}),
+    "coded": ("parameter-server", {"compress": "blocks", "bits": 8, "dense_below": 0, "pulls": "coded"}),
+    "elastic": ("easgd", {"sync_every": 2}),
+}
+
+
+@pytest.mark.seeds(1, 8)
+@pytest.mark.parametrize("case", ON_SERVERS)
+def test_they_join_where_parameters_are_on_servers(seed: int, case: str) -> None:
+    """Each part is on all workers of the start, one of which stays."""
+    plan = planned(seed)
+    plan.strategy, settings = ON_SERVERS[case]
+    plan.settings, plan.width = {**settings, "on_death": "continue", "replication": plan.size}, 4
+    stays = random.Random(seed).randrange(plan.size)
+    plan.deaths = {rank: calls for rank, calls in plan.deaths.items() if rank != stays}
+    check(plan, plan.run())
+
+
 @pytest.mark.parametrize("strategy", ["hierarchical-local-sgd", "group-averaging"])
 def test_who_joins_is_one_of_a_group(strategy: str) -> None:
     plan = Plan(size=3, joins={3: 0.05}, strategy=strategy, settings=IN_SUMS[strategy])
@@ -250,10 +273,11 @@ SLOW_LINKS = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd", "hogwild"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd", "hogwild", "parameter-server"])
 @pytest.mark.parametrize("moment", range(2))
 def test_where_sums_are_formed_nobody_is_let_in_while_some_wait(strategy: str, moment: int) -> None:
-    plan = Plan(size=3, joins={3: 0.35 + 0.1 * moment}, strategy=strategy, settings=IN_SUMS[strategy])
+    settings = IN_SUMS.get(strategy, {"mode": "async", "on_death": "continue"})
+    plan = Plan(size=3, joins={3: 0.35 + 0.1 * moment}, strategy=strategy, settings=settings)
     plan.pace = lambda rank: 0.4 if rank == 1 else 0.002
     found = check(plan, plan.run())
     for epoch, ranks in found[0].evaluations.items():

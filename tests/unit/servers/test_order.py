@@ -35,7 +35,7 @@ class Play:
     def __init__(self, size: int, seed: int, *, steps: int = 12, dies: int | None = None, **terms: Any) -> None:
         self.draw = random.Random(seed)
         self.terms = ServerTerms(servers=(0,), **{"mode": "sync", **terms})
-        self.order = Order(self.terms, range(size), size)
+        self.order = Order(self.terms, range(size))
         self.size, self.steps, self.dies = size, steps, dies
         self.decisions: list[Decision] = []
         self.pushed: set[tuple[int, int]] = set()
@@ -199,7 +199,7 @@ def test_learning_rates_are_shares_of_a_synchronous_step() -> None:
 
 
 def test_an_age_divides_what_a_gradient_counts() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="async", softsync=1, staleness_scaling="inverse"), range(2), 2, 10)
+    order = Order(ServerTerms(servers=(0,), mode="async", softsync=1, staleness_scaling="inverse"), range(2), 10)
     assert not [one for one in order.came(Push(0, 1, version=10, reads=False)) if one.taken]
     (one,) = order.came(Push(1, 1, version=6, reads=False))
     assert [(x.staleness, x.factor) for x in one.taken] == [(0, 0.8), (4, 0.2)]
@@ -207,7 +207,7 @@ def test_an_age_divides_what_a_gradient_counts() -> None:
 
 
 def test_what_has_come_before_its_turn_counts_though_its_worker_leaves() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2), 2)
+    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
     assert not order.came(Push(1, 1, 0, reads=False))
     assert not order.leaves(1, "ended")
     found = order.came(Push(0, 1, 0, reads=False))
@@ -217,13 +217,13 @@ def test_what_has_come_before_its_turn_counts_though_its_worker_leaves() -> None
 
 
 def test_what_the_dead_had_pushed_before_its_turn_is_dropped() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2), 2)
+    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
     order.came(Push(1, 1, 0, reads=False))
     assert [one.dropped for one in order.died(1)] == [((1, 1),)]
 
 
 def test_who_leaves_and_is_not_taken_in_yet_reads_with_the_others() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2), 2)
+    order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
     order.came(Push(1, 1, 0, reads=False))
     order.leaves(1, "rests")
     assert not order.asks(1)
@@ -235,7 +235,7 @@ def test_who_leaves_and_is_not_taken_in_yet_reads_with_the_others() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
 def test_who_has_no_gradient_is_read_to_and_does_not_count(mode: str) -> None:
-    order = Order(ServerTerms(servers=(0,), mode=mode, softsync=2), range(2), 2)  # type: ignore[arg-type]
+    order = Order(ServerTerms(servers=(0,), mode=mode, softsync=2), range(2))  # type: ignore[arg-type]
     found = [*order.came(Push(0, 1, 0, count=0)), *order.came(Push(1, 1, 0))]
     assert [(x.source, x.factor) for one in found for x in one.taken] == [(1, 1.0)]
     assert [key for one in found for key in one.dropped] == [(0, 1)]
@@ -244,13 +244,13 @@ def test_who_has_no_gradient_is_read_to_and_does_not_count(mode: str) -> None:
 
 
 def test_shares_are_those_of_the_living() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="async"), range(4), 4)
+    order = Order(ServerTerms(servers=(0,), mode="async"), range(4))
     order.died(3)
     assert order.came(Push(0, 1, 0))[0].rate == pytest.approx(1 / 3)
 
 
 def test_a_dead_worker_does_not_hold_the_others() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="bounded", max_staleness=0), range(3), 3)
+    order = Order(ServerTerms(servers=(0,), mode="bounded", max_staleness=0), range(3))
     order.came(Push(0, 1, 0))
     assert not order.came(Push(1, 1, 0))
     (one,) = order.died(2)
@@ -258,7 +258,7 @@ def test_a_dead_worker_does_not_hold_the_others() -> None:
 
 
 def test_those_that_rest_read_what_all_have_come_to_before_they_set_out() -> None:
-    order = Order(ServerTerms(servers=(0,), mode="async", softsync=1), range(3), 3)
+    order = Order(ServerTerms(servers=(0,), mode="async", softsync=1), range(3))
     order.came(Push(0, 1, 0, reads=False))
     order.leaves(2, "ended")
     assert order.leaves(0, "rests")[0].taken, "nothing is left behind"
@@ -267,3 +267,45 @@ def test_those_that_rest_read_what_all_have_come_to_before_they_set_out() -> Non
     (last,) = order.asks(1)
     assert (readers(last), last.is_last) == ([0, 1], True)
     assert order.ended == {2}
+
+
+class TestJoining:
+    def test_one_that_joins_begins_at_the_clock_of_the_last_and_is_waited_for(self) -> None:
+        order = Order(ServerTerms(servers=(0,), mode="bounded", max_staleness=1), range(2))
+        for source, number in ((0, 1), (1, 1), (0, 2), (1, 2), (0, 3)):
+            order.came(Push(source, number, 0))
+        (one,) = order.comes(2, 1)
+        assert (one.joined, one.readers, one.is_whole) == (((2, 2),), ((2, -1),), True)
+        (read,) = order.came(Push(1, 3, 0))
+        assert readers(read) == [1]  # 3 <= 2 + 1
+        assert order.came(Push(0, 4, 0)) == []  # 4 > 2 + 1: until the new one has pushed
+        (read,) = order.came(Push(2, 3, 0))
+        assert readers(read) == [0, 2]
+
+    def test_it_counts_for_shares(self) -> None:
+        order = Order(ServerTerms(servers=(0,), mode="async"), range(3))
+        order.comes(3, 1)
+        (one,) = order.came(Push(0, 1, 0))
+        assert one.rate == 1 / 4
+        order.died(3)
+        assert order.came(Push(0, 2, 1))[0].rate == 1 / 3
+
+    @pytest.mark.parametrize("mode", ["sync", "async"])
+    def test_one_that_withdraws_was_never_there(self, mode: str) -> None:
+        order = Order(ServerTerms(servers=(0,), mode=mode), range(2))  # type: ignore[arg-type]
+        order.comes(2, 1)
+        first = order.came(Push(0, 1, 0))
+        last = [*order.came(Push(1, 1, 0)), *order.withdraws(2, 1)]
+        taken = [x.source for one in (*first, *last) for x in one.taken]
+        assert sorted(taken) == [0, 1]
+        assert order.came(Push(0, 2, order.version)) == [] if mode == "sync" else True
+        found = order.came(Push(1, 2, order.version))
+        assert found[-1].rate == (1 if mode == "sync" else 1 / 2)
+        assert order.comes(2, 2)[0].readers == ((2, -2),)  # it may try again
+
+    def test_all_rest_though_one_was_about_to_join(self) -> None:
+        order = Order(ServerTerms(servers=(0,), mode="async"), range(1))
+        order.comes(1, 1)
+        assert order.leaves(0, "rests") == order.asks(0) == []
+        (last,) = order.withdraws(1, 1)
+        assert last.is_last and last.there == (0,)

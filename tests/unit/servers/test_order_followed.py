@@ -34,7 +34,7 @@ class Play:
     def __init__(self, size: int, seed: int, *, steps: int = 8, **terms: Any) -> None:
         self.draw, self.size, self.steps = random.Random(seed), size, steps
         of = ServerTerms(servers=(0, 1), **{"mode": "sync", **terms})
-        self.orders = [Order(of, range(size), size), Order(of, range(size), size, decides=False)]
+        self.orders = [Order(of, range(size)), Order(of, range(size), decides=False)]
         self.log: list[Decision] = []
         self.told = 0
         """How many decisions the second one has followed."""
@@ -161,7 +161,7 @@ def test_in_order_nothing_changes_when_another_decides() -> None:
 class TestAgain:
     def test_who_lacks_some_reads_again_though_it_was_told_to_another(self) -> None:
         terms = ServerTerms(servers=(0, 1), mode="async")
-        first, second = (Order(terms, range(2), 2, decides=is_first) for is_first in (True, False))
+        first, second = (Order(terms, range(2), decides=is_first) for is_first in (True, False))
         push = Push(0, 1, 0)
         (one,) = first.came(push)
         second.came(push)
@@ -175,7 +175,7 @@ class TestAgain:
     def test_as_often_as_it_asks(self, is_asked_first: bool) -> None:
         """Whether the second order hears of the question or of the answer first."""
         terms = ServerTerms(servers=(0, 1), mode="async")
-        first, second = (Order(terms, range(2), 2, decides=is_first) for is_first in (True, False))
+        first, second = (Order(terms, range(2), decides=is_first) for is_first in (True, False))
         for one in first.came(Push(0, 1, 0)):
             second.follow(one)
         (again,) = first.asks_again(0, 1)
@@ -189,7 +189,7 @@ class TestAgain:
         assert again.readers == ((0, 1),)
 
     def test_what_ended_a_stretch_is_told_again_as_it_was(self) -> None:
-        order = Order(ServerTerms(servers=(0, 1), mode="async"), range(3), 3)
+        order = Order(ServerTerms(servers=(0, 1), mode="async"), range(3))
         for rank, how in enumerate(("rests", "rests", "ended")):
             order.leaves(rank, how)  # type: ignore[arg-type]
         order.asks(0)
@@ -201,10 +201,50 @@ class TestAgain:
 
 def test_what_the_dead_had_pushed_and_nobody_has_decided_is_dropped() -> None:
     for in_order in (False, True):
-        order = Order(ServerTerms(servers=(0, 1), mode="bounded", in_order=in_order), range(2), 2, decides=False)
+        order = Order(ServerTerms(servers=(0, 1), mode="bounded", in_order=in_order), range(2), decides=False)
         order.came(Push(1, 1, 0))
         order.came(Push(1, 2, 0))
         order.died(1)
         found = order.decide()
         assert [key for one in found for key in one.dropped] == [(1, 1), (1, 2)]
         assert not order.decide()
+
+
+class TestJoining:
+    """A second order, that hears of who joins before or after it hears what the first has decided."""
+
+    @pytest.mark.parametrize("hears_first", [True, False])
+    @pytest.mark.parametrize("withdraws", [True, False])
+    def test_who_is_there_does_not_go_by_what_is_heard_first(self, hears_first: bool, withdraws: bool) -> None:
+        terms = ServerTerms(servers=(0, 1), mode="async")
+        first, second = (Order(terms, range(2), decides=is_first) for is_first in (True, False))
+        (one,) = first.comes(2, 1)
+
+        def hears() -> None:
+            second.comes(2, 1)
+            if withdraws:
+                second.withdraws(2, 1)
+
+        if hears_first:
+            hears()
+        second.follow(one)
+        if not hears_first:
+            hears()
+        assert second.decide() == []
+        assert second.everyone == ({0, 1} if withdraws else {0, 1, 2})
+
+    def test_what_nobody_has_decided_the_next_one_decides(self) -> None:
+        order = Order(ServerTerms(servers=(0, 1), mode="async"), range(2), decides=False)
+        assert order.comes(2, 1) == []
+        (one,) = order.decide()
+        assert one.joined == ((2, 0),)
+
+    def test_one_that_lacks_some_of_what_it_joined_with_asks_again(self) -> None:
+        terms = ServerTerms(servers=(0, 1), mode="async")
+        first, second = (Order(terms, range(2), decides=is_first) for is_first in (True, False))
+        (one,) = first.comes(2, 1)
+        second.comes(2, 1)
+        second.follow(one)
+        second.asks_again(2, -1)
+        (again,) = second.decide()
+        assert (again.readers, again.joined, again.is_whole) == (((2, -1),), ((2, 0),), True)
