@@ -24,6 +24,8 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 
 SIZE, STEPS, LATENCY, BANDWIDTH, PARAMETERS = 5, 10, 400e-6, 2e9, 150_000
+SLOW = 5e7
+"""Bytes per second at which codes take longer than latencies."""
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in sorted({*known()} - {"ddp", "post-local-sgd", "diloco", "ad-psgd"})),
     ("post-local-sgd", {"after": 0, "sync_every": 3}),
@@ -126,8 +128,8 @@ def test_codes_take_what_they_take_in_the_virtual_world(strategy: str, settings:
     def live(wire: Wire) -> list[float]:
         return trained(wire, strategy, settings, sent)
 
-    theirs = VirtualWorld(SIZE, compute=COMPUTE, network=Network(latency=LATENCY, bandwidth=BANDWIDTH)).run(live)
-    case = twin(strategy, settings)
+    theirs = VirtualWorld(SIZE, compute=COMPUTE, network=Network(latency=LATENCY, bandwidth=SLOW)).run(live)
+    case = twin(strategy, settings, Links(text="", latency=LATENCY, bandwidth=SLOW, is_mesh=True))
     run = times_of(strategy, reduction_in(strategy, settings)[0]).play(case)
     for rank in range(SIZE):
         ours = [end for one, end in zip(run.rank, run.end, strict=True) if one == rank]
