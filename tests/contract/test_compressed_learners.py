@@ -22,7 +22,10 @@ from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_compressed import CODED, Loop, trained
 from tests.support.kept_trainings import in_world
+from tests.support.learner_trainings import ASYNC, Training, drawn
 from tests.unit.rounds.test_joining import Plan, check
+from tests.unit.strategies.test_decoupled_diloco import kept, ledger, uneven
+from tests.unit.strategies.test_decoupled_diloco import trained as plainly_trained
 
 UNDER: dict[str, dict[str, Any]] = {
     "radial": {"strategy": "decoupled-diloco", "sync_every": 6, "outer_momentum": 0.5},
@@ -71,6 +74,73 @@ def test_they_die_and_join_at_any_time(name: str, seed: int, monkeypatch: pytest
         pace=lambda rank: 0.01 * (1 + rank),
     )
     check(plan, plan.run())
+
+
+OF_WORKERS = (
+    {"compress": "top-k", "density": 0.2, "dense_below": 0},
+    {"compress": "blocks", "bits": 4, "dense_below": 0},
+)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_learners_of_several_workers_learn_nearly_as_much(name: str) -> None:
+    under = UNDER["mean, in fragments"] | {"learners": 2}
+    loss, replicas = Loop(under | CODES[name]).run(4)
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas)
+    plain = Loop(under).run(4)[0]
+    assert loss <= 1.6 * plain + 0.02, f"{loss:.4f}, dense {plain:.4f}"
+
+
+@pytest.mark.parametrize("codes", OF_WORKERS, ids=str)
+@pytest.mark.parametrize("strategy", ["decoupled-diloco", "async-local-sgd"])
+def test_groups_of_one_are_learners_of_one_worker(strategy: str, codes: dict[str, Any]) -> None:
+    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "sync_every": 4, **codes}
+    each, groups = (plainly_trained(3, strategy, look=ledger, **own, **run) for own in ({}, {"learners": 3}))
+    assert all(torch.equal(x, y) and one == other for (x, one), (y, other) in zip(each, groups, strict=True))
+
+
+@pytest.mark.seeds(4, 24)
+def test_workers_of_a_learner_die_end_and_rest_and_stay_equal(seed: int) -> None:
+    """Who hands in encodes for all; another one begins with nothing left out."""
+    one, draw = drawn(seed), random.Random(seed + 1)
+    one.settings = {**one.settings, **OF_WORKERS[seed % 2]}
+    victims = draw.sample(range(one.size), draw.choice([0, 1, 1, 2, one.size - 1]))
+    one.deaths = {rank: draw.randint(1, draw.choice([8, 40, 110, 300])) for rank in victims}
+    one.steps = [16 + draw.randint(0, 6) for _ in range(one.size)]
+    if draw.random() < 0.5:
+        one.evaluates = lambda rank: {5, 11}
+    ends = one.run()
+    assert all(end == ends[0] for end in ends)
+    assert one.unequal() == 0
+
+
+@pytest.mark.seeds(4, 24)
+def test_each_step_of_a_learner_is_in_one_merge_or_left_out(seed: int) -> None:
+    """Whoever handed in, and however many did."""
+    one, draw = drawn(seed), random.Random(seed)
+    one.strategy, one.settings = "async-local-sgd", {**ASYNC, **OF_WORKERS[0]}
+    one.steps = [16 + draw.randint(0, 6) for _ in range(one.size)]
+    ends = one.run()
+    steps = sum(max(one.steps[rank] for rank in one.of(learner)) for learner in range(one.learners))
+    left = torch.stack(list(one.left.values())).sum(0)
+    came = -2 * torch.tensor(ends[0][:3], dtype=left.dtype)
+    torch.testing.assert_close(came + left, torch.full_like(left, steps), rtol=1e-5, atol=1e-4)
+    assert left.any()
+
+
+def test_one_worker_of_each_learner_encodes() -> None:
+    one = Training(5, 2, "async-local-sgd", {**ASYNC, **OF_WORKERS[0]})
+    one.run()
+    assert one.left.keys() == {0, 3}
+
+
+@pytest.mark.parametrize("codes", OF_WORKERS, ids=str)
+def test_learners_of_several_workers_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, codes: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"fragments": 2, "learners": 2, "overlap": 1, "wait_for": "all", **codes}
+    whole = in_world(3, tmp_path / "whole", lambda world: kept(world, 14, settings))
+    in_world(3, tmp_path / "kept", lambda world: kept(world, 9, settings, 5))
+    rest = in_world(3, tmp_path / "kept", lambda world: kept(world, 14, settings))
+    assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
 
 
 @pytest.mark.parametrize("name", ["half", "top-k"])
@@ -155,7 +225,6 @@ def test_ways_are_short_messages_between_hosts(under: str) -> None:
         ({"compress": "top-k", "reduce": "gather"}, "is for sums of all workers (all-reduce); under decoupled-diloco"),
         ({"compress": "demo"}, "remembers more than what it leaves out"),
         ({"compress": "top-k", "error_decay": 0.9}, "error_decay=0.9 does not go with decoupled-diloco"),
-        ({"compress": "half", "learners": "host"}, "does not go with learners of several workers"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:

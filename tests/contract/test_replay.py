@@ -15,10 +15,12 @@ from quorate.cli.replay import Compared, compared
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of, rows
 from quorate.core.tape import tape_of
+from quorate.core.vectors import Flat
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.warm.virtual import run_request
 from quorate.rounds import forming
+from quorate.rounds.coding import Coding, Given
 from quorate.strategies import strategies
 from tests.unit.rounds.test_silence import let_stand_still, small_logs
 
@@ -124,6 +126,52 @@ def test_every_round_has_the_bits_it_had(strategy: str, size: int, tmp_path: Pat
     assert found.is_equal, found
 
 
+CODED = {"compress": "top-k", "density": 0.1, "dense_below": 4}
+CODECS: dict[str, dict[str, Any]] = {
+    "top-k": {"density": 0.1},
+    "random-k": {"density": 0.2, "error_feedback": True},
+    "qsgd": {},
+    "one-bit": {},
+    "threshold": {"at": 1e-4},
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("strategy", ["eager-solo", "quorum", "decoupled-diloco", "async-local-sgd"])
+def test_what_codecs_have_written_small_has_the_bits_it_had(strategy: str, codec: str, tmp_path: Path) -> None:
+    """Each worker encodes again, with what was left out of what it had given before."""
+    settings = {**SETTINGS.get(strategy, {}), "compress": codec, "dense_below": 4, **CODECS[codec]}
+    found = replayed(tmp_path, strategy, 3, **settings)
+    assert found.is_equal, found
+
+
+@pytest.mark.parametrize("strategy", ["eager-solo", "quorum", "decoupled-diloco", "async-local-sgd"])
+def test_what_a_round_that_went_by_was_given_small_is_as_if_it_had_not_been(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came_back, undo = list[bool](), Coding.undone
+
+    def undone(self: Coding, given: Given, error: Flat | None) -> Flat | None:
+        came_back.append(error is given.after)
+        return undo(self, given, error)
+
+    let_stand_still(monkeypatch)
+    monkeypatch.setattr(Coding, "undone", undone)
+    found = replayed(tmp_path, strategy, 3, "stands", **SETTINGS.get(strategy, {}), **CODED)
+    assert came_back and all(came_back)
+    assert found.is_equal, found
+
+
+@pytest.mark.parametrize("coded", [{}, CODED])
+@pytest.mark.parametrize("strategy", ["eager-solo", "decoupled-diloco"])
+def test_a_layer_freezes_again(strategy: str, coded: dict[str, Any], tmp_path: Path) -> None:
+    """What was left out of the other one goes on."""
+    end = "    with world.evaluate():"
+    text = SCRIPT.replace(end, f"    model[0].requires_grad_(False)\n{end}")
+    found = replayed(tmp_path, strategy, 3, text=text, **SETTINGS.get(strategy, {}), **coded)
+    assert found.is_equal, found
+
+
 TWO = """
 import torch, quorate
 world = quorate.join()
@@ -148,18 +196,22 @@ def test_each_of_two_optimizers_has_rounds_of_its_own(tmp_path: Path) -> None:
     assert [one.digest for one in rounds["1"].values()] != [one.digest for one in rounds["2"].values()]
 
 
+@pytest.mark.parametrize("coded", [{}, CODED])
 @pytest.mark.parametrize("strategy", ["eager-solo", "quorum", "decoupled-diloco", "async-local-sgd"])
-def test_who_died_dies_again(strategy: str, tmp_path: Path) -> None:
-    found = replayed(tmp_path, strategy, 3, "dies", **SETTINGS.get(strategy, {}), on_death="continue")
+def test_who_died_dies_again(strategy: str, coded: dict[str, Any], tmp_path: Path) -> None:
+    found = replayed(tmp_path, strategy, 3, "dies", **SETTINGS.get(strategy, {}), **coded, on_death="continue")
     assert found.is_equal, found
     assert tape_of(tmp_path / "again").gone == tape_of(tmp_path / "run").gone == {1}
 
 
+@pytest.mark.parametrize("coded", [{}, CODED])
 @pytest.mark.parametrize("strategy", ["eager-solo", "decoupled-diloco"])
-def test_who_went_on_from_a_copy_does_so_again(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_went_on_from_a_copy_does_so_again(
+    strategy: str, coded: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     let_stand_still(monkeypatch)
     small_logs(monkeypatch)
-    found = replayed(tmp_path, strategy, 3, "stands", **SETTINGS.get(strategy, {}))
+    found = replayed(tmp_path, strategy, 3, "stands", **SETTINGS.get(strategy, {}), **coded)
     assert 1 in tape_of(tmp_path / "run").copies["1"]
     assert found.is_equal, found
 
@@ -206,6 +258,7 @@ def test_who_joined_joins_again(strategy: str, seed: int, tmp_path: Path) -> Non
     """From a copy of the same replica, as that was then; on the batches that it had."""
     size = 1 + seed % 3
     settings = {name: value for name, value in SETTINGS.get(strategy, {}).items() if name != "wait_for"}
+    settings |= CODED if seed % 4 == 0 else {}
     who = [str(seed), *(["dies"] if seed % 2 else [])]
     found = replayed(tmp_path, strategy, size, *who, text=JOINING, joiners=2, on_death="continue", **settings)
     assert found.is_equal, found
@@ -278,17 +331,24 @@ def test_what_cannot_be_replayed_is_one_sentence(tmp_path: Path, capfd: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("strategy", "most"), [("quorum", 0), ("decoupled-diloco", 0), ("eager-majority", forming.HUB_BYTES)]
+    ("strategy", "most", "coded"),
+    [
+        ("quorum", 0, {}),
+        ("quorum", 0, CODED),
+        ("decoupled-diloco", 0, {}),
+        ("decoupled-diloco", 0, CODED),
+        ("eager-majority", forming.HUB_BYTES, {}),
+    ],
 )
 def test_rounds_that_several_hosts_have_formed_have_the_bits_they_had(
-    strategy: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, most: int, coded: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is played on one; in pieces, and by the leader."""
+    """Also where it is played on one; in pieces, in codes, and by the leader."""
     usual = VirtualRun.network
     with monkeypatch.context() as only:
         only.setattr(forming, "HUB_BYTES", most)
         only.setattr(VirtualRun, "network", lambda run: replace(usual(run), hosts=(0, 1, 2, 0, 1)))
-        settings = {**SETTINGS.get(strategy, {}), **({"wait_for": 4} if strategy == "quorum" else {})}
+        settings = {**SETTINGS.get(strategy, {}), **({"wait_for": 4} if strategy == "quorum" else {}), **coded}
         assert trained(tmp_path / "run", strategy, 5, **settings) == 0
     tape = tape_of(tmp_path / "run")
     (told,) = tape.rounds.values()

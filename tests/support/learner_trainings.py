@@ -55,6 +55,9 @@ class Training:
     bits: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """Of each worker's replica after each of its steps."""
 
+    left: dict[int, Tensor] = field(default_factory=dict)
+    """By rank, what its codec has left out of the weight by the end, in steps; of those that handed in."""
+
     def of(self, learner: int) -> list[int]:
         """Its workers."""
         return [rank for rank in range(self.size) if rank * self.learners // self.size == learner]
@@ -84,6 +87,9 @@ class Training:
             optimizer.step()
             self.bits[world.rank].append(b"".join(x.numpy().tobytes() for x in numbers(optimizer)))
         optimizer.finish()
+        coding = optimizer.__dict__["_quorate_worker"].rounds.rounds._member.pending.coding
+        if coding is not None and (error := coding.error_without(())) is not None:
+            self.left[world.rank] = self.size * error.segments()[0].reshape(-1)
         return [float(x) for one in common(optimizer)[:2] for x in one.reshape(-1)]
 
     def run(self, dies_otherwise: Collection[int] = ()) -> list[list[float]]:

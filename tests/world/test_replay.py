@@ -31,7 +31,9 @@ for a, b in loader:
 """
 
 
-@pytest.mark.parametrize("strategy", ["eager-solo", "decoupled-diloco:sync_every=4,fragments=2"])
+@pytest.mark.parametrize(
+    "strategy", ["eager-solo:compress=top-k,density=0.3,dense_below=4", "decoupled-diloco:sync_every=4,fragments=2"]
+)
 def test_every_round_has_the_bits_it_had(strategy: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     chosen = f"{strategy}{',' if ':' in strategy else ':'}on_death=continue,grace=5.0"

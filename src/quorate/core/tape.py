@@ -124,6 +124,10 @@ class OptimizerTape:
         last, own = self.last_rounds.get(self.rank), str(self.rank)
         return 0 if last is None else (self.rounds[last].times or {}).get(own, 0)
 
+    def last_in(self, number: int) -> set[int]:
+        """Who died, and is in round `number` last."""
+        return {rank for rank in self.gone if self.last_rounds.get(rank) == number}
+
     @cached_property
     def last_rounds(self) -> Mapping[int, int]:
         """By rank, the last round in which it is."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from quorate.codecs import codecs
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
-from quorate.core.codec import Codec, numel_of, shapes_in
+from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for, written_settings
@@ -97,18 +97,22 @@ class Reduction:
         coded: type[Coded] = Coded
         if self.settings.reduce == HIERARCHICAL:
             coded = Hierarchical
-        elif self._takes_two_phases(layout, wire.size):
+        elif self.way(shapes_in(layout).values(), wire.size) == TWO_PHASE:
             coded = TwoPhase
         return coded(layout, wire, self.codec, seed)
 
-    def _takes_two_phases(self, layout: Layout, size: int) -> bool:
-        """As asked; else where every code to everyone would be more than a dense sum, which is 2 numbers for each."""
+    def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
+        """How `size` workers sum the codes of those parts. As asked; else in two phases where every code to everyone
+        would be more than a dense sum, which is 2 numbers for each. `sum`: codes add up, as dense vectors do."""
         codec = self.codec
         assert isinstance(codec, Codec)
+        if self.settings.reduce == HIERARCHICAL:
+            return "hierarchical"
+        everywhere: Literal["sum", "gather"] = "sum" if codec.is_linear else "gather"
         if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
-            return self.settings.reduce == TWO_PHASE
-        parts = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in shapes_in(layout).values()]
-        return sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in parts) > 0
+            return "two-phase" if self.settings.reduce == TWO_PHASE else everywhere
+        known = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
+        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in known) > 0 else everywhere
 
     @property
     def said(self) -> dict[str, Any]:

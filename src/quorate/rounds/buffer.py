@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorate.core.vectors import Flat
+from quorate.rounds.coding import Given
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
@@ -35,13 +36,8 @@ class Snapshot:
     """The optimizer's numbers with the newest contribution."""
     vector: Flat | None = None
     """The sum, each entry by what its staleness counts; None where there is nothing."""
-    raw: Flat | None = None
-    """The same before a codec; where there is none, the same."""
-    code: Flat | None = None
-    """The vector as its codec has written it, where it has, and codes are of one length."""
-    coded: dict[int, tuple[Flat, Flat]] = field(default_factory=dict)
-    """By fragment that a codec has written small, what was handed in, by what its staleness counts, and what is given
-    in its place."""
+    coded: dict[int, Given] = field(default_factory=dict)
+    """What a codec has made of it, by fragment; of gradients it is 0."""
     weight: float = 0.0
     """Likewise."""
     lost: float = 0.0
@@ -53,6 +49,11 @@ class Snapshot:
     def stalenesses(self) -> list[tuple[int, int]]:
         """(staleness, number of contributions), the freshest last."""
         return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
+
+    @property
+    def code(self) -> Flat | None:
+        """The vector as its codec has written it, where it has, and codes are of one length."""
+        return next(iter(self.coded.values())).code if len(self.coded) == 1 else None
 
     @property
     def header(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.coding import Coding
+from quorate.rounds.coding import Coding, Given
 
 
 class CodedFragments:
@@ -28,23 +28,23 @@ class CodedFragments:
         self._own = [self._whole.of(layout) for layout in layouts]
         self._take(errors)
 
-    def given(self, place: int, vector: Flat, number: int) -> tuple[Flat, Flat | None]:
-        """What is given of a fragment to round `number` in place of `vector`, and its code."""
+    def given(self, place: int, vector: Flat, number: int) -> Given:
+        """What is given of a fragment to round `number` in place of `vector`."""
         return self._own[place].given(vector, number, Flat.empty)
 
-    def undo(self, place: int, vector: Flat, given: Flat) -> None:
-        """`given` was not taken: `vector`, in the place of which it was given, waits again."""
+    def undo(self, place: int, given: Given) -> None:
+        """It was not taken: what was handed in waits again."""
         own = self._own[place]
-        own.error = own.undone(vector, given, own.error)
+        own.error = own.undone(given, own.error)
 
-    def error_without(self, given: Iterable[tuple[int, Flat, Flat]]) -> Flat | None:
-        """What would have been left out had these (the fragment, what was handed in, and given) not been given.
+    def error_without(self, given: Iterable[tuple[int, Given]]) -> Flat | None:
+        """What would have been left out had these (by fragment, the newest first) not been given.
 
         Laid out as the parameters; None where that is nothing.
         """
         errors = [one.error for one in self._own]
-        for place, vector, coded in given:
-            errors[place] = self._own[place].undone(vector, coded, errors[place])
+        for place, one in given:
+            errors[place] = self._own[place].undone(one, errors[place])
         if all(error is None for error in errors):
             return None
         found, known = Flat.zeros(self._whole.layout.bare), _by_name(errors)

@@ -1,13 +1,15 @@
 """What a worker's codec makes of what it gives to rounds, and what it leaves out.
 
 The error is no contribution that waits: it is added to the next one that is given. A round that passes by without this
-worker gives back the contributions and the error as they were. So what rounds have taken, what waits, and the error add
-up to what was produced. When all settle, what is given is whole, error and all.
+worker gives back the contributions and the error as they were; the error to the bit, unless something was given since.
+So what rounds have taken, what waits, and the error add up to what was produced. When all settle, what is given is
+whole, error and all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +17,20 @@ from quorate.core.codec import Codec, shapes_in
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.remembering import is_finite
 from quorate.rounds.codes import Codes
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What was given to a round, and what was left out before and after. Cost: up to two vectors, while it is kept."""
+
+    wanted: Flat
+    """What was to be given."""
+    vector: Flat
+    """What is, in its place."""
+    code: Flat | None
+    """That as the codec has written it; None where the vector is whole, or codes differ in length."""
+    before: Flat | None
+    after: Flat | None
 
 
 class Coding:
@@ -43,13 +59,13 @@ class Coding:
         """Another one like it, of vectors laid out so, of which nothing was left out yet."""
         return Coding(self._codec, layout, self._seed, self._rank, feeds_back=self._is_kept)
 
-    def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> tuple[Flat, Flat | None]:
-        """What is given to round `number` in place of `vector`, in new memory, and its code; the rest is the error.
+    def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Given:
+        """What is given to round `number` in place of `vector`, in new memory; the rest is the error.
 
         Where a number is not finite, the vector itself, and no code; nor where codes differ in length.
         """
         if not all(is_finite(vector.parts[part]) for part in self._shapes):
-            return vector, None
+            return Given(vector, vector, None, self.error, self.error)
         codes, laid_out = list(vector.parts), self.codes.layout(vector.layout)
         found = blank(vector.layout)
         left = Flat.zeros(vector.layout.bare) if self._is_kept else None
@@ -63,26 +79,28 @@ class Coding:
             found.parts[part].copy_(self._codec.decode(codes[part], shapes, draw))
             if left is not None:
                 torch.sub(wanted, found.parts[part], out=left.parts[part])
-        self.error = left
-        return found, None if laid_out is None else Flat(codes, laid_out)
+        before, self.error = self.error, left
+        return Given(vector, found, None if laid_out is None else Flat(codes, laid_out), before, left)
 
-    def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Flat:
-        """`vector`, and all that was left out."""
+    def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Given:
+        """`vector`, and all that was left out, in its place."""
         if self.error is None:
-            return vector
+            return Given(vector, vector, None, None, None)
         found = blank(vector.layout)
         for part, x in enumerate(vector.parts):
             found.parts[part].copy_(x)
             if part in self._shapes:
                 found.parts[part].add_(self.error.parts[part])
-        self.error = None
-        return found
+        before, self.error = self.error, None
+        return Given(vector, found, None, before, None)
 
-    def undone(self, vector: Flat, given: Flat, error: Flat | None) -> Flat | None:
-        """What the `error` would be had `given` not been given in place of `vector`, which waits again."""
-        if vector is given or not self._is_kept:
+    def undone(self, given: Given, error: Flat | None) -> Flat | None:
+        """What the `error` would be had this not been given: what was wanted waits again."""
+        if given.vector is given.wanted or not self._is_kept:
             return error
-        found = Flat.zeros(vector.layout.bare) if error is None else error.clone()
+        if error is given.after:
+            return given.before
+        found = Flat.zeros(given.wanted.layout.bare) if error is None else error.clone()
         for part in self._shapes:
-            found.parts[part].add_(given.parts[part]).sub_(vector.parts[part])
+            found.parts[part].add_(given.vector.parts[part]).sub_(given.wanted.parts[part])
         return found

@@ -14,6 +14,7 @@ from typing import Any
 from quorate.core.vectors import Flat, Layout, Part
 from quorate.rounds.buffer import Entry, Kept, Snapshot
 from quorate.rounds.coded_fragments import CodedFragments
+from quorate.rounds.coding import Coding
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
@@ -96,6 +97,10 @@ class PendingFragments:
             self._handed[number] = Entry(version, weight, vector, measures=[measures])
         return True
 
+    def code_by(self, coding: Coding | None) -> None:
+        """Write what is given small from here on; None: not."""
+        self.coding = None if coding is None else CodedFragments(coding, self.fragments.layouts)
+
     def withdraw(self) -> None:
         """No further round takes what was handed in; until something is handed in again."""
         self._is_withdrawn = True
@@ -157,8 +162,8 @@ class PendingFragments:
         """Put what is given in the place of `vectors`; where no step was made there is no way that counts."""
         assert self.coding is not None
         for place, vector in [one for one in vectors.items() if fit[one[0]].weight]:
-            vectors[place], snapshot.code = self.coding.given(place, vector, snapshot.number)
-            snapshot.coded[place] = vector, vectors[place]
+            snapshot.coded[place] = given = self.coding.given(place, vector, snapshot.number)
+            vectors[place] = given.vector
 
     def lay_out(self, fragments: Fragments) -> None:
         """Of what is handed in, from here on."""
@@ -181,7 +186,7 @@ class PendingFragments:
             entry = snapshot.entries.pop(0)
             self._taken[place] = self._before.pop(place, 0)
             if self.coding is not None and place in snapshot.coded:
-                self.coding.undo(place, *snapshot.coded.pop(place))
+                self.coding.undo(place, snapshot.coded.pop(place))
             newer = self._handed.setdefault(place, entry)
             if newer is not entry:
                 newer.weight += entry.weight
@@ -194,11 +199,11 @@ class PendingFragments:
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
         """What is counted, and what a codec has left out: what rounds up to `number` have not taken is in the replica,
         too."""
-        behind = [one for given, one in snapshots.items() if given > number]
+        behind = [one for given, one in sorted(snapshots.items(), reverse=True) if given > number]
         ledger, error = replace(self.ledger), None
         ledger.taken -= sum(entry.weight for one in behind for entry in one.entries)
         if self.coding is not None:
-            given = [(place, *both) for one in behind for place, both in one.coded.items()]
+            given = [(place, made) for one in behind for place, made in one.coded.items()]
             error = self.coding.error_without(given)
         return Kept(number=number, step=self.step, options=None, ledger=ledger, entries=[], error=error)
 

@@ -29,8 +29,6 @@ def rounds_of(
     """Those of one worker: with a `tape`, as it says. Raises `ConfigurationError` for what is not replayed."""
     if tape is None:
         return Rounds(wire, agreed, layout, replica, fragments, watching, coding)
-    if coding is not None:
-        raise ConfigurationError("rounds of what is compressed are not replayed; this run has compress=")
     if agreed.learners:
         raise ConfigurationError("learners of several workers are not replayed; this run has learners=")
-    return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape)
+    return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape, coding)

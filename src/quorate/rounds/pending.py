@@ -76,13 +76,10 @@ class PendingGradients:
             counts = self.agreed.weight_of(number - 1 - entry.version)
             snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
-        snapshot.raw = snapshot.vector
         if self.coding is not None and snapshot.vector is not None:
-            new = Flat.empty if self.blank is None else self.blank
-            if settles:
-                snapshot.vector = self.coding.whole(snapshot.vector, new)
-            else:
-                snapshot.vector, snapshot.code = self.coding.given(snapshot.vector, number, new)
+            new, wanted = Flat.empty if self.blank is None else self.blank, snapshot.vector
+            given = self.coding.whole(wanted, new) if settles else self.coding.given(wanted, number, new)
+            snapshot.vector, snapshot.coded[0] = given.vector, given
         self.ledger.taken += sum(entry.weight for entry in fit)
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         return snapshot
@@ -105,8 +102,8 @@ class PendingGradients:
         ledger.taken -= sum(entry.weight for entry in behind)
         entries = [replace(entry) for entry in (*behind, *self.entries)]
         error = None if self.coding is None else self.coding.error
-        for given, one in snapshots.items():
-            error = self._undone(one, error) if given > number else error
+        for _, one in sorted(snapshots.items(), reverse=True):
+            error = self._undone(one, error) if one.number > number else error
         return Kept(number=number, step=self.step, options=self.options, ledger=ledger, entries=entries, error=error)
 
     def restore(self, kept: Kept) -> None:
@@ -117,9 +114,9 @@ class PendingGradients:
             self.coding.error = kept.error
 
     def _undone(self, snapshot: Snapshot, error: Flat | None) -> Flat | None:
-        if self.coding is None or snapshot.raw is None or snapshot.vector is None:
+        if self.coding is None or 0 not in snapshot.coded:
             return error
-        return self.coding.undone(snapshot.raw, snapshot.vector, error)
+        return self.coding.undone(snapshot.coded[0], error)
 
     def lose(self, weight: float) -> None:
         """So much was taken by a round that came to nothing, and is not kept any more."""

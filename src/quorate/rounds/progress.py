@@ -13,7 +13,6 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.coded_fragments import CodedFragments
 from quorate.rounds.coding import Coding
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
@@ -60,8 +59,8 @@ class RoundTask:
         )
         if isinstance(self.member.pending, PendingGradients):
             self.member.pending.coding = coding
-        elif pending is not None and coding is not None:
-            pending.coding = CodedFragments(coding, pending.fragments.layouts)
+        elif pending is not None:
+            pending.code_by(coding)
         self.member.between.codes = None if coding is None else coding.codes
         self.error: BaseException | None = None
         self.is_waiting = False

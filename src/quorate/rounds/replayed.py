@@ -14,6 +14,7 @@ from quorate.core.errors import ConfigurationError, Stopped
 from quorate.core.tape import Look, OptimizerTape, Position
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Snapshot
+from quorate.rounds.coding import Coding
 from quorate.rounds.decided import Decided, compare
 from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.fragments import Fragments, PendingFragments
@@ -41,18 +42,20 @@ class ReplayedRounds(IdleInReplays):
         fragments: Fragments | None,
         watching: Watching,
         tape: OptimizerTape,
+        coding: Coding | None = None,
     ) -> None:
         check(agreed)
-        self._watching = watching
+        self._watching, self._coding = watching, coding
         tape.ends.append(self.end)
         self.agreed, self._wire, self._layout, self._tape = agreed, wire, layout, tape
-        self._gradients = PendingGradients(agreed)
+        self._gradients = PendingGradients(agreed, coding=coding)
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
+        if self._handed is not None:
+            self._handed.code_by(coding)
         self._pending = self._gradients if self._handed is None else self._handed
         self._meeting = Meeting(wire, agreed, replica)
         self.version, self.progress, self.is_over = 0, 0.0, False
-        self._step, self._options = 0.0, None
-        self._rests = self._looks = 0
+        self._step, self._options, self._rests, self._looks = 0.0, None, 0, 0
         self._own: dict[int, Contribution] = {}
         self._settled = 0
         """The newest round in which all had settled."""
@@ -72,11 +75,13 @@ class ReplayedRounds(IdleInReplays):
     def lay_out(self, layout: Layout) -> None:
         """As of `Rounds`."""
         self._layout = layout
+        if self._coding is not None:
+            self._coding.lay_out(layout)
 
     def lay_out_fragments(self, fragments: Fragments) -> None:
         """As of `Rounds`."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
-        self._handed.fragments = fragments
+        self._handed.lay_out(fragments)
 
     @property
     def ledger(self) -> Any:
@@ -93,14 +98,7 @@ class ReplayedRounds(IdleInReplays):
         return Decided(self.version + 1)
 
     def hand_in(
-        self,
-        vectors: Sequence[Flat],
-        *,
-        fresh: float,
-        step: float,
-        measures: Any,
-        waits: bool = False,
-        slack: float | None = None,
+        self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, waits: bool = False, slack: Any = 0
     ) -> Decided:
         self._end_if_gone()
         assert self._handed is not None, "rounds are of fragments where that was agreed"
@@ -192,9 +190,8 @@ class ReplayedRounds(IdleInReplays):
             raise ConfigurationError(f"the records have no round {number}, which rank {rank} is to apply")
         asked = sorted(int(other) for other in row.contributors)
         given = {other: self._own.pop(number) if other == rank else self._of(other, number) for other in asked}
-        for gone in self._tape.gone:
-            if self._tape.last_rounds.get(gone) == number and gone != rank:
-                self._wire.send(Message(), gone, _LAST)
+        for gone in self._tape.last_in(number) - {rank}:
+            self._wire.send(Message(), gone, _LAST)
         self._step, self._options = furthest(given.values(), self._step, self._options)
         one = Round(
             number=number,

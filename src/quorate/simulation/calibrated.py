@@ -75,6 +75,10 @@ def calibrated(name: str, seed: int | None = None) -> Calibration:
     if not isinstance(strategy, str):
         raise ConfigurationError(f"the records in {folder} do not say which strategy was used")
     said = told.get("settings") or run.about.get("settings") or {}
+    if said.get("compress", "none") != "none":
+        raise ConfigurationError(
+            f"the run in {folder} had compress={said['compress']}, and what exchanges cost is learnt from whole vectors"
+        )
     settings = {key: value for key, value in said.items() if key in settings_of(strategy)}
     times = times_of(strategy, settings)
     steps = run.after(run.usual_warm_up)

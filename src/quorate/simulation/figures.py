@@ -39,6 +39,8 @@ class Figures:
     """Likewise for bytes to move, beyond what was hidden behind computing."""
     bytes_per_step: float
     """Sent, in a step of one worker, in the mean over the whole run."""
+    coding_per_step: float = 0.0
+    """Seconds in which a worker encodes and decodes, likewise."""
     step_p50: float
     """Seconds, from one step's end to the next one's."""
     step_p95: float
@@ -77,6 +79,7 @@ def figures_of(played: Played, workers: int, steps: int) -> Figures:
         waiting_share=float((share * waited).sum()) / total,
         communication_share=float((share * (done - arrive - waited)).sum()) / total,
         bytes_per_step=played.bytes_out / len(rank),
+        coding_per_step=played.coding / len(rank),
         step_p50=float(np.quantile(lengths, 0.5)),
         step_p95=float(np.quantile(lengths, 0.95)),
         seconds=seconds,

@@ -12,11 +12,13 @@ from quorate.core.errors import ConfigurationError
 from quorate.inject.imbalance import parse_imbalance
 from quorate.inject.pace import Pace, parse_pace
 from quorate.simulation.busy import Busy, Modelled
+from quorate.simulation.codes import CodingCost, codes_of
 from quorate.simulation.links import Links
 from quorate.simulation.models import Times
 from quorate.simulation.played import Case, Watch
 
 if TYPE_CHECKING:
+    from quorate.reducers.reduction import Reduction
     from quorate.simulation.calibrated import Calibration
     from quorate.simulation.figures import Figures
 
@@ -29,6 +31,10 @@ class SimulatedArm:
     strategy: str
     settings: Mapping[str, object]
     times: Times | None
+    reduction: Reduction | None = None
+    """How its vectors are written small."""
+    cost: CodingCost = CodingCost()  # noqa: RUF009 - it is frozen
+    """Of doing so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +125,7 @@ class Grid:
 
     def case_of(self, cell: SimulatedCell, watch: Watch) -> Case:
         """`cell`, to be played."""
-        return Case(
+        case = Case(
             workers=cell.workers,
             steps=self.steps,
             parameters=self.parameters,
@@ -129,6 +135,10 @@ class Grid:
             examples=self.examples,
             watch=watch,
         )
+        reduction = cell.arm.reduction
+        if reduction is None:
+            return case
+        return replace(case, codes=codes_of(reduction, self.parameters, cell.workers, case.nbytes, cell.arm.cost))
 
     def _busy(self, cell: SimulatedCell) -> Busy:
         like = self.like

@@ -60,6 +60,23 @@ class Links:
         hops = 2 * math.ceil(math.log2(size))
         return hops * self.latency + 2 * (size - 1) / size * nbytes / self.bandwidth
 
+    def all_gather(self, nbytes: int, size: int, *, codes_of_hosts: bool = False) -> float:
+        """Seconds until all have what all gave, `nbytes` each; or each host, with `codes_of_hosts`. A host's port gets
+        what comes to all of its workers once."""
+        ports = self.ports(size)
+        count = ports if codes_of_hosts else size
+        others = count - count / ports
+        return 0.0 if ports == 1 else self._hops(ports) * self.latency + others * nbytes / self.bandwidth
+
+    def all_to_all(self, nbytes: int, size: int) -> float:
+        """Seconds until all have a piece of `nbytes` of each."""
+        ports = self.ports(size)
+        out = size / ports * (size - size / ports)
+        return 0.0 if ports == 1 else (ports - 1) * self.latency + out * nbytes / self.bandwidth
+
+    def _hops(self, ports: int) -> int:
+        return ports - 1 if self.reduces == "ring" else math.ceil(math.log2(ports))
+
     def sent_by_all(self, nbytes: int, size: int) -> float:
         """Bytes that leave the ports for it, in all."""
         return all_reduce_bytes(nbytes, self.ports(size)) * self.ports(size)

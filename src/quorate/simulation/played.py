@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from quorate.simulation.busy import Busy
+from quorate.simulation.codes import Codes
 from quorate.simulation.links import Links
 
 Watch = Callable[[float], None]
@@ -28,6 +29,8 @@ class Case:
     examples: int | None = None
     """Of each step of a worker; None where nothing counts them."""
     watch: Watch = lambda share: None
+    codes: Codes | None = None
+    """What travels in place of a vector; None: the vector."""
 
     @property
     def nbytes(self) -> int:
@@ -53,6 +56,8 @@ class Played:
     """Means that were formed; none under gossip."""
     bytes_out: float = 0.0
     """Sent by all workers in all."""
+    coding: float = 0.0
+    """Seconds that all workers have encoded and decoded."""
     contributors: float | None = None
     """Whose numbers are in an update, where there are no rounds."""
 

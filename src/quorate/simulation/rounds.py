@@ -33,6 +33,9 @@ class QuorumRun:
         self._in_pieces = case.links.in_pieces(case.nbytes, case.workers)
         self._votes = case.links.per_host > 0 and case.links.ports(case.workers) > 1
         self._turn = case.links.leader * case.workers / 4
+        self._coding = 0.0 if case.codes is None else case.codes.written(case.codes.numel)
+        self._sent_in_codes = 0
+        """Bytes that hosts exchange of the round that is formed, where they do in codes."""
         self._calls = CountedCalls(agreed)
         self._events: list[tuple[float, int, int, int, int]] = []
         """(time, kind, rank, since (-1: it rides), computing (-1: nothing, it waits))"""
@@ -193,8 +196,11 @@ class QuorumRun:
         self._take([rank for rank in self._pending if rank != _LEADS])
         vectors = len(self._given) - (_LEADS in self._given)
         nbytes = self._case.nbytes
+        if self._given:
+            now += self._coding
+            self.played.coding += len(self._given) * self._coding
         if self._in_pieces is not None:
-            exchange = self._latency + self._in_pieces if self._given else 0.0
+            exchange = self._latency + self._exchanged(self._in_pieces) if self._given else 0.0
             heappush(self._events, (now + self._latency + self._turn + exchange, _FORMS, 0, 0, 0))
             return
         self.played.bytes_out += len(self._given) * nbytes  # the leader's own counts as well, as it does in records
@@ -203,6 +209,23 @@ class QuorumRun:
         for rank in self._given:
             self._sends_until[rank] = now + one
         heappush(self._events, (now + self._latency + self._turn + carrying, _FORMS, 0, 0, 0))
+
+    def _exchanged(self, in_pieces: float) -> float:
+        """Seconds until hosts have the sum of what was given; by codes where these are less: see `rounds.forming`."""
+        case, codes, self._sent_in_codes = self._case, self._case.codes, 0
+        if codes is None:
+            return in_pieces
+        hosts = case.links.ports(self._size)
+        counts = [0] * hosts
+        for rank in self._given:
+            counts[rank // case.links.per_host] += 1
+        most = max(max(count * (hosts - 1), len(self._given) - count) for count in counts)
+        if most * codes.nbytes >= 2 * (hosts - 1) / hosts * case.nbytes:
+            return in_pieces
+        self._sent_in_codes = len(self._given) * (hosts - 1) * codes.nbytes
+        read = len(self._given) * codes.numel * codes.cost.decode
+        self.played.coding += hosts * read
+        return self._latency + case.links.carrying(most * codes.nbytes) + read
 
     def _forms(self, now: float) -> None:
         number, links = self._calls.started, self._case.links
@@ -214,7 +237,7 @@ class QuorumRun:
             self.played.bytes_out += (self._size - 1) * nbytes
         else:
             one, left, hosts = 0.0, now, links.ports(self._size)
-            self.played.bytes_out += 2 * (hosts - 1) * nbytes
+            self.played.bytes_out += self._sent_in_codes or 2 * (hosts - 1) * nbytes
         if self._votes:
             now += 2 * self._latency + self._turn
             left = max(left, now) + self._turn

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from quorate.core.errors import ConfigurationError
+from quorate.simulation.codes import Codes
 from quorate.simulation.links import parts_of
 from quorate.simulation.played import Case, Formed, Played
 
@@ -29,13 +30,36 @@ class Meetings:
         arrive = [now + busy.before(rank, self.step) for rank, now in zip(ranks, self.now, strict=True)]
         last = done = max(arrive)
         sizes = parts_of(case.nbytes)
-        if case.workers > 1:
+        if case.workers > 1 and case.codes is not None:
+            backward = [busy.backward(rank, self.step) for rank in ranks]
+            done = self._coded(case.codes, arrive, backward)
+        elif case.workers > 1:
             done = self._travelled(sizes, arrive)
         for rank in ranks:
             end = done + busy.after(rank, self.step)
             self.played.step(rank, self.now[rank], arrive[rank], last, done, end)
             self.now[rank] = end
         self._formed(done, sizes)
+
+    def _coded(self, codes: Codes, arrive: Sequence[float], backward: Sequence[float]) -> float:
+        """When the sum of all parts is read: what comes, when all of it has come. A part is encoded when its gradients
+        are there, which delays those behind it."""
+        links, size = self.case.links, self.case.workers
+        there, encoded, ready = 0.0, 0.0, 0
+        for numel, nbytes in codes.parts:
+            ready += numel
+            encoded += codes.encoding(numel)
+            left = 1.0 - ready / codes.numel
+            met = max(time - left * seconds for time, seconds in zip(arrive, backward, strict=True)) + encoded
+            there = max(there, met) + codes.seconds(nbytes, links, size)
+        self.played.coding += size * sum(
+            codes.encoding(numel) + codes.decoding(numel, links, size) for numel, _ in codes.parts
+        )
+        beside = max(arrive) + encoded + links.all_reduce(codes.dense, size)  # small, at the same time
+        return max(beside, there) + sum(
+            codes.decoding(numel, links, size) + codes.second_seconds(nbytes, links, size)
+            for numel, nbytes in codes.parts
+        )
 
     def _travelled(self, sizes: Sequence[int], arrive: Sequence[float]) -> float:
         """When the last part is there for everyone."""
@@ -65,7 +89,10 @@ class Meetings:
         case, played = self.case, self.played
         nbytes = case.nbytes * vectors
         last = max(self.now)
-        done = last + case.links.all_reduce(nbytes, case.workers)
+        if case.codes is not None and case.workers > 1:
+            done = self._coded(case.codes, self.now, [0.0] * case.workers)
+        else:
+            done = last + case.links.all_reduce(nbytes, case.workers)
         newest: dict[int, int] = {}
         for place in range(len(played.rank) - 1, -1, -1):
             if newest.setdefault(played.rank[place], place) == place and len(newest) == case.workers:
@@ -79,7 +106,12 @@ class Meetings:
     def _formed(self, time: float, sizes: Sequence[int]) -> None:
         case = self.case
         self.played.rounds.append(Formed(time, case.workers, {0: case.workers}))
-        self.played.bytes_out += sum(case.links.sent_by_all(nbytes, case.workers) for nbytes in sizes)
+        links, size, codes = case.links, case.workers, case.codes
+        if codes is None:
+            self.played.bytes_out += sum(links.sent_by_all(nbytes, size) for nbytes in sizes)
+        else:
+            self.played.bytes_out += links.sent_by_all(codes.dense, size)
+            self.played.bytes_out += sum(codes.sent_by_all(nbytes, links, size) for _, nbytes in codes.parts)
 
     def watched(self) -> None:
         """Say how far it is."""

@@ -128,10 +128,5 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:
         raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")
-    if getattr(strategy, "learners", "each") != "each":
-        raise ConfigurationError(
-            f"{asked} does not go with learners of several workers: any of them may hand in, and what was left out is "
-            'with the one that did; leave learners="each"'
-        )
     if getattr(strategy, "after", 0):
         raise ConfigurationError(f"{asked} does not go with synchronous steps before the local ones; leave after=0")

@@ -65,6 +65,11 @@ def recorded(folder: Path) -> Path:
         (["--imbalance", "some"], '"some" is no imbalance'),
         (["--imbalance", "rank:8:1s"], '"rank:8:1s" is about rank 8, but there are 8 workers'),
         (["--network", "fast"], '--network "fast": write LATENCY:BANDWIDTH'),
+        (["--coding", "fast"], '--coding "fast": write ENCODE:DECODE in numbers a second, such as 200M:1B, or none'),
+        (["--strategy", "all-reduce:compress=power-sgd"], "times alone do not know power-sgd, which multiplies"),
+        (["--strategy", "all-reduce:compress=threshold"], "how long codes of threshold are depends on the numbers"),
+        (["--strategy", "local-sgd:compress=half"], 'compress="half" does not go with local-sgd'),
+        (["--strategy", "all-reduce:compress=half,bits=3"], 'unknown setting of Half "bits"'),
         (["--parameters", "none"], '--parameters "none": write a number from 1 on, such as 8193, 25M or'),
         (["--batch", "0"], "--batch 0: it is a whole number from 1"),
         (["--seed", "-1"], "--seed -1: it is a whole number from 0"),
@@ -235,3 +240,35 @@ def test_real_gradients_bring_loss_and_quality(folder: Path, capsys: pytest.Capt
     assert all(row["loss"] > 0 and row["quality"] > 0 for row in rows)
     assert rows[1]["steps_per_second"] > 1.5 * rows[0]["steps_per_second"]
     assert Path("runs/one/real-1-workers-2/all-reduce/seed-0/rank-1.jsonl").is_file()
+
+
+def test_codecs_send_fewer_bytes_and_take_their_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-n", "4", "--strategy", "all-reduce", "--strategy", "all-reduce:compress=half", "--parameters", "4M"]
+    dense, coded = told(capsys, *words, "--coding", "100M:400M")["rows"]
+    assert coded["bytes_per_step"] == pytest.approx(dense["bytes_per_step"] / 2, rel=0.001)
+    assert coded["coding_per_step"] == pytest.approx(4e6 / 100e6 + 4e6 / 400e6)
+    assert dense["coding_per_step"] == 0
+    found = told(capsys, *words, "--network", "50us:100Mbit")
+    assert found["rows"][1]["coding_per_step"] > 0
+    assert "all-reduce-compress=half is taken to encode" in found["cautions"][0]
+    free = told(capsys, *words, "--network", "50us:100Mbit", "--coding", "none")
+    assert free["rows"][1]["coding_per_step"] == 0 and not free["cautions"]
+
+
+def test_codecs_in_rounds_write_small_what_goes_between_hosts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = ["--strategy", "quorum:wait_for=all", "--strategy", "quorum:wait_for=all,compress=sign", "--coding", "none"]
+    dense, coded = told(capsys, "-n", "8", *arms, "--network", "50us:1Gbit:per-host=2")["rows"]
+    assert coded["bytes_per_step"] < 0.2 * dense["bytes_per_step"]
+    assert coded["step_p50"] < dense["step_p50"]
+    found = told(capsys, "-n", "8", *arms)
+    assert found["rows"][0]["bytes_per_step"] == found["rows"][1]["bytes_per_step"]
+    assert any("in rounds codes travel between hosts" in one for one in found["cautions"])
+
+
+def test_what_a_run_of_whole_vectors_cost_says_nothing_of_codes(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--like", "first", "--strategy", "all-reduce:compress=half", "--coding", "none"]
+    assert status(*words) == 2
+    assert "a run tells what messages of its own size took" in capsys.readouterr().err
+    assert status(*words, "--network", "50us:1Gbit") == 0

@@ -105,15 +105,37 @@ def test_what_a_checkpoint_keeps_is_as_it_was_after_its_round() -> None:
     assert again.coding.error is kept.error
 
 
+def test_what_came_back_leaves_the_error_as_it_was_to_the_bit() -> None:
+    """So what is given next is what it would have been had the round not asked, unless something was given since."""
+    asked, never = PendingGradients(Agreed(size=3)), PendingGradients(Agreed(size=3))
+    for one in (asked, never):
+        one.coding = coding("top-k")
+        one.add(drawn(1), 1.0, 0, 0.0, None)
+        one.take(1)
+        one.add(drawn(2), 1.0, 1, 0.0, None)
+    two = asked.take(2)
+    asked.add(drawn(3), 1.0, 2, 0.0, None)
+    three = asked.take(3, settles=True)
+    for snapshot in (three, two):
+        asked.give_back(snapshot)
+    never.add(drawn(3), 1.0, 2, 0.0, None)
+    given = [one.take(4).vector for one in (asked, never)]
+    assert given[0] is not None and given[1] is not None
+    assert all(torch.equal(a, b) for a, b in zip(given[0].parts, given[1].parts, strict=True))
+    assert asked.coding is not None and never.coding is not None
+    assert all(torch.equal(a, b) for a, b in zip(errors(asked.coding), errors(never.coding), strict=True))
+
+
 def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_as_it_is() -> None:
     one = coding("top-k")
     x = drawn(1)
-    given, _ = one.given(x, 1, Flat.empty)
+    given = one.given(x, 1, Flat.empty).vector
     assert torch.equal(given.parts[2], x.parts[2]) and not torch.equal(given.parts[0], x.parts[0])
     assert one.error is not None
     before = one.error.clone()
     x.parts[0][3] = torch.inf
-    assert one.given(x, 2, Flat.empty) == (x, None)
+    again = one.given(x, 2, Flat.empty)
+    assert again.vector is x and again.code is None
     assert all(torch.equal(a, b) for a, b in zip(before.parts, one.error.parts, strict=True))
 
 
@@ -121,7 +143,8 @@ def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_
 def test_a_code_says_what_is_given_to_the_bit(name: str) -> None:
     """To whoever has it, and knows who has given it to which round; and it is as long as is foretold."""
     own = Coding(codecs.get(name)(), LAYOUT, 7, 2, feeds_back=False)
-    given, code = own.given(drawn(1), 5, Flat.empty)
+    made = own.given(drawn(1), 5, Flat.empty)
+    given, code = made.vector, made.code
     other = Coding(codecs.get(name)(), LAYOUT, 7, 0, feeds_back=False).codes
     assert code is not None and code.layout is own.codes.layout(LAYOUT)
     for x, foretold in zip(code.parts, code.layout.parts, strict=True):
@@ -133,14 +156,14 @@ def test_a_code_says_what_is_given_to_the_bit(name: str) -> None:
 
 def test_codes_whose_length_depends_on_the_numbers_have_none() -> None:
     one = Coding(codecs.get("threshold")(), LAYOUT, 0, 0, feeds_back=True)
-    assert one.codes.layout(LAYOUT) is None and one.given(drawn(1), 1, Flat.empty)[1] is None
+    assert one.codes.layout(LAYOUT) is None and one.given(drawn(1), 1, Flat.empty).code is None
 
 
 def test_without_feedback_nothing_is_remembered() -> None:
     one = Coding(codecs.get("half")(), LAYOUT, 0, 0, feeds_back=False)
     x = drawn(1)
-    given, _ = one.given(x, 1, Flat.empty)
-    assert one.error is None and one.undone(x, given, None) is None
+    given = one.given(x, 1, Flat.empty)
+    assert one.error is None and one.undone(given, None) is None
 
 
 def test_layers_that_stay_keep_what_was_left_out() -> None:

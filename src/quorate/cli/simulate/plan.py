@@ -16,13 +16,14 @@ from quorate.cli.simulate.options import SimulateOptions
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED
 from quorate.report.wording import counted, listed
+from quorate.simulation.codes import cost_from, measured, reduction_in
 from quorate.simulation.grid import Grid, SimulatedArm
 from quorate.simulation.links import USUAL, links_from
 from quorate.simulation.models import times_of
 from quorate.wire.virtual import parse_compute
 
 if TYPE_CHECKING:
-    from quorate.compare.plan import Comparison
+    from quorate.compare.plan import Arm, Comparison
     from quorate.simulation.calibrated import Calibration
 
 MOST_REAL = 1024
@@ -81,6 +82,11 @@ class SimulationPlan:
             "pace": grid.pace,
             "compute": asked.compute,
             "batch": grid.examples,
+            "coding": {
+                arm.text: {"encode": arm.cost.encode, "decode": arm.cost.decode, "is_measured": arm.cost.is_measured}
+                for arm in grid.arms
+                if arm.reduction is not None
+            },
             "like": list(asked.like),
             "real": asked.real,
             "rows": len(list(grid.cells())),
@@ -92,15 +98,7 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
     _check(asked)
     recorded = _like(asked) if asked.like else ()
     like = recorded[0] if recorded else None
-    arms = tuple(
-        SimulatedArm(
-            text=arm.name,
-            strategy=arm.strategy or "",
-            settings=arm.settings,
-            times=None if asked.real else times_of(arm.strategy or "", arm.settings),
-        )
-        for arm in arms_from(_strategies(asked, like), None)
-    )
+    arms = tuple(_arm(asked, arm) for arm in arms_from(_strategies(asked, like), None))
     if like is not None and not asked.strategies:
         own = like.times
         arms = (SimulatedArm(text=own.name, strategy=own.name, settings=like.settings, times=own),)
@@ -129,7 +127,28 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
     return plan
 
 
+def _arm(asked: SimulateOptions, arm: Arm) -> SimulatedArm:
+    name = arm.strategy or ""
+    if asked.real:
+        return SimulatedArm(text=arm.name, strategy=name, settings=arm.settings, times=None)
+    own, reduction = reduction_in(name, arm.settings)
+    times = times_of(name, own)
+    if reduction is None:
+        return SimulatedArm(text=arm.name, strategy=name, settings=arm.settings, times=times)
+    if asked.like and not asked.networks:
+        raise ConfigurationError(
+            f"{arm.name}: a run tells what messages of its own size took, and not what shorter ones take; say "
+            "--network as well, or leave out compress"
+        )
+    codec: Any = reduction.codec
+    cost = cost_from(asked.coding) or measured(codec)
+    return SimulatedArm(
+        text=arm.name, strategy=name, settings=arm.settings, times=times, reduction=reduction, cost=cost
+    )
+
+
 def _check(asked: SimulateOptions) -> None:
+    cost_from(asked.coding)
     if asked.check and not asked.like:
         raise ConfigurationError("--check holds a recorded run against its simulation; say which one after --like")
     if asked.like and asked.compute is not None:

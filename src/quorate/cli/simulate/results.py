@@ -65,6 +65,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
         ("moving", lambda row: share_in_words(row.figures.communication_share)),
         ("a step", lambda row: seconds_in_words(row.figures.step_p50)),
         ("sent a step", lambda row: bytes_in_words(row.figures.bytes_per_step)),
+        ("coding a step", lambda row: _or(row.figures.coding_per_step or None, seconds_in_words)),
         ("loss", lambda row: _or(row.loss, number_in_words)),
         ("quality", lambda row: _or(row.quality, number_in_words)),
     ]

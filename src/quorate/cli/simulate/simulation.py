@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quorate.cli.simulate.keeping import begin, keep, tell_kept
 from quorate.cli.simulate.plan import SimulationPlan
-from quorate.report.wording import listed, seconds_in_words
+from quorate.report.wording import listed, number_in_words, seconds_in_words
 from quorate.simulation.grid import Grid, Row, SimulatedCell, simulated
 from quorate.simulation.models import RoundTimes
 
@@ -82,6 +82,7 @@ def _cautions(plan: SimulationPlan) -> list[str]:
             )
     if grid.like is not None and max(grid.workers) > grid.like.workers:
         found.append("workers beyond those recorded are taken to be like them, in blocks of as many")
+    found += _of_codecs(grid)
     leads = [cell for cell in grid.cells() if not cell.links.is_mesh and math.isfinite(cell.links.bandwidth)]
     rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)]
     if rounds:
@@ -93,6 +94,28 @@ def _cautions(plan: SimulationPlan) -> list[str]:
                 f"rounds go through one worker: with {worst.workers:,} workers its connection is busy for "
                 f"{seconds_in_words(seconds)} to tell one result"
             )
+    return found
+
+
+def _of_codecs(grid: Grid) -> list[str]:
+    found = []
+    for arm in grid.arms:
+        if arm.reduction is not None and arm.cost.is_measured:
+            rates = [number_in_words(1e-6 / one) for one in (arm.cost.encode, arm.cost.decode)]
+            found.append(
+                f"{arm.text} is taken to encode {rates[0]} and decode {rates[1]} million numbers a second, as was "
+                "measured on one thread of this machine just now; say --coding for others"
+            )
+    idle = dict.fromkeys(
+        cell.arm.text
+        for cell in grid.cells()
+        if cell.arm.reduction is not None and isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)
+    )
+    if idle:
+        found.append(
+            f"in rounds codes travel between hosts, and large contributions only: {listed(list(idle))} sends vectors "
+            "whole; say :per-host in --network"
+        )
     return found
 
 

@@ -1,0 +1,230 @@
+"""What codecs make of simulated exchanges: the bytes of codes, and the seconds of encoding and decoding.
+
+Bytes are the codec's own `wire_bytes`, and the way codes are summed is chosen as `reducers.reduction` does. Parameters
+are taken to lie in matrices of 512 x 512, all of them written small; what goes beside them is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.simulation.links import FIRST_PART, PART, Links, parts_of
+from quorate.strategies import strategies
+
+if TYPE_CHECKING:
+    from quorate.core.codec import Codec, Shapes
+    from quorate.reducers.reduction import Reduction
+
+SIDE = 512
+"""Of the matrices that parameters are taken to lie in."""
+_MEASURED = 1 << 20
+"""Numbers of the vector that is encoded to measure what that takes."""
+_REPEATS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodingCost:
+    """Seconds for each number."""
+
+    encode: float = 0.0
+    """With what is remembered, where something is."""
+    decode: float = 0.0
+    is_measured: bool = False
+    """Here and now, or given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes:
+    """What travels in place of one vector, among so many workers."""
+
+    parts: Sequence[tuple[int, int]]
+    """The numbers of each part, and the bytes of its code; of one worker's piece of it where codes go in two phases."""
+    dense: int
+    """Bytes beside them."""
+    way: Literal["sum", "gather", "two-phase", "hierarchical"]
+    """How their sum is formed: as of dense vectors, or by `reduce`."""
+    cost: CodingCost
+
+    @property
+    def nbytes(self) -> int:
+        """Of one worker's code; not where it goes in two phases."""
+        return self.dense + sum(nbytes for _, nbytes in self.parts)
+
+    @property
+    def numel(self) -> int:
+        """Numbers that are written small."""
+        return sum(numel for numel, _ in self.parts)
+
+    def encoding(self, numel: int) -> float:
+        """Seconds before a part of so many numbers leaves."""
+        return numel * self.cost.encode
+
+    def written(self, numel: int) -> float:
+        """Seconds in which a worker makes what it gives to a round, and finds what it leaves out."""
+        return numel * (self.cost.encode + self.cost.decode)
+
+    def decoding(self, numel: int, links: Links, size: int) -> float:
+        """Seconds behind the exchange of a part; in two phases also those between the two."""
+        if self.way == "two-phase":
+            return numel * (2 * self.cost.decode + self.cost.encode / size)
+        codes = {"sum": 1, "gather": size, "hierarchical": links.ports(size)}[self.way]
+        return numel * codes * self.cost.decode
+
+    def seconds(self, nbytes: int, links: Links, size: int) -> float:
+        """Of the exchange of a part whose code has so many bytes, or of the first of two."""
+        if self.way == "sum":
+            return links.all_reduce(nbytes, size)
+        if self.way == "two-phase":
+            return links.all_to_all(nbytes, size)
+        return links.all_gather(nbytes, size, codes_of_hosts=self.way == "hierarchical")
+
+    def second_seconds(self, nbytes: int, links: Links, size: int) -> float:
+        """Of the second, in which all get the sums."""
+        return links.all_gather(nbytes, size) if self.way == "two-phase" else 0.0
+
+    def sent_by_all(self, nbytes: int, links: Links, size: int) -> float:
+        """Bytes that leave workers for it, in all."""
+        if self.way == "sum":
+            return links.sent_by_all(nbytes, size)
+        if self.way == "two-phase":
+            return 2.0 * size * (size - 1) * nbytes
+        count = links.ports(size) if self.way == "hierarchical" else size
+        return float(count * (count - 1) * nbytes)
+
+
+def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[str, object], Reduction | None]:
+    """The settings of the strategy's own, and what the others say of codecs; None where nothing is compressed.
+
+    Raises `ConfigurationError` for what does not go together, and for what times alone do not know.
+    """
+    if settings.get("compress", "none") == "none" or strategy not in strategies:
+        return dict(settings), None
+    from quorate.reducers.reduction import POWER_SGD
+    from quorate.train.reduced import with_reduction
+
+    kind = strategies.get(strategy)
+    _, reduction = with_reduction(kind, settings, strategy)
+    if reduction.settings.compress == POWER_SGD:
+        raise ConfigurationError(
+            f"times alone do not know {POWER_SGD}, which multiplies matrices between two exchanges; simulate it with "
+            "--real WORKLOAD, or choose a codec"
+        )
+    if _bytes_of(reduction.codec, ((SIDE, SIDE),)) is None:
+        raise ConfigurationError(
+            f"how long codes of {reduction.settings.compress} are depends on the numbers, which times alone do not "
+            "know; simulate it with --real WORKLOAD, or choose another codec"
+        )
+    own = {one.name for one in fields(kind)}
+    return {name: value for name, value in settings.items() if name in own}, reduction
+
+
+def codes_of(
+    reduction: Reduction,
+    parameters: int,
+    workers: int,
+    nbytes: int,
+    cost: CodingCost,
+    matrices: Sequence[Shapes] | None = None,
+) -> Codes:
+    """Of vectors of `parameters` numbers, which with all that goes beside them have `nbytes`, among `workers`;
+    `matrices` are those of each part."""
+    codec, shapes = reduction.codec, matrices or _parts(parameters)
+    way = reduction.way(shapes, workers)
+    sizes = [_bytes_of(codec, _piece(part, workers) if way == "two-phase" else part) or 0 for part in shapes]
+    return Codes(
+        parts=[(_numel(part), size) for part, size in zip(shapes, sizes, strict=True)],
+        dense=nbytes - 4 * parameters,
+        way=way,
+        cost=cost,
+    )
+
+
+def measured(codec: Codec) -> CodingCost:
+    """What encoding and decoding take on this machine: the shortest of three, of a vector of a million numbers, in one
+    thread. Others on the machine lengthen it little: it is the time of the processor."""
+    import torch
+
+    from quorate.core.codec import Draw
+
+    shapes = ((SIDE, SIDE),) * (_MEASURED // SIDE**2)
+    x, draw = torch.randn(_MEASURED, generator=torch.Generator().manual_seed(0)), Draw()
+    memory = {name: torch.zeros_like(x) for name in codec.memories}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        code, _ = codec.encode(x, shapes, memory, draw)
+        encode = _shortest(lambda: codec.encode(x, shapes, memory, draw))
+        decode = _shortest(lambda: codec.add_decoded(torch.zeros_like(x), code, shapes, draw))
+    finally:
+        torch.set_num_threads(threads)
+    return CodingCost(encode=encode / _MEASURED, decode=decode / _MEASURED, is_measured=True)
+
+
+def _shortest(call: Any) -> float:
+    found = []
+    for _ in range(_REPEATS):
+        began = time.thread_time()
+        call()
+        found.append(time.thread_time() - began)
+    return min(found)
+
+
+def _parts(parameters: int) -> list[Shapes]:
+    """The matrices of each part."""
+    whole, found = SIDE * SIDE, list[Any]()
+    assert 4 * whole == FIRST_PART and PART % FIRST_PART == 0
+    for nbytes in parts_of(4 * parameters):
+        count, rest = divmod(nbytes // 4, whole)
+        found.append(_matrices(count, rest))
+    return found
+
+
+@cache
+def _matrices(count: int, rest: int) -> Shapes:
+    rows, odd = divmod(rest, SIDE)
+    return ((SIDE, SIDE),) * count + (((rows, SIDE),) if rows else ()) + (((1, odd),) if odd else ())
+
+
+@cache
+def _bytes_of(codec: Any, shapes: Shapes) -> int | None:
+    found: int | None = codec.wire_bytes(shapes)
+    return found
+
+
+def _piece(shapes: Shapes, workers: int) -> Shapes:
+    """The largest that one of them owns."""
+    return ((-(-_numel(shapes) // workers),),)
+
+
+@cache
+def _numel(shapes: Shapes) -> int:
+    from quorate.core.codec import numel_of
+
+    return numel_of(shapes)
+
+
+def cost_from(text: str | None) -> CodingCost | None:
+    """`200M:1B`, numbers that a worker encodes and decodes a second; `none`: at no cost. None where nothing is said."""
+    if text is None:
+        return None
+    if text.strip() == "none":
+        return CodingCost()
+    units = {"k": 1e3, "M": 1e6, "B": 1e9}
+    rates = []
+    for word in text.split(":"):
+        word = word.strip()
+        number, factor = (word[:-1], units[word[-1]]) if word[-1:] in units else (word, 1.0)
+        try:
+            rates.append(float(number) * factor)
+        except ValueError:
+            rates.append(0.0)
+    if len(rates) != 2 or not all(0 < rate < float("inf") for rate in rates):
+        raise ConfigurationError(
+            f'--coding "{text}": write ENCODE:DECODE in numbers a second, such as 200M:1B, or none for no cost'
+        )
+    return replace(CodingCost(), encode=1 / rates[0], decode=1 / rates[1])
