@@ -237,7 +237,8 @@ def main() -> int:
             there = steps.get((task, way.name))
             for ratio in RATIOS if there is not None else ():
                 name = f"{task}, {size} workers, {ratio:g}: seconds to a loss, dense / {way.name}"
-                report.rows.append(record.figure(name, [faster(way, size, ratio) * STEPS / one for one in there or ()]))
+                once, dense = faster(way, size, ratio), steps[task, DENSE.name] or []
+                report.rows.append(record.figure(name, [once * a / b for a, b in zip(dense, there or [], strict=True)]))
                 if ratio == HELD_AT:
                     report.bar(name, report.rows[-1].median, at_least=1.8)
     return report.show(options)
