@@ -167,3 +167,22 @@ def test_a_part_that_is_summed_again_counts_once(part: int) -> None:
     for (came, error), (wanted, left) in zip(again, once, strict=True):
         for mine, other in zip((*came, error), (*wanted, left), strict=True):
             assert all(torch.equal(x, y) for x, y in zip(mine.parts, other.parts, strict=True))
+
+
+RESNET18 = [
+    *((64, 3, 3, 3), *4 * [(64, 64, 3, 3)], (128, 64, 1, 1), (128, 64, 3, 3), *3 * [(128, 128, 3, 3)]),
+    *((256, 128, 1, 1), (256, 128, 3, 3), *3 * [(256, 256, 3, 3)]),
+    *((512, 256, 1, 1), (512, 256, 3, 3), *3 * [(512, 512, 3, 3)], (10, 512)),
+]
+"""Its weights for images of 32 by 32 pixels; each convolution has a norm behind it, and the last layer a bias."""
+
+
+@pytest.mark.parametrize(("rank", "times"), [(1, 243), (2, 136), (4, 72)])
+def test_a_resnet18_is_as_many_times_less_as_published(rank: int, times: int) -> None:
+    """Vogels et al., table 3."""
+    tensors = [torch.zeros(shape) for one in RESNET18 for shape in (one, one[:1], one[:1])][:-1]
+    layout = layout_of([(str(place), x) for place, x in enumerate(tensors)], coded=lambda name, x: x.dim() > 1)
+    settings = PowerSGDSettings(rank=rank, start=0)
+    small = together(1, lambda wire: PowerSGD(layout, wire, settings, seed=0).wire_bytes(16))[0]
+    dense = sum(Dense(layout, wire).wire_bytes(16) for wire in together(1, lambda wire: wire))
+    assert round(dense / small) == times
