@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.launch.worker.world import World
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.local_trainings import run
 
 RATE, NUMEL = 0.1, 10
@@ -284,13 +284,12 @@ def test_the_optimizer_needs_no_learning_rate_option() -> None:
                 for p in self.param_groups[0]["params"]:
                     p.add_(p.grad, alpha=-0.1)
 
-    def live(wire: Wire) -> Tensor:
-        current.enter(wire, thread_only=True)
-        quorate.join()
+    @joined
+    def live(world: World) -> Tensor:
         model = Point()
         optimizer = quorate.distribute(Plain(model.parameters()), model, "easgd", sync_every=1)
         for _ in range(3):
-            stepped(optimizer, drawn(model, wire.rank))
+            stepped(optimizer, drawn(model, world.rank))
         current.here().leave()
         return own(model)
 
@@ -302,21 +301,18 @@ def test_the_optimizer_needs_no_learning_rate_option() -> None:
 def fates(size: int, dead: int, **settings: Any) -> list[Any]:
     """What becomes of workers of which one dies at its seventh step."""
 
-    def live(wire: Wire) -> list[Tensor]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world, model = quorate.join(), Point()
-            optimizer = distributed(model, "easgd", sync_every=2, on_death="continue", **settings)
-            for step in range(14):
-                if world.rank == dead and step == 6:
-                    world.wire.crash()
-                wire.clock.sleep(0.01)
-                stepped(optimizer, drawn(model, world.rank))
-            before = own(model)
-            place.leave()
-            return [before, own(model)]
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: World) -> list[Tensor]:
+        model = Point()
+        optimizer = distributed(model, "easgd", sync_every=2, on_death="continue", **settings)
+        for step in range(14):
+            if world.rank == dead and step == 6:
+                world.wire.crash()
+            world.wire.clock.sleep(0.01)
+            stepped(optimizer, drawn(model, world.rank))
+        before = own(model)
+        current.here().leave()
+        return [before, own(model)]
 
     return VirtualWorld(size, seed=1, timeout=120.0).outcomes(live)
 

@@ -17,6 +17,7 @@ from quorate.launch.worker.world import World
 from quorate.servers.own import OwnServers
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.joined import joined
 
 T = TypeVar("T")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -106,25 +107,12 @@ def trained(world: World, kind: str, **settings: Any) -> tuple[Tensor, ...]:
 def test_workers_train_to_the_bit_as_with_servers_that_are_workers(
     mode: str, workers: int, servers: int, kind: str
 ) -> None:
-    among = VirtualWorld(workers, timeout=60.0).run(_entered(lambda world: trained(world, kind, mode=mode)))
+    among = VirtualWorld(workers, timeout=60.0).run(joined(lambda world: trained(world, kind, mode=mode)))
     for one, other in zip(
         run(workers, servers, lambda world: trained(world, kind, mode=mode, servers="own")), among, strict=True
     ):
         for x, y in zip(one, other, strict=True):
             assert torch.equal(x, y)
-
-
-def _entered(task: Callable[[World], T]) -> Callable[[Wire], T]:
-    def live(wire: Wire) -> T:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return live
 
 
 def test_workers_are_all_that_a_world_has_and_a_server_is_alone_before_it_serves() -> None:
@@ -284,7 +272,7 @@ def test_a_server_whose_own_worker_has_ended_goes_on_from_the_parameters_of_the_
         optimizer.finish()
         return whole(model)
 
-    for x in VirtualWorld(3, timeout=60.0).run(_entered(task)):
+    for x in VirtualWorld(3, timeout=60.0).run(joined(task)):
         assert torch.equal(x, torch.full_like(x, 3.0))
 
 
