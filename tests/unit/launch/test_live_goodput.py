@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from quorate.launch.local import live_goodput
 from quorate.launch.local.live_goodput import AFTER, BETWEEN, LONGEST, LiveGoodput
 from tests.unit.core.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, every_second, start
 
-EVERYBODY = [0, 1]
+EVERYBODY, LOOKS = [0, 1], 6
 
 
 class Run:
@@ -30,8 +31,10 @@ class Run:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def look(self, now: float, failures: int = 1, alive: list[int] = EVERYBODY) -> str | None:
+        """Some looks, at once."""
         self.now = now
-        return self.goodput.look(failures, alive)
+        told = [self.goodput.look(failures, alive) for _ in range(LOOKS)]
+        return next((one for one in told if one is not None), None)
 
 
 def test_nothing_is_told_where_nobody_has_failed(tmp_path: Path) -> None:
@@ -50,6 +53,15 @@ def test_it_is_told_some_seconds_behind_a_failure_and_then_ever_more_seldom(tmp_
     assert told[:4] == [first, first + BETWEEN, first + 3 * BETWEEN, first + 7 * BETWEEN]
     assert all(later - one <= LONGEST for one, later in itertools.pairwise(told))
     assert told[-1] > 2000 - LONGEST
+
+
+def test_a_further_failure_is_told_soon_and_it_begins_again(tmp_path: Path) -> None:
+    run, told = Run(tmp_path), []
+    for number, row in enumerate(every_second(150)):
+        run.writes(0, row)
+        if run.look(float(number), failures=(number >= 0) + (number >= 100)) is not None:
+            told.append(number)
+    assert told == [5, 15, 35, 75, 105, 115, 135]
 
 
 def test_many_failures_are_told_together(tmp_path: Path) -> None:
@@ -76,13 +88,34 @@ def test_of_learners_it_is_what_rounds_have_taken_in(tmp_path: Path) -> None:
     assert run.look(AFTER) == "goodput so far 50%"
 
 
-def test_where_the_first_worker_has_died_the_next_one_goes_on_telling(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.writes(0, *every_second(6))
+@pytest.mark.parametrize("is_read_before", [True, False])
+def test_where_the_first_worker_has_died_the_next_one_goes_on_telling(tmp_path: Path, is_read_before: bool) -> None:
+    """Rounds are in the records of one of them."""
+    run = Run(tmp_path, apart=True, fragments=2)
+    run.writes(0, *every_second(2))
     run.look(0.0)
+    assert run.look(AFTER, alive=EVERYBODY if is_read_before else []) == (
+        "goodput so far 100%" if is_read_before else None
+    )
+    run.writes(0, *every_second(4)[2:], {**taken(2), "told": None}, *every_second(6)[4:])
+    run.writes(
+        1,
+        *every_second(6),
+        {**taken(2), "told": None},
+        {**GONE, "time": 6.5, "rank": 0},
+        *every_second(8)[6:],
+        {**taken(4), "told": None},
+    )
+    assert run.look(AFTER + BETWEEN, alive=[1]) == "goodput so far 50%"
+
+
+def test_long_records_are_read_a_piece_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    run.writes(0, *every_second(10))
+    monkeypatch.setattr(live_goodput, "PIECE", (tmp_path / "rank-0.jsonl").stat().st_size // (LOOKS + 2))
+    run.look(0.0)
+    assert run.look(AFTER) is None
     assert run.look(AFTER) == "goodput so far 100%"
-    run.writes(1, *every_second(6), {**GONE, "time": 6.5, "rank": 0}, *every_second(10)[6:])
-    assert run.look(AFTER + BETWEEN, alive=[1]) == "goodput so far 80%"
 
 
 def test_a_worker_on_another_host_goes_by_another_clock(tmp_path: Path) -> None:
@@ -92,7 +125,18 @@ def test_a_worker_on_another_host_goes_by_another_clock(tmp_path: Path) -> None:
     assert run.look(AFTER) is not None
     (tmp_path / "rank-1.jsonl").write_text(json.dumps({**start(1, {}, apart=False)[0], "host": "another"}) + "\n")
     run.writes(1, *every_second(10))
-    assert [run.look(now, alive=[1]) for now in (1e3, 1e5)] == [None, None]
+    assert [run.look(now, failures=2, alive=[1]) for now in (1e3, 1e5)] == [None, None]
+    run.writes(0, *every_second(12)[6:])
+    assert run.look(2e5, failures=3, alive=[1]) is None
+
+
+def test_rounds_of_a_worker_that_led_between_two_sentences_are_not_lost(tmp_path: Path) -> None:
+    run = Run(tmp_path, apart=True, fragments=2)
+    run.writes(0, *every_second(2))
+    run.writes(1, *every_second(4), {**taken(2), "told": None})
+    run.writes(2, *start(2, {}, apart=True), *every_second(8))
+    run.look(0.0)
+    assert run.look(AFTER, alive=[2]) == "goodput so far 25%"
 
 
 def test_of_a_run_that_is_gone_on_with_only_what_is_new_counts(tmp_path: Path) -> None:

@@ -298,6 +298,33 @@ def test_the_optimizer_needs_no_learning_rate_option() -> None:
     assert bool(found[0].any())
 
 
+def test_a_server_whose_own_worker_has_ended_goes_on_from_the_centre() -> None:
+    """Not from where a worker is that it asks for its part."""
+
+    def task(world: World) -> list[Tensor]:
+        model, centres = Point(), []
+        optimizer = distributed(model, "easgd", sync_every=2)
+        for _ in range(5):
+            stepped(optimizer, drawn(model, world.rank))
+        if world.rank != 2:
+            for _ in range(2):
+                with world.evaluate():
+                    centres.append(own(model))
+        optimizer.finish()
+        return [*centres, own(model)]
+
+    found = run(3, task)
+    for one in found:
+        assert all(torch.equal(centre, found[0][0]) for centre in one)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_workers_wait_for_each_other_where_exchanges_have_an_order(in_order: bool) -> None:
+    settings: dict[str, Any] = {"in_order": in_order}
+    strategy = strategies.get("easgd")(**settings)
+    assert (strategy.waits, strategy.lets_join) == (in_order, False)
+
+
 def fates(size: int, dead: int, **settings: Any) -> list[Any]:
     """What becomes of workers of which one dies at its seventh step."""
 
