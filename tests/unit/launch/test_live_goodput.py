@@ -125,9 +125,8 @@ def test_a_worker_on_another_host_goes_by_another_clock(tmp_path: Path) -> None:
     assert run.look(AFTER) is not None
     (tmp_path / "rank-1.jsonl").write_text(json.dumps({**start(1, {}, apart=False)[0], "host": "another"}) + "\n")
     run.writes(1, *every_second(10))
-    assert [run.look(now, failures=2, alive=[1]) for now in (1e3, 1e5)] == [None, None]
     run.writes(0, *every_second(12)[6:])
-    assert run.look(2e5, failures=3, alive=[1]) is None
+    assert [run.look(now, failures=2, alive=[1]) for now in (1e3, 1e5)] == [None, None]
 
 
 def test_rounds_of_a_worker_that_led_between_two_sentences_are_not_lost(tmp_path: Path) -> None:
