@@ -17,14 +17,13 @@ from torch import nn
 
 import quorate
 from quorate.codecs.error_feedback import ERROR
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from quorate.reducers.reduction import NONE, compressing
 from quorate.reducers.two_phase import TwoPhaseState
-from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.unit.rounds.test_joining import Plan, check
 
@@ -66,36 +65,30 @@ class Loop:
     def run(self, size: int = 3) -> tuple[float, list[torch.Tensor]]:
         """The loss of rank 0 on data of its own at the end, and each worker's parameters."""
         between = Network(hosts=[0, 0, 1]) if self.settings.get("reduce") == "hierarchical" else None
-        told = VirtualWorld(size, seed=2, network=between).run(self._live)
+        told = VirtualWorld(size, seed=2, network=between).run(joined(self._live))
         return told[0][0], [parameters for _, parameters in told]
 
-    def _live(self, wire: Wire) -> tuple[float, torch.Tensor]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 2))
-            optimizer: Any = quorate.distribute(self.make(model.parameters()), model, **self.settings)
-            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-            draw, pace = torch.Generator().manual_seed(10 + wire.rank), random.Random(wire.rank)
-            for _ in range(STEPS - 20 * wire.rank if self.uneven else STEPS):
-                optimizer.zero_grad()
-                for turn in range(self.accumulates):
-                    with optimizer.accumulate() if turn < self.accumulates - 1 else nullcontext():
-                        (self._loss(model, draw) / self.accumulates).backward()
-                if self.clips:
-                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                wire.clock.sleep(0.01 * pace.random())
-                optimizer.step()
-                if self.schedules:
-                    schedule.step()
-            optimizer.finish()
-            place.leave()
-            with torch.no_grad():
-                loss = float(self._loss(model, torch.Generator().manual_seed(99), 512))
-            return loss, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        finally:
-            current.forget(thread_only=True)
+    def _live(self, world: quorate.World) -> tuple[float, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 2))
+        optimizer: Any = quorate.distribute(self.make(model.parameters()), model, **self.settings)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        draw, pace = torch.Generator().manual_seed(10 + world.rank), random.Random(world.rank)
+        for _ in range(STEPS - 20 * world.rank if self.uneven else STEPS):
+            optimizer.zero_grad()
+            for turn in range(self.accumulates):
+                with optimizer.accumulate() if turn < self.accumulates - 1 else nullcontext():
+                    (self._loss(model, draw) / self.accumulates).backward()
+            if self.clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            world.wire.clock.sleep(0.01 * pace.random())
+            optimizer.step()
+            if self.schedules:
+                schedule.step()
+        optimizer.finish()
+        with torch.no_grad():
+            loss = float(self._loss(model, torch.Generator().manual_seed(99), 512))
+        return loss, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     @staticmethod
     def _loss(model: nn.Module, draw: torch.Generator, examples: int = 16) -> torch.Tensor:
@@ -255,16 +248,12 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
-    def live(wire: Wire) -> str:
-        current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            model = nn.Linear(2, 1)
-            with pytest.raises(ConfigurationError) as refused:
-                quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
-            return str(refused.value)
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> str:
+        model = nn.Linear(2, 1)
+        with pytest.raises(ConfigurationError) as refused:
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
+        return str(refused.value)
 
     assert all(found.startswith(sentence) for found in VirtualWorld(2).run(live))
 
@@ -349,33 +338,28 @@ def test_local_steps_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum"])
 def test_a_scaler_skips_the_step_of_all_where_one_gradient_overflows(name: str) -> None:
-    def live(wire: Wire) -> tuple[list[float], list[float], torch.Tensor]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 2))
-            optimizer: Any = quorate.distribute(
-                torch.optim.SGD(model.parameters(), lr=0.05), model, on_nonfinite="ignore", **CODED[name]
-            )
-            scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
-            scales, weights = list[float](), list[float]()
-            draw = torch.Generator().manual_seed(wire.rank)
-            for step in range(8):
-                optimizer.zero_grad()
-                loss = model(torch.randn(4, 8, generator=draw)).square().mean()
-                if step == 5 and wire.rank == 1:
-                    loss = loss * torch.inf
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                scales.append(scaler.get_scale())
-                weights.append(float(model[0].weight.detach().double().sum()))
-            optimizer.finish()
-            place.leave()
-            return scales, weights, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: World) -> tuple[list[float], list[float], torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 2))
+        optimizer: Any = quorate.distribute(
+            torch.optim.SGD(model.parameters(), lr=0.05), model, on_nonfinite="ignore", **CODED[name]
+        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
+        scales, weights = list[float](), list[float]()
+        draw = torch.Generator().manual_seed(world.rank)
+        for step in range(8):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 8, generator=draw)).square().mean()
+            if step == 5 and world.rank == 1:
+                loss = loss * torch.inf
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+            weights.append(float(model[0].weight.detach().double().sum()))
+        optimizer.finish()
+        return scales, weights, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     told = VirtualWorld(3).run(live)
     for scales, weights, parameters in told:

@@ -11,16 +11,15 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from quorate.rounds import forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
-from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_compressed import CODED, Loop, trained
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.support.learner_trainings import ASYNC, Training, drawn
 from tests.unit.rounds.test_joining import Plan, check
@@ -186,28 +185,22 @@ def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path
 
 @pytest.mark.parametrize("under", ["radial", "as they come"])
 def test_ways_are_short_messages_between_hosts(under: str) -> None:
-    def live(wire: Wire, settings: dict[str, Any]) -> int:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            torch.manual_seed(0)
-            model = torch.nn.Linear(300, 300)
-            plain = torch.optim.SGD(model.parameters(), lr=0.01)
-            optimizer: Any = quorate.distribute(plain, model, **UNDER[under], **settings)
-            for _ in range(36):
-                optimizer.zero_grad()
-                model(torch.randn(4, 300)).square().mean().backward()
-                optimizer.step()
-                wire.clock.sleep(0.01)
-            found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
-            optimizer.finish()
-            place.leave()
-            return int(found)
-        finally:
-            current.forget(thread_only=True)
+    def live(world: quorate.World, settings: dict[str, Any]) -> int:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(300, 300)
+        plain = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer: Any = quorate.distribute(plain, model, **UNDER[under], **settings)
+        for _ in range(36):
+            optimizer.zero_grad()
+            model(torch.randn(4, 300)).square().mean().backward()
+            optimizer.step()
+            world.wire.clock.sleep(0.01)
+        found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
+        optimizer.finish()
+        return int(found)
 
     def sent(**settings: Any) -> int:
-        return sum(VirtualWorld(3, network=Network(hosts=[0, 1, 2])).run(lambda wire: live(wire, settings)))
+        return sum(VirtualWorld(3, network=Network(hosts=[0, 1, 2])).run(joined(lambda world: live(world, settings))))
 
     whole = sent()
     assert sent(compress="top-k", density=0.01) < 0.13 * whole

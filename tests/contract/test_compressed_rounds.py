@@ -12,17 +12,16 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from quorate.rounds import forming
 from quorate.rounds.forming import Forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
-from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_compressed import CODED, Loop, trained
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.unit.rounds.test_joining import Plan, check
 
@@ -108,8 +107,9 @@ def test_codes_and_pieces_make_the_same_sums(name: str, hosts: list[int], monkey
     monkeypatch.setattr(forming, "HUB_BYTES", 0)
     found, plans = [], []
 
-    def live(wire: Wire) -> tuple[torch.Tensor, int]:
-        return loop_of(wire, 10, UNDER["all"] | CODED[name], width=40)
+    @joined
+    def live(world: quorate.World) -> tuple[torch.Tensor, int]:
+        return loop_of(10, UNDER["all"] | CODED[name], width=40)
 
     for codes in (True, False):
         monkeypatch.setattr(Forming, "is_less_in_codes", choosing(plans, codes=codes))
@@ -141,7 +141,7 @@ def choosing(plans: list[bool], *, codes: bool) -> Callable[[Forming, Any], bool
 def test_contributions_are_short_messages_between_hosts(settings: dict[str, Any], share: float) -> None:
     def sent(**settings: Any) -> int:
         world = VirtualWorld(3, network=Network(hosts=[0, 1, 2]))
-        return sum(nbytes for _, nbytes in world.run(lambda wire: loop_of(wire, 10, UNDER["all"] | settings)))
+        return sum(nbytes for _, nbytes in world.run(joined(lambda world: loop_of(10, UNDER["all"] | settings))))
 
     assert sent(**settings) < share * sent()
 
@@ -152,31 +152,25 @@ def test_where_many_give_codes_sums_go_in_pieces() -> None:
 
     def sent(**settings: Any) -> int:
         world = VirtualWorld(8, network=network)
-        rounds = len(world.run(lambda wire: loop_of(wire, 4, UNDER["all"] | settings))) * 4
+        rounds = len(world.run(joined(lambda world: loop_of(4, UNDER["all"] | settings)))) * 4
         return max(world.stage.traffic.into_hosts().values()) // rounds
 
     assert sent(compress="half") < 1.02 * sent()
 
 
-def loop_of(wire: Wire, steps: int, settings: dict[str, Any], width: int = 300) -> tuple[torch.Tensor, int]:
+def loop_of(steps: int, settings: dict[str, Any], width: int = 300) -> tuple[torch.Tensor, int]:
     """The parameters, and the bytes sent."""
-    place = current.enter(wire, thread_only=True)
-    try:
-        quorate.join(records=False)
-        torch.manual_seed(0)
-        model = torch.nn.Linear(width, width)
-        plain = torch.optim.SGD(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, **settings)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            model(torch.randn(4, width)).square().mean().backward()
-            optimizer.step()
-        found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
-        optimizer.finish()
-        place.leave()
-        return model.weight.detach().clone(), int(found)
-    finally:
-        current.forget(thread_only=True)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(width, width)
+    plain = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer: Any = quorate.distribute(plain, model, **settings)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, width)).square().mean().backward()
+        optimizer.step()
+    found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
+    optimizer.finish()
+    return model.weight.detach().clone(), int(found)
 
 
 @pytest.mark.parametrize(

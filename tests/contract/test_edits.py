@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
+from tests.support.joined import joined
 
 IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "quorum"]
 """Under these workers come to their steps at different rounds."""
@@ -39,30 +38,25 @@ Edit = Callable[[Any, nn.Module, int], None]
 def trained(name: str, edit: Edit, *, rate: float = 0.05, hooks: bool = False, **settings: Any) -> list[torch.Tensor]:
     """The parameters that late and unequal workers end with; with rate 0 what they end with is what was written."""
 
-    def live(wire: Wire) -> torch.Tensor:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            torch.manual_seed(0)
-            model = nn.Linear(8, 1, bias=False)
-            plain = torch.optim.SGD(model.parameters(), lr=rate)
-            optimizer: Any = quorate.distribute(plain, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
-            if hooks:
-                optimizer.register_step_post_hook(lambda *_: edit(world, model, -1))
-            draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
-            for step in range(STEPS):
-                x = torch.randn(4, 8, generator=numbers)
-                optimizer.zero_grad()
-                (model(x) - 3 * x.sum(1, keepdim=True)).square().mean().backward()
-                wire.clock.sleep(draw.random() * 0.03)
-                optimizer.step()
-                if not hooks:
-                    edit(world, model, step)
-            optimizer.finish()
-            place.leave()
-            return model.weight.detach().clone()
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1, bias=False)
+        plain = torch.optim.SGD(model.parameters(), lr=rate)
+        optimizer: Any = quorate.distribute(plain, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
+        if hooks:
+            optimizer.register_step_post_hook(lambda *_: edit(world, model, -1))
+        draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
+        for step in range(STEPS):
+            x = torch.randn(4, 8, generator=numbers)
+            optimizer.zero_grad()
+            (model(x) - 3 * x.sum(1, keepdim=True)).square().mean().backward()
+            world.wire.clock.sleep(draw.random() * 0.03)
+            optimizer.step()
+            if not hooks:
+                edit(world, model, step)
+        optimizer.finish()
+        return model.weight.detach().clone()
 
     return VirtualWorld(SIZE, seed=1).run(live)
 

@@ -13,13 +13,13 @@ from torch import nn
 from torch.optim import SGD
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.records import Recorder, records_of
 from quorate.observe import learning_watch
 from quorate.observe.step_times import timing
 from quorate.report.reading.run import read_run
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 STEPS = 128
 RATE = 0.08
@@ -37,11 +37,10 @@ def train(
 ) -> float:
     """A regression among workers whose steps take between 5 and 35 ms, until somebody says something; its error."""
 
-    def live(wire: Wire) -> float:
-        place = current.enter(wire, thread_only=True)
-        world = quorate.join()
+    @joined
+    def live(world: quorate.World) -> float:
         recorder = None if folder is None else Recorder(records_of(folder, world.rank))
-        timing(place).recorder = recorder
+        timing(current.here()).recorder = recorder
         torch.manual_seed(0)
         model = nn.Linear(16, 1)
         plain = SGD(model.parameters(), lr=rate, momentum=0.9)
@@ -54,13 +53,11 @@ def train(
             y = x.sum(1, keepdim=True) + 0.1 * torch.randn(32, 1, generator=draw)
             optimizer.zero_grad()
             (model(x) - y).square().mean().backward()
-            wire.clock.sleep(0.005 + 0.03 * pauses.random())
+            world.wire.clock.sleep(0.005 + 0.03 * pauses.random())
             optimizer.step()
         optimizer.finish()
         if recorder is not None:
             recorder.close()
-        place.leave()
-        current.forget(thread_only=True)
         with torch.no_grad():
             return float((model.weight - 1).square().sum() + model.bias.square().sum())
 

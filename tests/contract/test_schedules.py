@@ -11,10 +11,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import quorate
-from quorate.core.contracts import Wire
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
+from tests.support.joined import joined
 
 STEPS = 60
 PEAK = 1.0
@@ -37,53 +36,48 @@ def trained(
     Where replicas are equal, rank 0 has seen all that was applied anywhere.
     """
 
-    def live(wire: Wire) -> tuple[int, Applied, Any]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join()
-            torch.manual_seed(0)
-            model = nn.Linear(4, 1, bias=False)
-            optimizer: Any = torch.optim.SGD(model.parameters(), lr=PEAK)
-            optimizer = quorate.distribute(optimizer, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
-            scheduler, worker = schedule(optimizer), optimizer.__dict__["_quorate_worker"]
-            data = torch.utils.data.TensorDataset(torch.randn(STEPS * len(speeds), 4))
-            found: Applied = []
-            if worker.has_rounds and not worker.differs:
-                comes = worker.rounds.watch.comes
-                worker.rounds.watch.comes = lambda one: (
-                    one.weight and found.append((one.weight, _rate(one))),
-                    comes(one),
-                )
-            elif worker.is_served and worker.strategy.replicas == "meet":
-                push = worker.servers.push
+    @joined
+    def live(world: quorate.World) -> tuple[int, Applied, Any]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1, bias=False)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=PEAK)
+        optimizer = quorate.distribute(optimizer, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
+        scheduler, worker = schedule(optimizer), optimizer.__dict__["_quorate_worker"]
+        data = torch.utils.data.TensorDataset(torch.randn(STEPS * len(speeds), 4))
+        found: Applied = []
+        if worker.has_rounds and not worker.differs:
+            comes = worker.rounds.watch.comes
+            worker.rounds.watch.comes = lambda one: (
+                one.weight and found.append((one.weight, _rate(one))),
+                comes(one),
+            )
+        elif worker.is_served and worker.strategy.replicas == "meet":
+            push = worker.servers.push
 
-                def pushed(*given: Any, **named: Any) -> None:
-                    found.append((1.0, optimizer.param_groups[0]["lr"]))
-                    push(*given, **named)
+            def pushed(*given: Any, **named: Any) -> None:
+                found.append((1.0, optimizer.param_groups[0]["lr"]))
+                push(*given, **named)
 
-                worker.servers.push = pushed
-            else:
-                update = worker.replica.update
+            worker.servers.push = pushed
+        else:
+            update = worker.replica.update
 
-                def updated(*given: Any, **named: Any) -> Any:
-                    found.append((1.0, optimizer.param_groups[0]["lr"]))
-                    return update(*given, **named)
+            def updated(*given: Any, **named: Any) -> Any:
+                found.append((1.0, optimizer.param_groups[0]["lr"]))
+                return update(*given, **named)
 
-                worker.replica.update = updated
-            steps = 0
-            for (x,) in quorate.shard(data, batch_size=1, share=share):  # type: ignore[arg-type]
-                wire.clock.sleep(0.01 * speeds[wire.rank])
-                optimizer.zero_grad()
-                (model(x) * 0).sum().backward()
-                optimizer.step()
-                steps += 1
-                after_step(scheduler, optimizer, steps)
-            optimizer.finish()
-            place.leave()
-            is_seen = worker.differs or wire.rank == 0 or not worker.has_rounds
-            return steps, found if is_seen else [], scheduler
-        finally:
-            current.forget(thread_only=True)
+            worker.replica.update = updated
+        steps = 0
+        for (x,) in quorate.shard(data, batch_size=1, share=share):  # type: ignore[arg-type]
+            world.wire.clock.sleep(0.01 * speeds[world.rank])
+            optimizer.zero_grad()
+            (model(x) * 0).sum().backward()
+            optimizer.step()
+            steps += 1
+            after_step(scheduler, optimizer, steps)
+        optimizer.finish()
+        is_seen = worker.differs or world.rank == 0 or not worker.has_rounds
+        return steps, found if is_seen else [], scheduler
 
     return VirtualWorld(len(speeds), seed=1).run(live)
 

@@ -15,11 +15,11 @@ from torch.utils.data import TensorDataset
 
 import quorate
 from quorate.checkpoint.participants import checkpoint_context
-from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 T = TypeVar("T")
 
@@ -29,17 +29,11 @@ def in_world(
 ) -> list[T]:
     """What `task` returns on every worker of a virtual world whose checkpoints are in `root`."""
 
-    def live(wire: Wire) -> T:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            checkpoint_context(place).root = root
-            checkpoint_context(place).tell = checkpoint_context(place).tell or _fail
-            told = task(world)
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: World) -> T:
+        checkpoint_context(current.here()).root = root
+        checkpoint_context(current.here()).tell = checkpoint_context(current.here()).tell or _fail
+        return task(world)
 
     return VirtualWorld(size, seed=seed, network=network, timeout=120.0, generators=True).run(live)
 

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 SIZES = [1, 2, 3, 6]
 STEPS = 12
@@ -94,16 +93,7 @@ def train(
 
 
 def run(size: int, task: Callable[[World], Told], *, seed: int = 0, compute: float = 0.01) -> list[Told]:
-    def live(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, compute=Constant(compute), timeout=60.0).run(live)
+    return VirtualWorld(size, seed=seed, compute=Constant(compute), timeout=60.0).run(joined(task))
 
 
 def trained(size: int, strategy: str, **choice: Any) -> Tensor:

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
 from quorate.reducers.reduction import NONE, compressing
-from quorate.wire import current
 from quorate.wire.real.shared import is_possible
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.hosts import are_possible, hosts
+from tests.support.joined import joined
 from tests.support.processes import run_real_world
 
 CHOICES: dict[str, dict[str, Any]] = {
@@ -66,16 +65,7 @@ def all_choices(world: World) -> dict[str, str]:
 
 
 def virtual(size: int, choice: str) -> list[str]:
-    def live(wire: Wire) -> str:
-        place = current.enter(wire, thread_only=True)
-        try:
-            found = trained(choice, quorate.join(records=False))
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size).run(live)
+    return VirtualWorld(size).run(joined(lambda world: trained(choice, world)))
 
 
 def compared(told: list[dict[str, str]], same_as: Callable[[str], list[str]]) -> None:

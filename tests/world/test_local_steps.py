@@ -11,14 +11,13 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.records import records_of, rows
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.processes import run_real_world
 
 SIZE = 3
@@ -56,21 +55,11 @@ def task(strategy: str, settings: dict[str, Any], world: World, *, pause: float 
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
 
 
-def virtual(wire: Wire, strategy: str, settings: dict[str, Any]) -> list[float]:
-    place = current.enter(wire, thread_only=True)
-    try:
-        told = task(strategy, settings, quorate.join())
-        place.leave()
-        return told
-    finally:
-        current.forget(thread_only=True)
-
-
 @pytest.mark.parametrize(("strategy", "settings"), VARIANTS)
 def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, settings: dict[str, Any]) -> None:
     real = run_real_world(SIZE, functools.partial(task, strategy, settings))
     assert all(end == real[0] for end in real)
-    twin = VirtualWorld(SIZE).run(lambda wire: virtual(wire, strategy, settings))[0]
+    twin = VirtualWorld(SIZE).run(joined(functools.partial(task, strategy, settings)))[0]
     torch.testing.assert_close(torch.tensor(real[0]), torch.tensor(twin), rtol=1e-4, atol=1e-5)
 
 

@@ -80,6 +80,8 @@ def test_servers_keep_the_parameters_and_leave_with_the_training(how: str, tmp_p
         assert log_of(tmp_path, rank) == ""
         start = start_of(tmp_path, rank)
         assert (start["server"], start["size"], start.get("seat")) == (True, 2, None)
+        served = list(rows(records_of(tmp_path / "runs" / "here", rank), ["served"]))
+        assert sum(row["steps"] for row in served) > 0
     assert not start_of(tmp_path, 1).get("server", False)
     shown = quorate(tmp_path, "report", "here")
     assert shown.returncode == 0, shown.stderr

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import quorate
 from quorate.core.errors import PeerFailed
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world, run_real_world
 
 
@@ -37,16 +37,7 @@ def trained(name: str, settings: dict[str, Any], world: World) -> list[Tensor]:
 
 
 def virtual(name: str, settings: dict[str, Any]) -> list[Tensor]:
-    def live(wire: Any) -> list[Tensor]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            found = trained(name, settings, quorate.join())
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(3, seed=1).run(live)[0]
+    return VirtualWorld(3, seed=1).run(joined(lambda world: trained(name, settings, world)))[0]
 
 
 IN_ORDER: dict[str, tuple[str, dict[str, Any]]] = {

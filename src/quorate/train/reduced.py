@@ -110,7 +110,7 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
             "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
             "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"
         )
-    sums = {"rounds": "rounds", "servers": "servers"}.get(strategy.meets)
+    sums = strategy.meets if strategy.meets in ("rounds", "servers") else None
     if sums is not None and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
         raise ConfigurationError(
             f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "

@@ -11,6 +11,14 @@ from quorate.wire.current import Place
 
 Weight = Literal["equal", "examples", "tokens"]
 
+_COUNTS_INSTEAD = {
+    "neighbours": "what neighbours count is said by the topology",
+    "asks": "two workers that meet count the same",
+    "servers": "what a worker counts on servers is said by the strategy's settings",
+    "nobody": "each worker takes its own steps, and nothing is averaged",
+}
+"""By whom the strategy meets, where it forms no means of all."""
+
 
 def check_weight(weight: str) -> None:
     """Raise `ConfigurationError` for an unknown setting."""
@@ -22,8 +30,8 @@ def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
     """Raise `ConfigurationError` where amounts are to count under a strategy that forms no mean of all workers."""
     if weight != "equal" and strategy.steps_apart:
         raise ConfigurationError(
-            f'weight="{weight}" weighs the means of all workers, and {label} forms none: what neighbours count is said '
-            "by the topology"
+            f'weight="{weight}" weighs the means of all workers, and {label} forms none: '
+            + _COUNTS_INSTEAD[strategy.meets]
         )
 
 

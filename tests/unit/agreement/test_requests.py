@@ -10,27 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed, RequestFailed, WireTimeout
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 
 def run(size: int, task: Callable[[World], Any], seed: int = 0, timeout: float = 20.0) -> list[Any]:
     """What each worker's task returns, or raises."""
 
-    def live(wire: Wire) -> Any:
-        place = current.enter(wire, thread_only=True)
-        try:
-            found = task(quorate.join(records=False))
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
-
-    outcomes = VirtualWorld(size, seed=seed, timeout=timeout).outcomes(live)
+    outcomes = VirtualWorld(size, seed=seed, timeout=timeout).outcomes(joined(task))
     return [one.result if one.error is None else one.error for one in outcomes]
 
 

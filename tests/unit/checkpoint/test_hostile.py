@@ -16,11 +16,11 @@ import quorate
 from quorate.checkpoint.folder import MANIFEST
 from quorate.checkpoint.loading import choose
 from quorate.checkpoint.participants import checkpoint_context
-from quorate.core.contracts import Wire
 from quorate.core.errors import CheckpointError, PeerFailed
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.hostile_checkpoints import change_manifest, change_tree, inside, mutate, put
+from tests.support.joined import joined
 from tests.support.kept_trainings import Told, in_world, train
 
 STRATEGIES: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": 1}, "slowmo": {"sync_every": 2}}
@@ -50,16 +50,10 @@ def copied(kept: dict[str, Path], name: str, folder: Path) -> tuple[Path, Path]:
 def outcomes(root: Path, name: str) -> list[Any]:
     """What becomes of two workers that go on from there."""
 
-    def live(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            checkpoint_context(place).root = root
-            told = train(world, 9, strategy=name, **STRATEGIES[name])
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> Told:
+        checkpoint_context(current.here()).root = root
+        return train(world, 9, strategy=name, **STRATEGIES[name])
 
     return VirtualWorld(2, timeout=20.0, generators=True).outcomes(live)
 

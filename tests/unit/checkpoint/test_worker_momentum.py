@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world, train
 
 CHOICE: dict[str, Any] = {"strategy": "quorum", "wait_for": "all", "momentum": "worker"}
@@ -98,27 +97,22 @@ def test_a_checkpoint_of_the_common_optimizer_is_gone_on_from(tmp_path: Path) ->
 def test_one_that_has_died_or_joins_leaves_and_brings_none() -> None:
     """What was pending is given; the momentum of one that is gone is given to nobody, and one that joins has none."""
 
-    def live(wire: Wire) -> int:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            model = torch.nn.Linear(3, 1)
-            plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-            optimizer: Any = quorate.distribute(plain, model, "quorum", wait_for=1)
-            for step in range(12):
-                if (world.rank, step) == (2, 4):
-                    wire.crash()
-                wire.clock.sleep(0.01 * (1 + world.rank))
-                optimizer.zero_grad()
-                model(torch.ones(2, 3)).square().mean().backward()
-                optimizer.step()
-            optimizer.finish()
-            own = optimizer.__dict__["_quorate_worker"].replica.momentum.own
-            assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
-            place.leave()
-            return min(one.count for one in own.values())
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: World) -> int:
+        model = torch.nn.Linear(3, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        optimizer: Any = quorate.distribute(plain, model, "quorum", wait_for=1)
+        for step in range(12):
+            if (world.rank, step) == (2, 4):
+                world.wire.crash()
+            world.wire.clock.sleep(0.01 * (1 + world.rank))
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).square().mean().backward()
+            optimizer.step()
+        optimizer.finish()
+        own = optimizer.__dict__["_quorate_worker"].replica.momentum.own
+        assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+        return min(one.count for one in own.values())
 
     outcomes = VirtualWorld(3, seed=1).outcomes(live)
     assert [one.result for one in outcomes[:2]] == [12, 12]

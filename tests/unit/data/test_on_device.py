@@ -9,11 +9,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.on_device import moved
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 META = torch.device("meta")
 
@@ -27,16 +26,10 @@ def test_tensors_move_wherever_they_are() -> None:
 
 
 def test_a_loader_gives_its_batches_there() -> None:
-    def live(wire: Wire) -> list[torch.device]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join()
-            loader = quorate.shard(TensorDataset(torch.arange(8.0)), 2, device="meta")
-            found = [x.device for (x,) in loader]
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> list[torch.device]:
+        loader = quorate.shard(TensorDataset(torch.arange(8.0)), 2, device="meta")
+        return [x.device for (x,) in loader]
 
     assert VirtualWorld(2).run(live) == [[META] * 2] * 2
 

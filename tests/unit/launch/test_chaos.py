@@ -99,6 +99,7 @@ def test_time_0_is_when_all_train(tmp_path: Path) -> None:
     assert not stage.sent
     stage.at(61.0)
     assert stage.sent == [(61.0, 1, "SIGKILL")] and stage.done == [("death", 1, "struck")]
+    assert stage.chaos.strikes == 1
 
 
 def test_one_that_ended_before_does_not_hold_up_the_schedule(tmp_path: Path) -> None:

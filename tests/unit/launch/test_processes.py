@@ -11,11 +11,15 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from quorate.core.errors import PeerFailed
+from quorate.launch.local.chaos import Chaos
 from quorate.launch.local.endings import Ending, status_in_words
+from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.process_group import Crew
 from quorate.launch.local.processes import Command, environment, run_shown
 from quorate.launch.local.verdict import log_of
@@ -93,6 +97,17 @@ def test_each_worker_finds_its_place_in_the_environment(
         assert found["QUORATE_BOARD"].startswith("unix:")
         assert int(found["MASTER_PORT"]) > 0
         assert not {"TORCHELASTIC_RUN_ID", "QUORATE_STRATEGY"} & found.keys()
+
+
+def test_the_goodput_of_the_run_is_looked_at(
+    script: Callable[[str], str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[tuple[Path, int, list[int]]] = []
+    monkeypatch.setattr(
+        LiveGoodput, "look", lambda self, failures, alive: looked.append((self._folder, failures, alive))
+    )
+    assert run_shown(Command(script=script("pass")), 2, folder).status == 0
+    assert looked[0] == (folder, 0, [0, 1])
 
 
 def test_a_strategy_is_told_to_the_workers(folder: Path) -> None:
@@ -423,6 +438,27 @@ def test_of_two_deaths_seen_together_the_signal_is_the_cause() -> None:
     assert failure is not None
     assert failure.args[0].endswith("was killed by signal 9 (SIGKILL)")
     assert [board.get(ended(rank)) for rank in range(3)] == [None, b"0", None]
+
+
+def test_the_goodput_is_told_of_deaths_and_strikes_until_workers_are_asked_to_leave() -> None:
+    children, shown, asked = [_Played(), _Played()], [], []
+    crew = Crew(children, MemoryBoard(), shows=lambda rank, text: shown.append(text))
+
+    class Goodput:
+        def look(self, failures: int, alive: list[int]) -> str | None:
+            asked.append((failures, alive))
+            return "goodput so far 80%" if failures else None
+
+    crew.goodput = cast(LiveGoodput, Goodput())
+    crew.watch(0.0)
+    assert asked == [(0, [0, 1])] and shown == []
+    crew.outlived.append(Ending(2, -9))
+    crew.chaos = cast(Chaos, SimpleNamespace(strikes=3, look=lambda: None, end=lambda: None))
+    crew.watch(0.0)
+    assert asked[1:] == [(4, [0, 1])] and shown == ["quorate: goodput so far 80%\n"]
+    crew._plan = [(time.monotonic() + LIMIT, signal.SIGTERM)]
+    crew.watch(0.0)
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 STILL = Network(latency=0.0, bandwidth=1e15)
 
@@ -36,15 +37,7 @@ def run(
     for name, value in environment.items():
         monkeypatch.setenv(f"QUORATE_{name}", value)
 
-    def live(wire: Wire) -> None:
-        place = current.enter(wire, thread_only=True)
-        try:
-            task(quorate.join())
-            place.leave()
-        finally:
-            current.forget(thread_only=True)
-
-    VirtualWorld(size, compute=Constant(0.030), network=network).run(live)
+    VirtualWorld(size, compute=Constant(0.030), network=network).run(joined(task))
     return [list(rows(records_of(folder, rank))) for rank in range(size)]
 
 

@@ -17,9 +17,9 @@ from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.reducers.adasum import Adasum
 from quorate.reducers.reduction import reduction_of
 from quorate.train.watched import Watched
-from quorate.wire import current
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 LAYOUT = layout_of(
     [("a", torch.zeros(5, 3)), ("b", torch.zeros(7)), ("c", torch.zeros(1)), ("d", torch.zeros(0))],
@@ -183,25 +183,20 @@ def test_a_part_is_summed_again_with_its_header() -> None:
 def test_equal_workers_train_as_one_also_when_some_have_ended(size: int) -> None:
     """In the place of a mean, whoever still gives to it; the others give zeros."""
 
-    def live(wire: Wire) -> Tensor:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            torch.manual_seed(0)
-            model = torch.nn.Linear(6, 3)
-            plain: Any = torch.optim.SGD(model.parameters(), lr=0.1)
-            optimizer: Any = quorate.distribute(plain, model, reduce="adasum") if wire.size > 1 else plain
-            for step in range(6 if wire.rank == 0 else 4):
-                optimizer.zero_grad()
-                x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
-                model(x).square().mean().backward()
-                optimizer.step()
-            if wire.size > 1:
-                optimizer.finish()
-            place.leave()
-            return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(6, 3)
+        plain: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer: Any = quorate.distribute(plain, model, reduce="adasum") if world.size > 1 else plain
+        for step in range(6 if world.rank == 0 else 4):
+            optimizer.zero_grad()
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+            model(x).square().mean().backward()
+            optimizer.step()
+        if world.size > 1:
+            optimizer.finish()
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     alone = VirtualWorld(1).run(live)[0]
     for found in VirtualWorld(size, timeout=30.0).run(live):

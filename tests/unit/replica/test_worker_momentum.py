@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 import quorate
-from quorate.core.contracts import Wire
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 Make = Callable[[Iterable[Any]], Any]
 STEPS = 20
@@ -74,33 +73,27 @@ def trained(
     """What `look` sees on each worker at the end; `step` stands for backward and step, given the loss; `steps` may be
     by rank."""
 
-    def live(wire: Wire) -> Any:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            mine = model()
-            optimizer = quorate.distribute(make(mine.parameters()), mine, strategy, alone="algorithm", **settings)
-            scheduler = None if schedule is None else schedule(optimizer)
-            draw, chance = torch.Generator().manual_seed(5 + world.rank), random.Random(world.rank)
-            for number in range(steps if isinstance(steps, int) else steps[world.rank]):
-                x, y = batch(draw)
-                error = loss(mine, x.to(next(mine.parameters()).dtype), y.to(next(mine.parameters()).dtype))
-                if waits:
-                    wire.clock.sleep(0.005 + chance.random() * 0.03)
-                if step is None:
-                    optimizer.zero_grad()
-                    error.backward()
-                    optimizer.step()
-                else:
-                    step(optimizer, mine, error, number)
-                if scheduler is not None and (step is not accumulate or number % 2):
-                    scheduler.step()
-            optimizer.finish()
-            found = look(optimizer, mine)
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> Any:
+        mine = model()
+        optimizer = quorate.distribute(make(mine.parameters()), mine, strategy, alone="algorithm", **settings)
+        scheduler = None if schedule is None else schedule(optimizer)
+        draw, chance = torch.Generator().manual_seed(5 + world.rank), random.Random(world.rank)
+        for number in range(steps if isinstance(steps, int) else steps[world.rank]):
+            x, y = batch(draw)
+            error = loss(mine, x.to(next(mine.parameters()).dtype), y.to(next(mine.parameters()).dtype))
+            if waits:
+                world.wire.clock.sleep(0.005 + chance.random() * 0.03)
+            if step is None:
+                optimizer.zero_grad()
+                error.backward()
+                optimizer.step()
+            else:
+                step(optimizer, mine, error, number)
+            if scheduler is not None and (step is not accumulate or number % 2):
+                scheduler.step()
+        optimizer.finish()
+        return look(optimizer, mine)
 
     return VirtualWorld(size, seed=2).run(live)
 

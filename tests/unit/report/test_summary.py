@@ -290,6 +290,13 @@ def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("servers", "who"), [(2, "4 workers and 2 servers"), (1, "4 workers and 1 server")])
+def test_servers_share_the_cores_too(tmp_path: Path, servers: int, who: str) -> None:
+    make_comparison(tmp_path, seeds=(0,), steps=20)
+    found = summarize(changed(tmp_path, lambda plan: plan.update(servers=servers, cores=4)))
+    assert found.warnings[-1] == f"{who} shared 4 cores: they slowed each other down"
+
+
 def test_workers_on_hosts_are_told_of_as_such(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0,), steps=20)
     found = summarize(changed(tmp_path, lambda plan: plan.update(hosts="a:2,b:2", cores=2)))

@@ -11,10 +11,9 @@ import torch
 
 import quorate
 from quorate.core.batch_times import UCF101_LSTM, Batches
-from quorate.core.contracts import Wire
 from quorate.rounds.forecast import forecast, quorums
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 
 def test_waiting_for_all_takes_as_long_as_the_slowest_and_the_exchange() -> None:
@@ -37,9 +36,8 @@ def test_it_says_what_virtual_workers_do(wait_for: int) -> None:
     draw = random.Random(wait_for)
     work = [[draw.uniform(0.02, 0.2) for _ in range(30)] for _ in range(5)]
 
-    def live(wire: Wire) -> list[Any]:
-        place = current.enter(wire, thread_only=True)
-        world = quorate.join()
+    @joined
+    def live(world: quorate.World) -> list[Any]:
         model = torch.nn.Linear(1, 1)
         made: Any = torch.optim.SGD(model.parameters(), lr=0.0)
         optimizer = quorate.distribute(made, model, strategy="quorum", wait_for=wait_for, alone="algorithm")
@@ -52,8 +50,6 @@ def test_it_says_what_virtual_workers_do(wait_for: int) -> None:
             optimizer.step()
         until = world.wire.clock.now()
         optimizer.finish()
-        place.leave()
-        current.forget(thread_only=True)
         return [seen, until]
 
     ends = VirtualWorld(5, timeout=600.0).run(live)

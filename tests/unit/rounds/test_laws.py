@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
-from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.pending import pending_weight
 
 SIZES = [1, 2, 3, 5, 8]
@@ -95,16 +94,7 @@ def train(
 
 
 def run(size: int, task: Callable[[Any], Told], *, seed: int = 0, network: Network | None = None) -> list[Told]:
-    def live(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            measures = task(quorate.join())
-            place.leave()
-            return measures
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, network=network, timeout=120.0).run(live)
+    return VirtualWorld(size, seed=seed, network=network, timeout=120.0).run(joined(task))
 
 
 def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:

@@ -8,24 +8,14 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.rounds.log import Round
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 
 def run(size: int, task: Any) -> list[Any]:
-    def live(wire: Wire) -> Any:
-        place = current.enter(wire, thread_only=True)
-        try:
-            measures = task(quorate.join())
-            place.leave()
-            return measures
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size).run(live)
+    return VirtualWorld(size).run(joined(task))
 
 
 def rounds_of(optimizer: Any) -> list[Round]:

@@ -21,12 +21,12 @@ from quorate.checkpoint.folder import complete_ones, verify
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.parts import rank_file
 from quorate.checkpoint.tensor_file import read_tensors
-from quorate.core.contracts import Wire
 from quorate.launch.worker.world import World
 from quorate.rounds.ledger import Ledger
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.joined import joined
 from tests.support.pending import pending_weight
 
 STEPS, MOST, SESSIONS = 14, 6, 3
@@ -90,17 +90,11 @@ def train(world: World, plan: Plan) -> Told:
 
 
 def live(size: int, root: Path, plan: Plan, *, seed: int, network: Network) -> list[Outcome[Told]]:
-    def task(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            checkpoint_context(place).root = root
-            checkpoint_context(place).tell = lambda sentence: None
-            measures = train(world, plan)
-            place.leave()
-            return measures
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def task(world: World) -> Told:
+        checkpoint_context(current.here()).root = root
+        checkpoint_context(current.here()).tell = lambda sentence: None
+        return train(world, plan)
 
     return VirtualWorld(size, seed=seed, network=network, timeout=120.0).outcomes(task)
 

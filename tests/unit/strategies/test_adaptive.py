@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.rounds.log import Round
 from quorate.strategies.adaptive import Adaptive
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 SIZE = 4
 
@@ -31,9 +30,8 @@ def trained(
 ) -> list[tuple[list[Round], torch.Tensor]]:
     """By worker: the rounds that it has applied, and its parameters at the end, of a linear regression."""
 
-    def live(wire: Wire) -> tuple[list[Round], torch.Tensor]:
-        place = current.enter(wire, thread_only=True)
-        world = quorate.join()
+    @joined
+    def live(world: quorate.World) -> tuple[list[Round], torch.Tensor]:
         model = torch.nn.Linear(6, 1)
         plain: Any = torch.optim.SGD(model.parameters(), lr=rate)
         optimizer = quorate.distribute(plain, model, strategy="adaptive", alone="algorithm", **settings)
@@ -49,8 +47,6 @@ def trained(
             (model(x) - scale(step) * x.sum(1, keepdim=True)).square().mean().backward()
             optimizer.step()
         optimizer.finish()
-        place.leave()
-        current.forget(thread_only=True)
         return rounds, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     return VirtualWorld(SIZE, timeout=600.0).run(live)

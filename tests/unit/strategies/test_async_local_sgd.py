@@ -11,14 +11,13 @@ from torch import Tensor
 
 import quorate
 from quorate.buckets.flat import layout_of
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
 from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.local_trainings import flat, loss, net
 from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, trained, uneven
 
@@ -70,24 +69,20 @@ def test_all_ways_together_are_what_the_point_went(seed: int) -> None:
     """Every step goes 1 down; with an outer rate of 1 and no momentum the point goes as far as all steps together."""
     size = 3 + seed % 2
 
-    def live(wire: Wire) -> list[float]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world, model = quorate.join(), torch.nn.Linear(1, 2, bias=False).double()
-            model.weight.data.zero_()
-            plain = torch.optim.SGD(model.parameters(), lr=1.0)
-            settings: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "momentum_every": 2}
-            optimizer: Any = quorate.distribute(plain, model, "async-local-sgd", sync_every=H, **settings)
-            draw = random.Random(seed * 10 + world.rank)
-            for _ in range(STEPS):
-                model.weight.grad = torch.ones_like(model.weight)
-                wire.clock.sleep(uneven(draw, world.rank))
-                optimizer.step()
-            optimizer.finish()
-            place.leave()
-            return [float(x) for x in common(optimizer)[0].reshape(-1)]
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> list[float]:
+        model = torch.nn.Linear(1, 2, bias=False).double()
+        model.weight.data.zero_()
+        plain = torch.optim.SGD(model.parameters(), lr=1.0)
+        settings: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "momentum_every": 2}
+        optimizer: Any = quorate.distribute(plain, model, "async-local-sgd", sync_every=H, **settings)
+        draw = random.Random(seed * 10 + world.rank)
+        for _ in range(STEPS):
+            model.weight.grad = torch.ones_like(model.weight)
+            world.wire.clock.sleep(uneven(draw, world.rank))
+            optimizer.step()
+        optimizer.finish()
+        return [float(x) for x in common(optimizer)[0].reshape(-1)]
 
     ends = VirtualWorld(size, seed=seed).run(live)
     assert ends == [pytest.approx([-STEPS * size / 2] * 2, abs=1e-9)] * size

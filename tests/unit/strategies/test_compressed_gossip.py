@@ -13,17 +13,16 @@ from torch import Tensor, nn
 import quorate
 from quorate.codecs import codecs
 from quorate.core.codec import Codec, Draw
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.reducers.reduction import NONE, POWER_SGD, compressing
 from quorate.strategies.dcd_psgd import most_noise
 from quorate.topology.mixing import matrix
 from quorate.topology.reading import topology_of
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.compressed_gossip import NAMES, RATE, SHAPE, Training, target
 from tests.support.gossip import assert_nothing_is_lost, run, speeds, train
+from tests.support.joined import joined
 
 SIZES = [1, 2, 3, 5, 8]
 FULL = torch.float64
@@ -235,16 +234,12 @@ def test_what_dcd_needs_of_a_codec_is_said(capsys: pytest.CaptureFixture[str]) -
 
 
 def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
-    def live(wire: Wire) -> str:
-        current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            model = nn.Linear(2, 1)
-            with pytest.raises(ConfigurationError) as said:
-                quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
-            return str(said.value)
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> str:
+        model = nn.Linear(2, 1)
+        with pytest.raises(ConfigurationError) as said:
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
+        return str(said.value)
 
     return set(VirtualWorld(4).run(live))
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import quorate
 from quorate.buckets.flat import layout_of
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.vectors import Flat
@@ -24,6 +23,7 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer
 from quorate.strategies.parts.ways import merged_ways
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.support.local_trainings import flat, loss, net
 from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
@@ -69,27 +69,22 @@ def trained(
 ) -> list[tuple[Tensor, Any]]:
     """The parameters of each worker in the end, and what `look` saw of its optimizer."""
 
-    def live(wire: Wire) -> tuple[Tensor, Any]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world, model = quorate.join(), net()
-            plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-            optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
-            draw = random.Random(100 * seed + world.rank)
-            for step in range(steps):
-                optimizer.zero_grad()
-                loss(model, world.rank, step).backward()
-                wire.clock.sleep(pause(draw, world.rank))
-                optimizer.step()
-                if step in evaluates:
-                    with world.evaluate():
-                        pass
-            optimizer.finish()
-            found = flat(model), look(optimizer)
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: World) -> tuple[Tensor, Any]:
+        model = net()
+        plain = torch.optim.AdamW(model.parameters(), lr=0.01)
+        optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+        draw = random.Random(100 * seed + world.rank)
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss(model, world.rank, step).backward()
+            world.wire.clock.sleep(pause(draw, world.rank))
+            optimizer.step()
+            if step in evaluates:
+                with world.evaluate():
+                    pass
+        optimizer.finish()
+        return flat(model), look(optimizer)
 
     return VirtualWorld(size, seed=seed).run(live)
 

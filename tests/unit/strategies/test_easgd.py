@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.launch.worker.world import World
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.local_trainings import run
 
 RATE, NUMEL = 0.1, 10
@@ -284,13 +284,12 @@ def test_the_optimizer_needs_no_learning_rate_option() -> None:
                 for p in self.param_groups[0]["params"]:
                     p.add_(p.grad, alpha=-0.1)
 
-    def live(wire: Wire) -> Tensor:
-        current.enter(wire, thread_only=True)
-        quorate.join()
+    @joined
+    def live(world: World) -> Tensor:
         model = Point()
         optimizer = quorate.distribute(Plain(model.parameters()), model, "easgd", sync_every=1)
         for _ in range(3):
-            stepped(optimizer, drawn(model, wire.rank))
+            stepped(optimizer, drawn(model, world.rank))
         current.here().leave()
         return own(model)
 
@@ -299,24 +298,48 @@ def test_the_optimizer_needs_no_learning_rate_option() -> None:
     assert bool(found[0].any())
 
 
+def test_a_server_whose_own_worker_has_ended_goes_on_from_the_centre() -> None:
+    """Not from where a worker is that it asks for its part."""
+
+    def task(world: World) -> list[Tensor]:
+        model, centres = Point(), []
+        optimizer = distributed(model, "easgd", sync_every=2)
+        for _ in range(5):
+            stepped(optimizer, drawn(model, world.rank))
+        if world.rank != 2:
+            for _ in range(2):
+                with world.evaluate():
+                    centres.append(own(model))
+        optimizer.finish()
+        return [*centres, own(model)]
+
+    found = run(3, task)
+    for one in found:
+        assert all(torch.equal(centre, found[0][0]) for centre in one)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_workers_wait_for_each_other_where_exchanges_have_an_order(in_order: bool) -> None:
+    settings: dict[str, Any] = {"in_order": in_order}
+    strategy = strategies.get("easgd")(**settings)
+    assert (strategy.waits, strategy.lets_join) == (in_order, False)
+
+
 def fates(size: int, dead: int, **settings: Any) -> list[Any]:
     """What becomes of workers of which one dies at its seventh step."""
 
-    def live(wire: Wire) -> list[Tensor]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world, model = quorate.join(), Point()
-            optimizer = distributed(model, "easgd", sync_every=2, on_death="continue", **settings)
-            for step in range(14):
-                if world.rank == dead and step == 6:
-                    world.wire.crash()
-                wire.clock.sleep(0.01)
-                stepped(optimizer, drawn(model, world.rank))
-            before = own(model)
-            place.leave()
-            return [before, own(model)]
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: World) -> list[Tensor]:
+        model = Point()
+        optimizer = distributed(model, "easgd", sync_every=2, on_death="continue", **settings)
+        for step in range(14):
+            if world.rank == dead and step == 6:
+                world.wire.crash()
+            world.wire.clock.sleep(0.01)
+            stepped(optimizer, drawn(model, world.rank))
+        before = own(model)
+        current.here().leave()
+        return [before, own(model)]
 
     return VirtualWorld(size, seed=1, timeout=120.0).outcomes(live)
 

@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.topology.mixing import matrix
 from quorate.topology.reading import topology_of
-from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import RATE, Told, assert_nothing_is_lost, run, speeds, train
+from tests.support.joined import joined
 
 SIZES = [1, 2, 3, 5]
 CONSERVING = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2"]
@@ -228,12 +227,9 @@ def test_under_ad_psgd_nobody_waits_for_the_slow_one() -> None:
 
 @pytest.mark.parametrize("name", ["sgp", "ad-psgd"])
 def test_where_all_are_to_stop_a_death_is_told_to_them(name: str) -> None:
-    def live(wire: Wire) -> Any:
-        current.enter(wire, thread_only=True)
-        try:
-            return train(quorate.join(), 30, crashes=5 if wire.rank == 2 else None, strategy=name, on_death="stop")
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> Any:
+        return train(world, 30, crashes=5 if world.rank == 2 else None, strategy=name, on_death="stop")
 
     outcomes = VirtualWorld(4, timeout=60.0).outcomes(live)
     for rank, outcome in enumerate(outcomes):

@@ -11,12 +11,12 @@ import torch
 
 import quorate
 from quorate.checkpoint.participants import checkpoint_context
-from quorate.core.contracts import Wire
 from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import RATE, flat
 from tests.support.gossip_deaths import NAMES, Plan, check, planned
+from tests.support.joined import joined
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,37 +107,31 @@ def test_relay_sums_among_those_that_are_left() -> None:
 
 @pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2"])
 def test_a_checkpoint_without_the_dead_is_gone_on_from(name: str, tmp_path: Path) -> None:
-    def live(wire: Wire, dies: bool) -> tuple[int | None, list[float]]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            checkpoint_context(place).root = tmp_path
-            torch.manual_seed(1)
-            model = torch.nn.Linear(3, 1)
-            plain = torch.optim.SGD(model.parameters(), lr=RATE)
-            optimizer: Any = quorate.distribute(plain, model, name)
-            began = quorate.load()
-            for step in range((began or 0) + 1, 13):
-                if dies and step == 3 and world.rank == 1:
-                    wire.crash()
-                wire.clock.sleep(0.02)
-                optimizer.zero_grad()
-                (model(torch.ones(4, 3)) + world.rank).square().mean().backward()
-                optimizer.step()
-                if step == 9 and dies:
-                    quorate.save()
-            optimizer.finish()
-            place.leave()
-            return began, flat(model.parameters()).tolist()
-        finally:
-            current.forget(thread_only=True)
+    def live(world: quorate.World, dies: bool) -> tuple[int | None, list[float]]:
+        checkpoint_context(current.here()).root = tmp_path
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=RATE)
+        optimizer: Any = quorate.distribute(plain, model, name)
+        began = quorate.load()
+        for step in range((began or 0) + 1, 13):
+            if dies and step == 3 and world.rank == 1:
+                world.wire.crash()
+            world.wire.clock.sleep(0.02)
+            optimizer.zero_grad()
+            (model(torch.ones(4, 3)) + world.rank).square().mean().backward()
+            optimizer.step()
+            if step == 9 and dies:
+                quorate.save()
+        optimizer.finish()
+        return began, flat(model.parameters()).tolist()
 
-    outcomes = VirtualWorld(3, timeout=60.0).outcomes(lambda wire: live(wire, True))
+    outcomes = VirtualWorld(3, timeout=60.0).outcomes(joined(lambda world: live(world, True)))
     assert [one.is_crashed for one in outcomes] == [False, True, False]
     assert outcomes[0].result == outcomes[2].result is not None
     ends = set()
     for size in (2, 3):
-        found = VirtualWorld(size, timeout=60.0).run(lambda wire: live(wire, False))
+        found = VirtualWorld(size, timeout=60.0).run(joined(lambda world: live(world, False)))
         assert [began for began, _ in found] == [9] * size
         assert all(one == found[0] for one in found)
         ends.add(str(found[0]))

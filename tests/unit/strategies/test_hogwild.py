@@ -22,6 +22,7 @@ from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.sparse_regression import UNSEEN, Problem, batch, linear
 
 T = TypeVar("T")
@@ -41,16 +42,7 @@ SPARSE = ("sgd", "sparse-adam", "adagrad")
 
 
 def run(size: int, task: Callable[[World], T], *, seed: int = 0, **settings: Any) -> list[T]:
-    def live(wire: Wire) -> T:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(live)
+    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(joined(task))
 
 
 def distributed(plain: torch.optim.Optimizer, model: nn.Module, **settings: Any) -> Any:

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
-from quorate.core.contracts import Wire
-from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.compressed_gossip import NAMES, Told, Training, assert_copies_are_equal
 from tests.support.gossip import run, speeds
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 
 QSGD: dict[str, Any] = {"compress": "qsgd", "dense_below": 0}
@@ -87,16 +85,7 @@ def test_they_are_equal_among_those_that_outlive_a_death(name: str, coded: dict[
         pauses=lambda rank, step: 0.01,
     )
 
-    def live(wire: Wire) -> Told:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = plan.live(quorate.join(records=False))
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    outcomes = VirtualWorld(5, timeout=60.0).outcomes(live)
+    outcomes = VirtualWorld(5, timeout=60.0).outcomes(joined(plan.live))
     assert [one.is_crashed for one in outcomes] == [False, False, True, False, False]
     found = {one.rank: one.result for one in outcomes if one.result is not None}
     assert sorted(found) == [0, 1, 3, 4]

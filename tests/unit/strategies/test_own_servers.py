@@ -17,6 +17,7 @@ from quorate.launch.worker.world import World
 from quorate.servers.own import OwnServers
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.joined import joined
 
 T = TypeVar("T")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -106,25 +107,12 @@ def trained(world: World, kind: str, **settings: Any) -> tuple[Tensor, ...]:
 def test_workers_train_to_the_bit_as_with_servers_that_are_workers(
     mode: str, workers: int, servers: int, kind: str
 ) -> None:
-    among = VirtualWorld(workers, timeout=60.0).run(_entered(lambda world: trained(world, kind, mode=mode)))
+    among = VirtualWorld(workers, timeout=60.0).run(joined(lambda world: trained(world, kind, mode=mode)))
     for one, other in zip(
         run(workers, servers, lambda world: trained(world, kind, mode=mode, servers="own")), among, strict=True
     ):
         for x, y in zip(one, other, strict=True):
             assert torch.equal(x, y)
-
-
-def _entered(task: Callable[[World], T]) -> Callable[[Wire], T]:
-    def live(wire: Wire) -> T:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return live
 
 
 def test_workers_are_all_that_a_world_has_and_a_server_is_alone_before_it_serves() -> None:
@@ -267,6 +255,43 @@ def test_workers_that_die_leave_the_others_and_the_servers_going() -> None:
     assert two[1] == three[1] == [1, 2, 3] and torch.equal(two[0], three[0])
 
 
+def test_where_a_death_ends_the_training_servers_end_with_it() -> None:
+    def task(world: World) -> None:
+        model = made(world.rank)
+        optimizer = distributed(model, servers="own", on_death="stop", mode="async")
+        for number in range(100):
+            if world.rank == 1 and number == 7:
+                world.wire.crash()
+            world.wire.clock.sleep(0.01)
+            step(model, optimizer, world.rank, number)
+        optimizer.finish()
+
+    found = outcomes(2, 1, task)
+    for one in found[0], found[2]:
+        assert isinstance(one.error, PeerFailed), one
+        assert one.error.ranks == (1,)
+
+
+def test_servers_go_on_as_long_as_there_is_a_worker() -> None:
+    """The last one takes longer than servers take to look who is left."""
+
+    def task(world: World) -> Tensor:
+        model = made(world.rank)
+        optimizer = distributed(model, servers="own", on_death="continue", mode="async")
+        for number in range(15):
+            if (world.rank, number) == (0, 5):
+                world.wire.crash()
+            world.wire.clock.sleep(0.3)
+            step(model, optimizer, world.rank, number)
+        optimizer.finish()
+        return whole(model)
+
+    found = outcomes(2, 2, task)
+    assert [one.is_crashed for one in found] == [True, False, False, False]
+    assert [one.error for one in found[1:]] == [None] * 3
+    assert all(15 * 0.3 < one.seconds < 15 * 0.3 + 1.0 for one in found[2:])
+
+
 def test_a_server_whose_own_worker_has_ended_goes_on_from_the_parameters_of_the_others() -> None:
     def task(world: World) -> Tensor:
         model = made(world.rank)
@@ -284,7 +309,7 @@ def test_a_server_whose_own_worker_has_ended_goes_on_from_the_parameters_of_the_
         optimizer.finish()
         return whole(model)
 
-    for x in VirtualWorld(3, timeout=60.0).run(_entered(task)):
+    for x in VirtualWorld(3, timeout=60.0).run(joined(task)):
         assert torch.equal(x, torch.full_like(x, 3.0))
 
 

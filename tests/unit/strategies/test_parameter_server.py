@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 T = TypeVar("T")
 SIZES = [1, 2, 3, 5]
@@ -48,16 +47,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def run(size: int, task: Callable[[World], T], *, seed: int = 3, **settings: Any) -> list[T]:
-    def live(wire: Wire) -> T:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(live)
+    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(joined(task))
 
 
 def net() -> nn.Sequential:
@@ -393,16 +383,7 @@ def dying(world: World, dead: int, **settings: Any) -> tuple[int, list[Tensor]]:
 
 
 def fates(size: int, task: Callable[[World], T]) -> list[Any]:
-    def live(wire: Wire) -> T:
-        place = current.enter(wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=1, timeout=120.0).outcomes(live)
+    return VirtualWorld(size, seed=1, timeout=120.0).outcomes(joined(task))
 
 
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async", "in order", "softsync"])

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.replica.tables import tables_in
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 
 class Reads(nn.Module):
@@ -35,23 +34,19 @@ class Reads(nn.Module):
 def trained(model: Callable[[], nn.Module], averaging: str) -> Tensor:
     """Of three learners, each of which reads words of its own."""
 
-    def live(wire: Wire) -> Tensor:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world, own = quorate.join(), model()
-            plain = torch.optim.SGD(own.parameters(), lr=0.1)
-            choice: dict[str, Any] = {"sync_every": 2, "wait_for": "all", "averaging": averaging}
-            optimizer: Any = quorate.distribute(plain, own, "decoupled-diloco", **choice)
-            for step in range(8):
-                optimizer.zero_grad()
-                (own(torch.tensor([world.rank, (world.rank + step) % 5])) - world.rank).square().mean().backward()
-                wire.clock.sleep(0.01)
-                optimizer.step()
-            optimizer.finish()
-            place.leave()
-            return torch.cat([p.detach().reshape(-1) for p in own.parameters()])
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> Tensor:
+        own = model()
+        plain = torch.optim.SGD(own.parameters(), lr=0.1)
+        choice: dict[str, Any] = {"sync_every": 2, "wait_for": "all", "averaging": averaging}
+        optimizer: Any = quorate.distribute(plain, own, "decoupled-diloco", **choice)
+        for step in range(8):
+            optimizer.zero_grad()
+            (own(torch.tensor([world.rank, (world.rank + step) % 5])) - world.rank).square().mean().backward()
+            world.wire.clock.sleep(0.01)
+            optimizer.step()
+        optimizer.finish()
+        return torch.cat([p.detach().reshape(-1) for p in own.parameters()])
 
     ends = VirtualWorld(3, seed=0).run(live)
     assert all(torch.equal(end, ends[0]) for end in ends)

@@ -13,15 +13,14 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.records import records_of, rows
 from quorate.report.figures.servers import figures_of_servers
 from quorate.report.reading.run import read_run
 from quorate.report.reading.served import served_of
-from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 SIZE, STEPS, BYTES = 4, 12, 8 * 4
 """Workers, steps of each, and bytes of the model."""
@@ -44,25 +43,20 @@ def lived(
     """
     monkeypatch.setenv("QUORATE_RUN", str(folder))
 
-    def live(wire: Wire) -> None:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            own = torch.nn.Linear(3, 2) if model is None else copy.deepcopy(model)
-            plain = torch.optim.SGD(own.parameters(), lr=0.01)
-            optimizer: Any = quorate.distribute(plain, own, "parameter-server", **settings)
-            for step in range(STEPS):
-                if step == STEPS // 2:
-                    with world.evaluate():
-                        pass
-                wire.clock.sleep(late if world.rank == slow else 0.0)
-                if world.rank != idle:
-                    sum((p * p).sum() for p in own.parameters()).backward()
-                optimizer.step()
-            optimizer.finish()
-            place.leave()
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> None:
+        own = torch.nn.Linear(3, 2) if model is None else copy.deepcopy(model)
+        plain = torch.optim.SGD(own.parameters(), lr=0.01)
+        optimizer: Any = quorate.distribute(plain, own, "parameter-server", **settings)
+        for step in range(STEPS):
+            if step == STEPS // 2:
+                with world.evaluate():
+                    pass
+            world.wire.clock.sleep(late if world.rank == slow else 0.0)
+            if world.rank != idle:
+                sum((p * p).sum() for p in own.parameters()).backward()
+            optimizer.step()
+        optimizer.finish()
 
     VirtualWorld(SIZE, compute=Constant(0.030), network=STILL).run(live)
     told = [[row for row in rows(records_of(folder, rank)) if row["kind"] == "served"] for rank in range(SIZE)]

@@ -12,12 +12,11 @@ from quorate.codecs.chunked_top_k import ChunkedTopK
 from quorate.codecs.error_feedback import ErrorFeedback
 from quorate.codecs.top_k import TopK
 from quorate.core.codec import Draw
-from quorate.core.contracts import Wire
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_compressed import Loop
+from tests.support.joined import joined
 
 SMALL: dict[str, Any] = {"strategy": "sparse-loco", "sync_every": 6, "chunk": 64, "keep": 10, "dense_below": 0}
 
@@ -42,25 +41,20 @@ def test_it_equals_the_equations(size: int) -> None:
     periods, codec = 5, ChunkedTopK(chunk=64, keep=8)
     slopes = [torch.randn(20, 16, generator=torch.Generator().manual_seed(rank)) for rank in range(size)]
 
-    def live(wire: Wire) -> torch.Tensor:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            x = torch.nn.Parameter(torch.ones(20, 16))
-            model = torch.nn.ParameterDict({"x": x})
-            plain = torch.optim.SGD(model.parameters(), lr=0.1)
-            settings: Any = {"sync_every": 2, "chunk": 64, "keep": 8, "dense_below": 0}
-            optimizer: Any = quorate.distribute(plain, model, "sparse-loco", **settings)
-            for _ in range(2 * periods):
-                optimizer.zero_grad()
-                (x * slopes[wire.rank]).sum().backward()
-                optimizer.step()
-            found = x.detach().clone()
-            optimizer.finish()
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> torch.Tensor:
+        x = torch.nn.Parameter(torch.ones(20, 16))
+        model = torch.nn.ParameterDict({"x": x})
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings: Any = {"sync_every": 2, "chunk": 64, "keep": 8, "dense_below": 0}
+        optimizer: Any = quorate.distribute(plain, model, "sparse-loco", **settings)
+        for _ in range(2 * periods):
+            optimizer.zero_grad()
+            (x * slopes[world.rank]).sum().backward()
+            optimizer.step()
+        found = x.detach().clone()
+        optimizer.finish()
+        return found
 
     x, errors = torch.ones(320), [torch.zeros(320)] * size
     for _ in range(periods):

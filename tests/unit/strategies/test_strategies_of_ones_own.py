@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.join import join
+from quorate.launch.worker.world import World
 from quorate.strategies import strategies
 from quorate.train.distribute import distribute
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import EXAMPLES
+from tests.support.joined import joined
 
 RATE, NUMEL = 0.1, 10
 
@@ -36,9 +36,8 @@ def target(rank: int) -> Tensor:
 def ways(size: int, steps: int, strategy: str, **settings: object) -> list[list[Tensor]]:
     """By worker: its parameters after every step, and at the end."""
 
-    def task(wire: Wire) -> list[Tensor]:
-        current.enter(wire, thread_only=True)
-        world = join()
+    @joined
+    def task(world: World) -> list[Tensor]:
         model = Point()
         plain = torch.optim.SGD(model.parameters(), lr=RATE)
         optimizer = distribute(plain, model, strategy, alone="algorithm", **settings)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 WORDS = "parameters of the distributed SGD were updated after {} backward passes, and its step"
 
@@ -63,9 +64,8 @@ def test_nothing_is_said_of_one_that_steps(capsys: pytest.CaptureFixture[str]) -
 def test_nothing_is_said_where_gradients_add_up_or_another_distributed_one_has_its_turn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def live(wire: Wire) -> None:
-        current.enter(wire, thread_only=True)
-        quorate.join()
+    @joined
+    def live(world: quorate.World) -> None:
         model = nn.Linear(3, 1)
         first: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
         second: Any = quorate.distribute(torch.optim.Adam(model.parameters()), model)

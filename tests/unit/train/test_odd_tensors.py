@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
+from tests.support.joined import joined
 
 EXCHANGES_GRADIENTS = [
     name
@@ -27,13 +27,7 @@ EXCHANGES_GRADIENTS = [
 
 
 def run(task: Callable[[quorate.World], Any], size: int = 2) -> list[Any]:
-    def live(wire: Wire) -> Any:
-        place = current.enter(wire, thread_only=True)
-        found = task(quorate.join())
-        place.leave()
-        return found
-
-    return VirtualWorld(size, timeout=5.0).run(live)
+    return VirtualWorld(size, timeout=5.0).run(joined(task))
 
 
 def refused(task: Callable[[quorate.World], Any], words: str) -> None:

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import NotFinite, PeerFailed
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import Told, assert_nothing_is_lost, run, train
+from tests.support.joined import joined
 
 GOSSIP = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "choco-sgd", "relay", "dcd-psgd", "ecd-psgd"]
 CONSERVING = GOSSIP[:6]
@@ -33,12 +32,9 @@ def test_who_brings_no_number_leaves_its_own_update_out(name: str, capsys: pytes
 
 @pytest.mark.parametrize("name", GOSSIP)
 def test_it_can_end_the_run(name: str) -> None:
-    def live(wire: Wire) -> Told:
-        current.enter(wire, thread_only=True)
-        try:
-            return train(quorate.join(), 30, strategy=name, spoils=(1, 3), on_nonfinite="raise")
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> Told:
+        return train(world, 30, strategy=name, spoils=(1, 3), on_nonfinite="raise")
 
     errors = [outcome.error for outcome in VirtualWorld(3, timeout=60.0).outcomes(live)]
     assert isinstance(errors[1], NotFinite)

@@ -10,27 +10,17 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.wire import current
 from quorate.wire.virtual.compute import ComputeModel, Constant, Sampled
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 SIZES = [1, 2, 3, 5, 8]
 
 
-def live(wire: Wire, task: Callable[[Any], Any]) -> Any:
-    place = current.enter(wire, thread_only=True)
-    try:
-        result = task(quorate.join())
-        place.leave()
-        return result
-    finally:
-        current.forget(thread_only=True)
-
-
 def run(size: int, task: Callable[[Any], Any], compute: ComputeModel | None = None, seed: int = 0) -> list[Any]:
     world = VirtualWorld(size, seed=seed, compute=compute or Sampled("uniform", 0.001, 0.1, seed))
-    return world.run(lambda wire: live(wire, task))
+    return world.run(joined(task))
 
 
 def setting(examples: int, share: str, batch_size: int = 2) -> tuple[torch.nn.Module, Any, Any]:

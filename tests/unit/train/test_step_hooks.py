@@ -11,10 +11,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES
+from tests.support.joined import joined
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "diloco": {"sync_every": 3, "outer": "adam"},
@@ -32,9 +32,8 @@ def test_global_hooks_see_each_update_of_the_users_optimizer_once(name: str) -> 
         register_optimizer_step_post_hook(lambda optimizer, *_: after.update([type(optimizer).__name__])),
     ]
 
-    def live(wire: Wire) -> tuple[int, int]:
-        place = current.enter(wire, thread_only=True)
-        quorate.join()
+    @joined
+    def live(world: quorate.World) -> tuple[int, int]:
         model, own = nn.Linear(3, 1), [0]
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer.register_step_post_hook(lambda *_: own.append(1))
@@ -43,7 +42,7 @@ def test_global_hooks_see_each_update_of_the_users_optimizer_once(name: str) -> 
         for _ in range(STEPS):
             model(torch.randn(2, 3)).square().mean().backward()
             optimizer.step()
-        place.leave()
+        current.here().leave()
         return sum(own), worker.timer.rounds if worker.has_rounds and not worker.differs else STEPS
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -9,10 +10,9 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 SIZE, RATE = 2, 0.3
 DATA = torch.arange(10, dtype=torch.float64)
@@ -33,30 +33,25 @@ def ends(
     """The parameter of a model of one number that learns the mean of `data`, and what every worker had in each step:
     the batches, unless `steps` makes something else of them."""
 
-    def live(wire: Wire) -> tuple[float, list[list[float]]]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
-            torch.nn.init.zeros_(model.weight)
-            plain = torch.optim.SGD(model.parameters(), lr=RATE)
-            optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
-            whole = torch.utils.data.TensorDataset(data)
-            loader: Any = quorate.shard(whole, batch_size, shuffle=False, share=share) if loads else [[data[:1]]]  # type: ignore[arg-type]
-            batches = []
-            for _ in range(epochs):
-                for numbers in steps(x.tolist() for (x,) in loader):
-                    batches.append(numbers)
-                    x = torch.tensor(numbers, dtype=data.dtype)
-                    optimizer.zero_grad()
-                    ((model.weight - x) ** 2).mean().backward()
-                    wire.clock.sleep(0.01 * (1 + world.rank))
-                    optimizer.step()
-            optimizer.finish()
-            place.leave()
-            return model.weight.item(), batches
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> tuple[float, list[list[float]]]:
+        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(model.weight)
+        plain = torch.optim.SGD(model.parameters(), lr=RATE)
+        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        whole = torch.utils.data.TensorDataset(data)
+        loader: Any = quorate.shard(whole, batch_size, shuffle=False, share=share) if loads else [[data[:1]]]  # type: ignore[arg-type]
+        batches = []
+        for _ in range(epochs):
+            for numbers in steps(x.tolist() for (x,) in loader):
+                batches.append(numbers)
+                x = torch.tensor(numbers, dtype=data.dtype)
+                optimizer.zero_grad()
+                ((model.weight - x) ** 2).mean().backward()
+                world.wire.clock.sleep(0.01 * (1 + world.rank))
+                optimizer.step()
+        optimizer.finish()
+        return model.weight.item(), batches
 
     return VirtualWorld(size).run(live)
 
@@ -135,11 +130,20 @@ def test_every_strategy_that_forms_means_takes_it(name: str) -> None:
         assert -20 < end < 30
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "sgp", "relay"])
-def test_gossip_has_no_means_of_all(name: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match=f'weight="examples" weighs the means of all workers, and {name} forms'
-    ):
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("d-psgd", "what neighbours count is said by the topology"),
+        ("relay", "what neighbours count is said by the topology"),
+        ("ad-psgd", "two workers that meet count the same"),
+        ("parameter-server", "what a worker counts on servers is said by the strategy's settings"),
+        ("easgd", "what a worker counts on servers is said by the strategy's settings"),
+        ("hogwild", "each worker takes its own steps, and nothing is averaged"),
+    ],
+)
+def test_where_no_means_of_all_are_formed_it_is_said_what_counts(name: str, instead: str) -> None:
+    said = f'weight="examples" weighs the means of all workers, and {name} forms none: {instead}'
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
         ends(strategy=name, weight="examples")
 
 
@@ -163,29 +167,24 @@ def by_tokens(strategy: str, **settings: Any) -> list[Any]:
     """The parameter of each of two workers, whose batches have 1 to 6 numbers, and the batches it had."""
     texts = [torch.arange(float(n), n + n % 3 + 1.0, dtype=torch.float64) for n in range(12)]
 
-    def live(wire: Wire) -> tuple[float, list[list[float]]]:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join()
-            model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
-            torch.nn.init.zeros_(model.weight)
-            plain = torch.optim.SGD(model.parameters(), lr=RATE)
-            optimizer: Any = quorate.distribute(plain, model, strategy, weight="tokens", **settings)
-            whole: Any = texts
-            loader: Any = quorate.shard(
-                whole, 2, shuffle=False, collate_fn=lambda some: Text(torch.cat(some), sum(map(len, some)))
-            )
-            batches = []
-            for batch in loader:
-                batches.append(batch.numbers.tolist())
-                optimizer.zero_grad()
-                ((model.weight - batch.numbers) ** 2).mean().backward()
-                optimizer.step()
-            optimizer.finish()
-            place.leave()
-            return model.weight.item(), batches
-        finally:
-            current.forget(thread_only=True)
+    @joined
+    def live(world: quorate.World) -> tuple[float, list[list[float]]]:
+        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(model.weight)
+        plain = torch.optim.SGD(model.parameters(), lr=RATE)
+        optimizer: Any = quorate.distribute(plain, model, strategy, weight="tokens", **settings)
+        whole: Any = texts
+        loader: Any = quorate.shard(
+            whole, 2, shuffle=False, collate_fn=lambda some: Text(torch.cat(some), sum(map(len, some)))
+        )
+        batches = []
+        for batch in loader:
+            batches.append(batch.numbers.tolist())
+            optimizer.zero_grad()
+            ((model.weight - batch.numbers) ** 2).mean().backward()
+            optimizer.step()
+        optimizer.finish()
+        return model.weight.item(), batches
 
     return VirtualWorld(2).run(live)
 

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy, Worker
-from quorate.wire import current
 from quorate.wire.virtual import VirtualWorld
+from tests.support.joined import joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +44,7 @@ class Late(Strategy):
         worker.update(mean)
 
 
-def trained(wire: Wire, strategy: Strategy, steps: int = 3) -> torch.Tensor:
-    current.enter(wire, thread_only=True)
-    world = quorate.join()
+def trained(world: quorate.World, strategy: Strategy, steps: int = 3) -> torch.Tensor:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(700, 700), nn.Tanh(), nn.Linear(700, 700))  # parts of several sizes
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model, strategy)
@@ -61,10 +58,10 @@ def trained(wire: Wire, strategy: Strategy, steps: int = 3) -> torch.Tensor:
 
 
 def test_a_copy_of_the_gradient_has_the_same_mean() -> None:
-    early, late = (VirtualWorld(2).run(partial(trained, strategy=one))[0] for one in (Early(), Late()))
+    early, late = (VirtualWorld(2).run(joined(partial(trained, strategy=one)))[0] for one in (Early(), Late()))
     torch.testing.assert_close(early, late, rtol=0, atol=1e-7)
 
 
 def test_another_mean_while_the_gradient_is_on_its_way_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"calls worker.means.of_gradient\(\) in it, before it forms other"):
-        VirtualWorld(2).run(partial(trained, strategy=Wrong()))
+        VirtualWorld(2).run(joined(partial(trained, strategy=Wrong())))

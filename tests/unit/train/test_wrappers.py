@@ -18,6 +18,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 IN_DDP = "the model is in torch's DistributedDataParallel, which averages gradients itself"
 
@@ -113,9 +114,8 @@ def test_fsdp_that_comes_later_is_refused_by_the_first_backward(wrap: Callable[[
 
 
 def test_another_model_may_be_in_ddp() -> None:
-    def live(wire: Wire) -> bool:
-        current.enter(wire, thread_only=True)
-        quorate.join()
+    @joined
+    def live(world: quorate.World) -> bool:
         other, model = DistributedDataParallel(net()), net()
         optimizer = distribute(model)
         other(model[0](torch.randn(2, 3))[:, :3]).square().mean().backward()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Comparison
 from quorate.core.live_figures import LiveFigures
+from quorate.core.live_rows import LiveRows
 from quorate.core.records import records_of
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
@@ -28,35 +28,21 @@ _TELLING = 0.05
 
 
 class Tail:
-    """What rank 0 of a run has written so far; each look reads what is new. Rows are small, looks are cheap."""
+    """What rank 0 of a run has written so far; each look reads what is new."""
 
     def __init__(self, folder: Path, workers: int) -> None:
-        self._path, self._workers = records_of(folder, 0), workers
-        self._read, self._rest = 0, b""
+        self._rows, self._workers = LiveRows(records_of(folder, 0)), workers
         self._recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
         self._values: dict[str, Any] = {}
         self._figures = LiveFigures()
 
     def look(self) -> None:
         """Take in what is new."""
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._read)
-                new = file.read()
-        except OSError:
-            return
-        self._read += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                self._figures.row(row)
-            if isinstance(row, dict) and row.get("kind") == "step":
+        for row in self._rows.look():
+            self._figures.row(row)
+            if row["kind"] == "step":
                 self._recent.append(row)
-            elif isinstance(row, dict) and row.get("kind") == "log" and isinstance(row.get("values"), dict):
+            elif row["kind"] == "log" and isinstance(row.get("values"), dict):
                 self._values = row["values"]
 
     @property

@@ -69,6 +69,8 @@ class Chaos:
         self._file, self._says, self._now = folder / CHAOS, says, now
         self._schedule = plan.failures.schedule(size, plan.seed)
         self._next = next(self._schedule)
+        self.strikes = 0
+        """Workers that were killed, stopped or slowed down, each time."""
         self._began: float | None = None
         self._is_over = False
         self._sitting: dict[int, int] = {}
@@ -148,6 +150,7 @@ class Chaos:
             self._tell(f"{who} is stopped for {one.seconds:.1f} s")
         else:
             self._tell(f"{who} is slow (x{one.factor:g}) for {one.seconds:.1f} s")
+        self.strikes += 1
         self._note(one.kind, place, "struck", **due)
 
     def _spared(self, rank: int, one: Failure) -> str | None:

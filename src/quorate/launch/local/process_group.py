@@ -13,6 +13,7 @@ from quorate.launch.local.chaos import Chaos
 from quorate.launch.local.children import Child, Distant, host_of, signal_group, tell, tell_group
 from quorate.launch.local.endings import Ending
 from quorate.launch.local.guard import Guard
+from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
 from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
 from quorate.wire.failure import (
@@ -63,6 +64,8 @@ class Crew:
         """The workers that died, and the others went on, by an error of their own or otherwise."""
         self.chaos: Chaos | None = None
         """What strikes them; to be set before `watch` is called."""
+        self.goodput: LiveGoodput | None = None
+        """What is told where some have died or were struck; to be set before `watch` is called."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
@@ -115,6 +118,7 @@ class Crew:
             self._let_more_come()
             self._strike()
             self._show()
+            self._tell_goodput()
             self._press()
             if deadline is not None and time.monotonic() > deadline:
                 return False
@@ -225,6 +229,14 @@ class Crew:
             self.chaos.end()
         elif self.chaos is not None:
             self.chaos.look()
+
+    def _tell_goodput(self) -> None:
+        if self.goodput is None or self._plan or self._asked:
+            return
+        struck = 0 if self.chaos is None else self.chaos.strikes
+        told = self.goodput.look(len(self.outlived) + struck, self.alive)
+        if told is not None:
+            self._say(told)
 
     def _say(self, sentence: str) -> None:
         self._shows(-1, f"quorate: {sentence}\n")

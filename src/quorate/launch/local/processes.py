@@ -20,6 +20,7 @@ from quorate.launch.local.chaos import Chaos, ChaosPlan
 from quorate.launch.local.children import Child
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.guard import Guard
+from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
@@ -104,8 +105,7 @@ def run_shown(
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
         ranks.births = births
         more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": show, "asked": shown.hide}
-        more["servers"] = servers
-        ended = run_crew(command, size, folder, ranks, **more)
+        ended = run_crew(command, size, folder, ranks, servers=servers, **more)
     if ended.why is not None:
         show(-1, f"quorate: {ended.why}\n")
     return ended
@@ -148,13 +148,13 @@ def run_crew(
             shared |= {"QUORATE_MOST": str(size + servers), "QUORATE_SERVERS": str(servers)}
         if room.all:
             shared["QUORATE_MOST"] = str(size + room.all)
-            repair = 0.0 if chaos is None else chaos.failures.repair
-            newcomers = Newcomers(server.board, size, room, start, repair=repair)
+            newcomers = Newcomers(server.board, size, room, start, repair=chaos.failures.repair if chaos else 0.0)
             stack.enter_context(open_to_all(folder, server.path))
         guard = stack.enter_context(Guard())
         hides = partial(_unless_joined, server.board, asked)
         crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard, asked=hides)
         stack.enter_context(crew)
+        crew.goodput = LiveGoodput(folder)
         if chaos is not None:
             crew.chaos = Chaos(chaos, size, server.board, crew, folder, says=lambda s: shows(-1, f"quorate: {s}\n"))
         stack.enter_context(signals_to(crew, server.board, folder, shows))

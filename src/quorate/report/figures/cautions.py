@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from quorate.report.figures.fairness import Runs, unequal_work
 from quorate.report.figures.run import RunFigures
 from quorate.report.reading.planned import Planned
+from quorate.report.reading.sound import is_count
 from quorate.report.schema import NOT_BEGUN, ArmSummary
 from quorate.report.wording import counted, seconds_in_words
 
@@ -74,8 +76,11 @@ def _of_machine(plan: Planned) -> list[str]:
     found = []
     cores = plan.about.get("cores")
     is_here = plan.world == "real" and plan.hosts is None
-    if is_here and isinstance(cores, int) and plan.workers > cores:
-        found.append(f"{plan.workers} workers shared {counted(cores, 'core')}: they slowed each other down")
+    told: Any = plan.about.get("servers")
+    servers: int = told if is_count(told) else 0
+    if is_here and isinstance(cores, int) and plan.workers + servers > cores:
+        who = counted(plan.workers, "worker") + (f" and {counted(servers, 'server')}" if servers else "")
+        found.append(f"{who} shared {counted(cores, 'core')}: they slowed each other down")
     git = plan.about.get("git") or {}
     if git.get("dirty"):
         found.append("the working tree had changes that are in no commit")

@@ -17,13 +17,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, StackDataset
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import BadFile, ConfigurationError
 from quorate.data.files import listing, remote
 from quorate.data.files.dataset import Files
 from quorate.data.files.remote import RemoteFiles
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -228,16 +227,7 @@ def test_files_go_through_a_loader_and_beside_each_other(tmp_path: Path) -> None
 
 
 def in_world(size: int, live: Callable[[quorate.World], Any]) -> list[Any]:
-    def one(wire: Wire) -> Any:
-        place = current.enter(wire, thread_only=True)
-        try:
-            found = live(quorate.join())
-            place.leave()
-            return found
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size).run(one)
+    return VirtualWorld(size).run(joined(live))
 
 
 def test_each_file_is_looked_at_by_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
