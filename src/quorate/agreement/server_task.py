@@ -168,7 +168,7 @@ class ServerTask:
         self._sets_out()
 
     def _handle(self, source: int, message: Message) -> None:
-        header, order = message.header, self._order
+        header = message.header
         kind, is_of_now = header["kind"], header["stretch"] > self._ended
         self._stretch = max(self._stretch, int(header["stretch"]))
         if kind == "push":
@@ -176,19 +176,19 @@ class ServerTask:
             self._pushed[source, number] = _Pushed(version, count, header["options"], self._opened(source, message))
             self._succession.has_read(int(header["has read"]))
             if is_of_now:  # else it has been decided
-                self._decide(order.came(Push(source, number, version, count, bool(header["reads"]))))
+                self._decide(self._order.came(Push(source, number, version, count, bool(header["reads"]))))
         elif kind == "again":
             self._die(header["dead"])
-            self._decide(order.asks_again(source, int(header["number"])))
+            self._decide(self._order.asks_again(source, int(header["number"])))
         elif kind == "joins":
-            self._decide(order.comes(source, int(header["attempt"])))
+            self._decide(self._order.comes(source, int(header["attempt"])))
         elif kind == "withdraws":
-            self._decide(order.withdraws(source, int(header["attempt"])))
+            self._decide(self._order.withdraws(source, int(header["attempt"])))
         elif kind == "read":
-            if is_of_now or source in order.ended:  # who has ended reads when all have
-                self._decide(order.asks(source))
+            if is_of_now or source in self._order.ended:  # who has ended reads when all have
+                self._decide(self._order.asks(source))
         elif is_of_now:
-            self._decide(order.leaves(source, kind))
+            self._decide(self._order.leaves(source, kind))
 
     def _opened(self, source: int, message: Message) -> dict[int, PartPushed]:
         """What it has pushed, by part."""

@@ -28,15 +28,16 @@ def settings_of_servers(
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
     if settings.get("servers", "own") != "own":
         raise ConfigurationError(f"--servers {count} starts servers that are no workers; leave out the setting servers")
-    if strategy is not None and not _has_servers(strategy):
-        raise ConfigurationError(f"{strategy} has no servers; --servers goes with parameter-server and its presets")
+    why = None if strategy is None else _why_not(strategy)
+    if why is not None:
+        raise ConfigurationError(f"{why}; --servers goes with parameter-server and its presets")
     return {**settings, "servers": "own"}
 
 
-def _has_servers(strategy: str) -> bool:
+def _why_not(strategy: str) -> str | None:
     strategies = registry("strategies")
-    if strategy not in strategies:
-        return strategy not in registry("baselines")  # what nobody knows is told elsewhere
-    from quorate.strategies.parts.server_settings import ServerSettings
+    if strategy not in strategies and strategy not in registry("baselines"):
+        return None  # what nobody knows is told elsewhere
+    from quorate.strategies.parts.placement import why_none_of_their_own
 
-    return issubclass(strategies.get(strategy), ServerSettings)
+    return why_none_of_their_own(strategies.get(strategy) if strategy in strategies else None, strategy)

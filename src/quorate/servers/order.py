@@ -23,7 +23,7 @@ from typing import Literal
 
 from quorate.core.servers import ServerTerms
 from quorate.servers.decisions import Decision, Push
-from quorate.servers.there import Coming, There
+from quorate.servers.there import Joining, There
 from quorate.servers.weights import weighed
 
 
@@ -42,7 +42,7 @@ class Order:
     last: Decision | None = None
     """The one with which the stretch before this one ended."""
     everyone: set[int] = field(default_factory=set)
-    coming: Coming = field(default_factory=Coming)
+    joining: Joining = field(default_factory=Joining)
     _workers: dict[int, There] = field(init=False)
     _pending: list[Push] = field(default_factory=list)
     _held: dict[tuple[int, int], Push] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Order:
     def died(self, rank: int) -> list[Decision]:
         """A worker has died: nobody waits for it, and what has not come of it never does."""
         self.everyone.discard(rank)
-        self.coming.asked.pop(rank, None)
+        self.joining.asked.pop(rank, None)
         self._workers.pop(rank, None)
         self.ended -= {rank}
         self._rested.discard(rank)
@@ -113,13 +113,13 @@ class Order:
     def comes(self, rank: int, attempt: int) -> list[Decision]:
         """One that joins, for the `attempt`-th time (from 1), is there from now on: its clock is that of the worker
         furthest behind."""
-        if self.coming.answered.get(rank, 0) < attempt:
-            self.coming.asked[rank] = attempt
+        if self.joining.answered.get(rank, 0) < attempt:
+            self.joining.asked[rank] = attempt
         return self._go_on()
 
     def withdraws(self, rank: int, attempt: int) -> list[Decision]:
         """It is not let in, and was never there."""
-        self.coming.withdrawn[rank] = attempt
+        self.joining.withdrawn[rank] = attempt
         if self._workers.pop(rank, None) is None:
             return []
         self.everyone.discard(rank)
@@ -164,15 +164,15 @@ class Order:
     def next_one(self, last: Decision) -> Order:
         """That of those who set out again after the `last` decision."""
         ended = frozenset(last.ended)
-        return Order(self.terms, last.there, last.version, ended, self.decides, last, self.everyone, self.coming)
+        return Order(self.terms, last.there, last.version, ended, self.decides, last, self.everyone, self.joining)
 
     # -- inside
 
     def _is_there(self, rank: int, clock: int, attempt: int) -> None:
-        self.coming.answered[rank] = attempt
-        if self.coming.asked.get(rank) == attempt:
-            del self.coming.asked[rank]
-        if self.coming.withdrawn.get(rank, 0) < attempt:
+        self.joining.answered[rank] = attempt
+        if self.joining.asked.get(rank) == attempt:
+            del self.joining.asked[rank]
+        if self.joining.withdrawn.get(rank, 0) < attempt:
             self._workers[rank] = There(clock)
             self.everyone.add(rank)
 
@@ -237,7 +237,7 @@ class Order:
             if key[1] < 0 and key[0] in self._workers:
                 of = replace(of, joined=((key[0], self._workers[key[0]].clock),))
             found.append(replace(of, readers=(key,), repeats=True))
-        for rank, attempt in sorted(self.coming.asked.items()):
+        for rank, attempt in sorted(self.joining.asked.items()):
             clock = min((worker.clock for worker in self._workers.values()), default=0)
             joined = ((rank, clock),)
             found.append(Decision(self.version, readers=((rank, -attempt),), joined=joined))

@@ -21,7 +21,7 @@ class There:
 
 
 @dataclass
-class Coming:
+class Joining:
     """Those that join, each with the number of its attempt."""
 
     asked: dict[int, int] = field(default_factory=dict)

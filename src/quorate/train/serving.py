@@ -19,7 +19,7 @@ from quorate.observe.stopping import stop_of
 from quorate.replica.replica import Replica
 from quorate.servers.own import OwnServers
 from quorate.strategies import strategies
-from quorate.strategies.parts.placement import PlacedOnServers
+from quorate.strategies.parts.placement import PlacedOnServers, why_none_of_their_own
 from quorate.strategies.parts.server_settings import ServerSettings
 from quorate.train.chosen import Chosen
 from quorate.train.reduced import served_coding_of
@@ -40,10 +40,9 @@ def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
         name = str(told.strategy_name or strategy)
         if name not in told.baselines:
             kind = strategies.get(name)
-    if kind is None or not issubclass(kind, ServerSettings):
-        raise ConfigurationError(
-            f"{name} has no servers, and --servers was given; it goes with parameter-server and its presets"
-        )
+    why = why_none_of_their_own(kind, name)
+    if why is not None:
+        raise ConfigurationError(f"{why}, and --servers was given; it goes with parameter-server and its presets")
     if told.optimizers:
         raise ConfigurationError("servers of their own serve one distributed optimizer; this script has several")
 

@@ -51,6 +51,7 @@ def test_it_is_said_before_the_start(capsys: pytest.CaptureFixture[str]) -> None
         (["--servers", "-1"], "--servers is -1; it is a number of servers from 1 to 64"),
         (["--servers", "65"], "--servers is 65; it is a number of servers from 1 to 64"),
         (["--servers", "1", "--strategy", "quorum"], "quorum has no servers; --servers goes with parameter-server"),
+        (["--servers", "1", "--strategy", "easgd"], "easgd has its servers on workers, as its setting servers says; "),
         (["--servers", "1", "--strategy", "ddp"], "ddp has no servers; --servers goes with parameter-server"),
         (["--servers", "1", "--strategy", "paramete"], 'unknown strategy "paramete"'),
         (["--servers", "1", "--set", "servers=1"], "--servers 1 starts servers that are no workers; leave out"),

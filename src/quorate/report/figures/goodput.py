@@ -53,8 +53,9 @@ def goodput_of(run: RunRecords, step_seconds: float | None = None) -> Goodput | 
         return None
     step_seconds = undisturbed_step(run) if step_seconds is None else step_seconds
     made = float(sum(len(one.steps) for one in run.ranks))
-    possible = run.size * seconds / step_seconds
-    return Goodput(_useful(run), made, possible, step_seconds)
+    useful = _useful(run)
+    possible = max(useful, run.size * seconds / step_seconds)  # the median may be too long
+    return Goodput(useful, made, possible, step_seconds)
 
 
 def has_failed(run: RunRecords) -> bool:

@@ -10,6 +10,13 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 
 
+def why_none_of_their_own(kind: type[Strategy] | None, name: str) -> str | None:
+    """Why servers that train nothing do not go with this strategy (None: another program's); None where they do."""
+    if kind is not None and issubclass(kind, PlacedOnServers):
+        return None if kind.may_be_own else f"{name} has its servers on workers, as its setting servers says"
+    return f"{name} has no servers"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlacedOnServers(Strategy):
     """On which servers, and on how many of them each part lies."""
