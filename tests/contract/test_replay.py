@@ -205,7 +205,7 @@ def test_who_died_dies_again(strategy: str, coded: dict[str, Any], tmp_path: Pat
 
 
 @pytest.mark.parametrize("coded", [{}, CODED])
-@pytest.mark.parametrize("strategy", ["eager-solo", "decoupled-diloco"])
+@pytest.mark.parametrize("strategy", ["eager-solo", "decoupled-diloco", "async-local-sgd"])
 def test_who_went_on_from_a_copy_does_so_again(
     strategy: str, coded: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,12 +39,13 @@ class ReplicaCopy:
         """Parameters and optimizer, as JSON and tensors of their own, and what the strategy keeps that is equal on all.
 
         With `is_whole` also the rest of the model, what the strategy and the script keep, and where the loaders are.
+        Where replicas differ, without it, each keeps what its own optimizer has.
         """
         worker, replica = self._worker, self._worker.replica
         common = worker.strategy.consensus(worker)[0] if self._has_common else None
         places = {} if common is None else dict(zip(map(id, replica.trained), common.segments(), strict=True))
         parameters = [places.get(id(p), p.detach()).clone() for p in replica.every]
-        header, tensors = optimizer_to_plain(replica.optimizer)
+        header, tensors = ({}, []) if common is not None and not is_whole else optimizer_to_plain(replica.optimizer)
         header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}
         more: list[Tensor] = []
         if common is not None and not is_whole:
@@ -95,9 +96,9 @@ class ReplicaCopy:
         with torch.no_grad():
             for p, numbers in zip(replica.every, tensors[:count], strict=True):
                 p.copy_(numbers)
-        if whole is None:
+        if whole is None and header["equal"] is None:
             optimizer_from_other(replica.optimizer, header, tensors[count:])
-        else:
+        elif whole is not None:
             optimizer_from_plain(replica.optimizer, header, tensors[count:])
             entered = trained(self._place).entered
             assert entered is not None
