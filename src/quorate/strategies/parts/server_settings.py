@@ -28,8 +28,9 @@ class ServerSettings(Strategy):
     step_size: Literal["share", "full"] = "share"
     """Whether the learning rate of a step of k gradients is multiplied by k / P, or not (as in the papers)."""
     staleness_scaling: Literal["none", "inverse", "gap"] = "none"
-    """What a gradient counts: as any other; 1 / its age in steps, if that is more than 1; or, number by number,
-    1 / (1 + how far the parameter has moved since, in steps of its usual size)."""
+    """What a gradient counts: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as in
+    the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has moved
+    since, in steps of its usual size)."""
     delay_compensation: Literal["none", "constant", "adaptive"] = "none"
     """Whether to a gradient g of older parameters w_old a term g * g * (w - w_old) is added, times `compensation`;
     where adaptive that is divided by the root of the running mean of g * g."""
