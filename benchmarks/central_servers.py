@@ -83,14 +83,16 @@ def predicted(size: int, gigabits: float, servers: int) -> float:
 
 def main() -> int:
     parser = record.arguments(__doc__ or "")
+    parser.add_argument("--gigabits", type=float, nargs="+", default=GIGABITS, help="of a port, per second (10 100)")
+    parser.add_argument("--servers", type=int, nargs="+", default=SERVERS, help="how many (1 2 4 8 64)")
     options: argparse.Namespace = parser.parse_args()
     size, seconds = (16, 9.0) if options.quick else (WORKERS, 30.0)
     settings = {"workers": size, "seconds": seconds, "step": STEP, "late": DELAY, "gradient": GRADIENT}
     report = record.Report("central_servers", settings)
-    for gigabits in GIGABITS[:1] if options.quick else GIGABITS:
+    for gigabits in options.gigabits[:1] if options.quick else options.gigabits:
         eager = throughput(size, seconds, gigabits, "eager-solo")
         report.rows.append(record.figure(f"{gigabits:g} Gbit/s: gradients per second, eager-solo", [eager]))
-        for servers in [count for count in SERVERS if count <= size]:
+        for servers in [count for count in options.servers if count <= size]:
             asked: dict[str, Any] = {"servers": servers, "mode": "async"}
             served = throughput(size, seconds, gigabits, "parameter-server", **asked)
             expected = predicted(size, gigabits, servers)
