@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
-from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 
 T = TypeVar("T")
 RATE = 0.05
@@ -121,16 +120,9 @@ def run(
 ) -> list[T]:
     """What `task` returns on every worker of a virtual world that suffers `faults`."""
 
-    def live(wire: Wire) -> T:
-        place = current.enter(Faulty(wire, faults) if faults else wire, thread_only=True)
-        try:
-            told = task(quorate.join())
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(size, seed=seed, network=network, timeout=timeout).run(live)
+    live = joined(task)
+    world = VirtualWorld(size, seed=seed, network=network, timeout=timeout)
+    return world.run(lambda wire: live(Faulty(wire, faults) if faults else wire))
 
 
 def speeds(draw: random.Random, size: int) -> Callable[[int, int], float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from quorate.agreement.edge_coding import EdgeCoding
 from quorate.agreement.served_codes import PullCodes
 from quorate.agreement.server_answer import Read
@@ -36,6 +34,8 @@ class ServedReads:
         self._newest: Pulled
         self.version, self.index = version, 0
         """How many steps the servers had made, and decisions, when it read last."""
+        self.clock = 0
+        """With how many gradients of its own it has joined."""
         self.there = tuple(range(wire.size))
         """The workers that set out (again)."""
 
@@ -45,11 +45,11 @@ class ServedReads:
             now, coding = self._replica.parameters, self._coding
             self._codes = [PullCodes(coding, cut, [x.clone() for x in cut.of(now)]) for cut in self._link.cuts]
 
-    def ask(self, number: int) -> Work[tuple[Pulled, dict[str, Any]]]:
-        """What is answered to the question behind push `number` (0: that of a rest), and what is said with it."""
+    def ask(self, number: int) -> Work[Pulled]:
+        """What is answered to the question behind push `number` (0: that of a rest; below, of one that joins)."""
 
-        def opened(found: list[Read]) -> tuple[Pulled, dict[str, Any]]:
-            return self._opened(found[0], is_last=not number), dict(found[0].header)
+        def opened(found: list[Read]) -> Pulled:
+            return self._opened(found[0], is_last=not number)
 
         return Together([self._link.read(number)], opened, self._wire.clock)
 
@@ -70,6 +70,8 @@ class ServedReads:
                 mine = [self._replica.trained[place] for place in cut.places]
                 states_from_plain(self._replica.optimizer, mine, read.states, [one.clone() for one in read.kept])
         self.version, self.index = int(about["version"]), int(about["index"])
+        if about["clock"] is not None:
+            self.clock = int(about["clock"])
         if about["there"]:
             self.there = tuple(about["there"])
         if self._terms.elastic is None:

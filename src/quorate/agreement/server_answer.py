@@ -89,7 +89,7 @@ class Answers:
     def __init__(self, wire: Wire, asked: Asked, ask_again: Callable[[int], None]) -> None:
         self._wire, self._asked, self._ask_again = wire, asked, ask_again
         self._next: dict[int, ServerAnswer] = {}
-        self._came: dict[int, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
+        self._came: dict[int, dict[int, list[Message]]] = defaultdict(dict)
         """By server and number."""
 
     def of(self, number: int) -> Reading:
@@ -105,12 +105,9 @@ class Answers:
     def take(self, server: int, number: int, timeout: float | None) -> Message | None:
         """What one has answered to it; None where it has died before."""
         came = self._came[server]
-        while not came[number]:
-            message = self._posted(server).wait(timeout)
-            if message is None:
+        while number not in came:
+            if not self._comes(server, timeout):
                 return None
-            del self._next[server]
-            came[int(message.header["number"])].append(message)
         found = came[number].pop(0)
         if not came[number]:
             del came[number]
@@ -127,14 +124,19 @@ class Answers:
         return list(self._asked.holders.servers)
 
     def _has(self, server: int, number: int) -> bool:
-        came = self._came[server]
-        while number not in came and self._posted(server).done():
-            message = self._posted(server).wait()
-            if message is None:
+        while number not in self._came[server] and self._posted(server).done():
+            if not self._comes(server, None):
                 return True
-            del self._next[server]
-            came[int(message.header["number"])].append(message)
-        return number in came
+        return number in self._came[server]
+
+    def _comes(self, server: int, timeout: float | None) -> bool:
+        """Take in the next answer of one; False where it has died."""
+        message = self._posted(server).wait(timeout)
+        if message is None:
+            return False
+        del self._next[server]
+        self._came[server].setdefault(int(message.header["number"]), []).append(message)
+        return True
 
     def _posted(self, server: int) -> ServerAnswer:
         if server not in self._next:

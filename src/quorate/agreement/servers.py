@@ -26,7 +26,6 @@ from quorate.replica.pushed_momentum import PushedMomentum
 from quorate.replica.replica import Replica
 from quorate.replica.shard import Shard, cuts_of
 from quorate.rounds.entering import KNOCK_SECONDS
-from quorate.wire.work import Together
 
 
 class ServedParameters:
@@ -66,7 +65,7 @@ class ServedParameters:
         """Who joins."""
         self._used = set[int]()
         """Parameters that have a gradient in what is pushed next, by their places."""
-        self._asked: list[Work[tuple[Pulled, dict[str, Any]]]] = []
+        self._asked: list[Work[Pulled]] = []
         """What it has asked for, and not pulled."""
         coding, rank = worker.coding, wire.rank
         self._pushes = None if coding is None else PushCodes(coding, rank, feeds_back=worker.feeds_back)
@@ -122,7 +121,7 @@ class ServedParameters:
         return x
 
     def pull(self) -> Work[Pulled]:
-        return Timed(Together([self._asked.pop(0)], lambda found: found[0][0], self._wire.clock), self._timer)
+        return Timed(self._asked.pop(0), self._timer)
 
     @property
     def left_out(self) -> Flat | None:
@@ -190,7 +189,7 @@ class ServedParameters:
         """All are away: the replica, or `centre`, becomes what all have come to."""
         self._link.tell("read")
         is_centre = self._terms.elastic is not None
-        x = self._reads.ask(0).wait()[0].x
+        x = self._reads.ask(0).wait().x
         if is_centre:
             self.centre = x
         else:
@@ -213,14 +212,14 @@ class ServedParameters:
         while True:
             leave_if_over()
             try:
-                self._joined_at, about = asked.wait(KNOCK_SECONDS)
+                self._joined_at = asked.wait(KNOCK_SECONDS)
                 break
             except WireTimeout:
                 continue
             except PeerFailed:
                 leave_if_over()
                 raise
-        self._number = int(about["clock"])
+        self._number = self._reads.clock
 
     def withdraws(self) -> None:
         """It is not let in."""
