@@ -57,7 +57,7 @@ class LiveGoodput:
         self._due, self._told = now + self._gap, now
         self._gap = min(2 * self._gap, LONGEST)
         share, has_stepped, self._has_stepped = self._figures.goodput, self._has_stepped, False
-        return f"goodput so far {share:.0%}" if has_stepped and share is not None else None
+        return f"goodput so far {min(share, 1.0):.0%}" if has_stepped and share is not None else None
 
     def _has_read(self, leader: int) -> bool:
         """Take in a piece of the new rows; whether those of `leader`, and of the workers before it, are all read."""
