@@ -106,7 +106,7 @@ def test_the_goodput_of_the_run_is_looked_at(
     monkeypatch.setattr(
         LiveGoodput, "look", lambda self, failures, alive: looked.append((self._folder, failures, alive))
     )
-    assert run_shown(Command(script=script("pass")), 2, folder).status == 0
+    assert run_shown(Command(script=script("import time; time.sleep(1)")), 2, folder).status == 0
     assert looked[0] == (folder, 0, [0, 1])
 
 
