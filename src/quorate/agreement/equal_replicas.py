@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
+from quorate.core.local_tensor import local
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
     """Write `root`'s numbers into everyone's `tensors` (of equal kinds), one broadcast per device and dtype."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for x in tensors:
+    for x in map(local, tensors):
         kinds.setdefault((x.device, x.dtype), []).append(x.detach())
     with torch.no_grad():
         for (_, dtype), some in kinds.items():

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
 from quorate.core.vectors import Layout, Part, Segment
 
 PART_BYTES = 8 << 20
@@ -44,11 +45,12 @@ def layout_of(
 ) -> Layout:
     """The layout of named tensors, with `header` extra elements at the end of the last part (float32 or float64).
 
-    One part holds tensors of one device and one dtype of summation; those for which `coded` says so have parts of their
-    own (`Part.coded`). Parts are then in the order in which a backward pass fills them. Raises `ConfigurationError` for
-    tensors that cannot be averaged (integers, booleans, numbers of 8 bits), and for those that have no numbers of their
-    own.
+    Of a tensor that several processes hold together it is what lies here. One part holds tensors of one device and one
+    dtype of summation; those for which `coded` says so have parts of their own (`Part.coded`). Parts are then in the
+    order in which a backward pass fills them. Raises `ConfigurationError` for tensors that cannot be averaged
+    (integers, booleans, numbers of 8 bits), and for those that have no numbers of their own.
     """
+    tensors = [(name, local(x)) for name, x in tensors]
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
     parts: list[Part] = []
     sizes: list[int] = []

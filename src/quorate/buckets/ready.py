@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
+from quorate.core.local_tensor import as_piece_of, local
 from quorate.core.vectors import Flat, pack
 
 
@@ -157,13 +158,13 @@ class ReadyGradients:
                 if not used[index]:
                     continue
                 is_new = p.grad is None or self.began_without[index]
-                if lends and is_new and p.dtype == place.dtype and p.is_contiguous():
-                    p.grad = place.detach()
+                if lends and is_new and p.dtype == place.dtype and local(p).is_contiguous():
+                    p.grad = as_piece_of(p, place.detach())
                     self.is_lent = True
                 else:
                     if p.grad is None:
                         p.grad = torch.empty_like(p)
-                    grads.append(p.grad)
+                    grads.append(local(p.grad))
                     numbers.append(place)
             if grads:
                 torch._foreach_copy_(grads, numbers)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
 
 _SMALL = 1 << 18
 """Elements up to which two passes over a part, in few calls, are faster than one pass with a call for each tensor."""
@@ -216,7 +217,7 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
     """
     layout = into.layout
     indices = range(len(tensors)) if part is None else layout.by_part[part]
-    there = [(x, into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
+    there = [(local(x), into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
     if any(x.layout is not torch.strided for x, _ in there):
         names = [
             layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
@@ -247,4 +248,4 @@ def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
     """Copy each segment into its tensor."""
     with torch.no_grad():
         for x, place in zip(into, vector.segments(), strict=True):
-            x.copy_(place)
+            local(x).copy_(place)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Diverged, ranks_in_words
+from quorate.core.local_tensor import local
 from quorate.wire.failure import host_of, report_failure
 
 _WORD = 8
@@ -26,7 +27,7 @@ _SAMPLE = 1 << 20
 
 def digest(x: Tensor) -> int:
     """The sum of the bits of `x`, read as whole numbers (modulo 2^64): equal for equal bits, NaN or not."""
-    flat = x.detach().reshape(-1).contiguous()
+    flat = local(x).detach().reshape(-1).contiguous()
     if flat.storage_offset() * flat.element_size() % _WORD:
         flat = flat.clone()
     read = flat.view(torch.uint8)
@@ -39,7 +40,7 @@ def digest_of(parts: Sequence[Tensor]) -> int:
     takes a millisecond."""
     total = 0
     for place, part in enumerate(parts, 1):
-        x = part.detach().reshape(-1)
+        x = local(part).detach().reshape(-1)
         stride = max(1, x.numel() // _SAMPLE)
         total += place * digest(x[::stride] if stride > 1 else x)
     return total % 2**64

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from quorate.core.local_tensor import local
 from quorate.core.rows import Distance
 from quorate.observe.step_times import StepTimer
 
@@ -19,7 +20,7 @@ def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor
     """
     recorder = timer.recorder
     if recorder is not None:
-        away = _norm([x.detach() - y for x, y in zip(own, mean, strict=True)])
+        away = _norm([local(x).detach() - y for x, y in zip(own, mean, strict=True)])
         now = timer.clock.now()
         recorder.write(Distance(step=timer.steps, time=now, optimizer=timer.name, distance=away, norm=_norm(mean)))
 

@@ -12,6 +12,7 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import as_piece_of, is_sharded, local
 from quorate.replica.plain_step import step_unseen
 
 
@@ -23,7 +24,8 @@ def beside(model: Module, every: list[Any]) -> list[Tensor]:
 
 def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
     """Write `numbers`, one after the other, into `tensors`; one that is expanded gets those that it holds."""
-    for x, part in zip(tensors, numbers.split([x.numel() for x in tensors]), strict=True):
+    pieces = [local(x) for x in tensors]
+    for x, part in zip(pieces, numbers.split([x.numel() for x in pieces]), strict=True):
         there, given = x, part.view(x.shape)
         for place in range(x.dim()):
             if x.stride(place) == 0 and x.shape[place] > 1:
@@ -52,7 +54,7 @@ def states_from_plain(
         if state is None:
             optimizer.state.pop(p, None)
         else:
-            optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p))
+            optimizer.state[p] = _rebuilt(state, tensors, optimizer.state.get(p), p)
 
 
 def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
@@ -80,7 +82,7 @@ def optimizer_from_other(optimizer: Optimizer, about: dict[str, Any], tensors: S
 def _plain(value: Any, tensors: list[Tensor]) -> Any:
     """`value` as JSON: everything becomes a marked list, tensors are put aside, the unknown is only a mark."""
     if isinstance(value, Tensor):
-        tensors.append(value.detach())
+        tensors.append(local(value).detach())
         return ["tensor", len(tensors) - 1]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return ["dict", {key: _plain(item, tensors) for key, item in value.items()}]
@@ -91,16 +93,17 @@ def _plain(value: Any, tensors: list[Tensor]) -> Any:
     return ["kept"]
 
 
-def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any) -> Any:
-    """What `_plain` wrote; where it could not, `mine`."""
+def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any, of: Tensor | None = None) -> Any:
+    """What `_plain` wrote (`of` a parameter); where it could not, `mine`."""
     kind = written[0]
     if kind == "tensor":
-        return tensors[written[1]]
+        x = tensors[written[1]]
+        return x if of is None or not is_sharded(of) or x.shape != local(of).shape else as_piece_of(of, x)
     if kind == "dict":
         old = mine if isinstance(mine, dict) else {}
-        return {key: _rebuilt(item, tensors, old.get(key)) for key, item in written[1].items()}
+        return {key: _rebuilt(item, tensors, old.get(key), of) for key, item in written[1].items()}
     if kind in ("list", "tuple"):
-        items = [_rebuilt(item, tensors, None) for item in written[1]]
+        items = [_rebuilt(item, tensors, None, of) for item in written[1]]
         return tuple(items) if kind == "tuple" else items
     return written[1] if kind == "value" else mine
 

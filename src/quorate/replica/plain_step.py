@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
 
 
@@ -71,7 +72,7 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:
-                kinds.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
+                kinds.setdefault((p.grad.device, p.grad.dtype), []).append(local(p.grad))
     inverse = scale.double().reciprocal().float()
     for (device, _), grads in kinds.items():
         torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros((), device=device), inverse.to(device))
@@ -143,10 +144,8 @@ def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[No
     if at is None:
         yield
         return
-    before = [p.data for p in parameters]
     there = [x if x.dtype == p.dtype else x.to(p.dtype) for p, x in zip(parameters, at.segments(), strict=True)]
-    for p, x in zip(parameters, there, strict=True):
-        p.data = x
+    before = [exchange_numbers(p, x) for p, x in zip(parameters, there, strict=True)]
     try:
         yield
         with torch.no_grad():
@@ -155,7 +154,7 @@ def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[No
                     numbers.copy_(x)
     finally:
         for p, x in zip(parameters, before, strict=True):
-            p.data = x
+            exchange_numbers(p, x)
 
 
 @contextmanager
@@ -164,7 +163,7 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
         for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):
-            p.grad = numbers.to(p.dtype) if is_used else None
+            p.grad = as_piece_of(p, numbers.to(p.dtype)) if is_used else None
         yield
     finally:
         for p, grad in zip(parameters, kept, strict=True):

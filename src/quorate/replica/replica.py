@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
@@ -199,17 +200,17 @@ class Replica:
         chosen = self.chosen(only)
         with torch.no_grad():
             for p, numbers in zip(chosen, places, strict=False):
-                p.copy_(numbers)
+                local(p).copy_(numbers)
             if moments:
                 kept = self._moments(only)
                 for x, numbers in zip(kept, places[len(chosen) : len(chosen) + len(kept)], strict=True):
                     if x is not None:
-                        x.copy_(numbers)
+                        local(x).copy_(numbers)
 
     def take_edits(self, shown: Flat, into: Flat, scale: float = 1.0) -> bool:
         found = False
         with torch.no_grad():
-            for p, was, there in zip(self.trained, shown.segments(), into.segments(), strict=False):
+            for p, was, there in zip(map(local, self.trained), shown.segments(), into.segments(), strict=False):
                 before = was.to(p.dtype)
                 if not torch.equal(p, before):
                     there.add_(p - before, alpha=scale)
@@ -240,7 +241,7 @@ class Replica:
 
     def shift(self, way: Flat) -> None:
         with torch.no_grad():
-            for p, numbers in zip(self.trained, way.segments(), strict=False):
+            for p, numbers in zip(map(local, self.trained), way.segments(), strict=False):
                 p.add_(numbers)
 
     # -- inside

@@ -1,0 +1,48 @@
+"""Tensors that several processes hold together (torch's DTensor): the piece that lies here.
+
+Everything that packs, copies or compares a replica's numbers asks here what it has of them, so that a strategy sees
+the pieces of a sharded model as it sees whole tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Parameter
+
+
+def local(x: Tensor) -> Tensor:
+    """What this process holds of `x`, in the same memory; `x` itself where it is an ordinary tensor."""
+    kind = type(x)
+    if kind is Parameter or kind is Tensor:
+        return x
+    piece: Tensor | None = getattr(x, "_local_tensor", None)
+    return x if piece is None else piece
+
+
+def is_sharded(x: Tensor) -> bool:
+    """Whether other processes hold the rest of `x`."""
+    return local(x) is not x
+
+
+def as_piece_of(whole: Tensor, x: Tensor) -> Tensor:
+    """`x`, in the shape of what this process holds of `whole`, as a tensor of the kind of `whole`; no copy."""
+    if not is_sharded(whole):
+        return x
+    sharded: Any = whole
+    made: Tensor = type(sharded).from_local(
+        x, sharded.device_mesh, sharded.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+    return made
+
+
+def exchange_numbers(p: Tensor, x: Tensor) -> Tensor:
+    """Let `p` stand on the memory of `x` from now on; returns what it stood on."""
+    if is_sharded(p):
+        before = local(p)
+        p.__dict__["_local_tensor"] = x
+    else:
+        before = p.data
+        p.data = x
+    return before
