@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
+    from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.train.distribute import distribute as distribute
 
-__all__ = ["World", "distribute", "files", "join", "load", "log", "save", "shard"]
+__all__ = ["World", "distribute", "files", "join", "load", "log", "parallelize", "save", "shard"]
 
 _PLACES = {
     "join": "quorate.launch.worker.join",
@@ -28,6 +29,7 @@ _PLACES = {
     "log": "quorate.launch.worker.recording",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
+    "parallelize": "quorate.sharding.parallelize",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",
 }

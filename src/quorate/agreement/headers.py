@@ -122,6 +122,15 @@ class Headers:
         header[SAVING], header[VOTES] = self._announced.flags.mine(), float(self.votes)
         self.admission.put(header)
 
+    def joined(self, header: Sequence[float], within: Wire) -> list[float]:
+        """The header of a sum of pieces of replicas, and those of the sums of the other pieces, as one, so that all
+        decide alike: somebody stops, or has brought numbers that are not finite, where one of them says so."""
+        mine = torch.tensor([header[STOPPING], *header[self._bad_from :]], dtype=torch.float64)
+        stopping, *bad = torch.stack(within.all_gather(mine).wait()).amax(0).tolist()
+        found = [*header[: self._bad_from], *bad]
+        found[STOPPING] = stopping
+        return found
+
     def learn(self, header: Sequence[float], size: int, *, is_away: bool, all_away: bool) -> None:
         """What everyone has learnt in a mean of `size` workers; where some part of it is to be repeated, still the
         same. `is_away` is this worker where it takes part without stepping, `all_away` are all."""

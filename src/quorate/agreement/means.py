@@ -46,6 +46,8 @@ class Watches:
     spending: Spending
     beside: list[FaultTolerantSum] | None
     """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""
+    within: Wire | None = None
+    """The workers that hold the other pieces of this replica; None where it holds the whole."""
 
 
 class MeansOfAll:
@@ -80,6 +82,7 @@ class MeansOfAll:
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
         self._timer, self._shadow, self._spending = timer, shadow, watches.spending
+        self._within = watches.within
         self.ready = ReadyGradients(self._parameters, flat, self._launch if overlaps else None, self._blank)
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = False
         self._under_way: Work[Flat] | None = None
@@ -165,7 +168,7 @@ class MeansOfAll:
             launched = self.reducer.start(self.ready.flat, partial(self.ready.again, mine))
 
         def finish(sums: list[Flat]) -> Flat:
-            header = sums[0].header.tolist()
+            header = self._header(sums[0])
             self._learn(header)
             headers.learn_gradients(header)
             for part, changed in enumerate(header[headers.changed]):
@@ -196,6 +199,11 @@ class MeansOfAll:
         self.headers.write_of_vector(mine.header, weight)
         return mine
 
+    def _header(self, sums: Flat) -> list[float]:
+        """What was summed with it; of a piece of a replica, as those with the other pieces have it together."""
+        header: list[float] = sums.header.tolist()
+        return header if self._within is None else self.headers.joined(header, self._within)
+
     def _learn(self, header: Sequence[float]) -> None:
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
         self.headers.learn(header, self.reducer.counted, is_away=is_away, all_away=all_away)
@@ -203,7 +211,7 @@ class MeansOfAll:
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         contributors = weight
         if weight is None:
-            header = sums.header.tolist()
+            header = self._header(sums)
             weight, contributors = header[WEIGHT], header[VECTORS]
             self._learn(header)
         self._timer.contributors = round(contributors or 0)
@@ -259,7 +267,7 @@ class MeansOfAll:
             return
         under_way, self._under_way = self._under_way, None
         sums = under_way.wait()
-        header = sums.header.tolist()
+        header = self._header(sums)
         self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
         self._learn(header)

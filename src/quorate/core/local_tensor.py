@@ -39,10 +39,9 @@ def as_piece_of(whole: Tensor, x: Tensor) -> Tensor:
 
 def exchange_numbers(p: Tensor, x: Tensor) -> Tensor:
     """Let `p` stand on the memory of `x` from now on; returns what it stood on."""
-    if is_sharded(p):
-        before = local(p)
-        p.__dict__["_local_tensor"] = x
-    else:
-        before = p.data
-        p.data = x
+    if not is_sharded(p):
+        before, p.data = p.data, x
+        return before
+    sharded: Any = p
+    before, sharded._local_tensor = local(p), x
     return before

@@ -200,6 +200,15 @@ class Strategy(ABC):
         return type(self).backward is not Strategy.backward
 
     @property
+    def acts_on_pieces(self) -> bool:
+        """Whether workers that hold the pieces of one replica decide alike, each by itself.
+
+        They do where what is done, and with whom, follows from the step alone: not from numbers, from the clock, or
+        from what has arrived.
+        """
+        return False
+
+    @property
     def lets_join(self) -> bool:
         """Whether workers may join a training under way, where others outlive a death.
 

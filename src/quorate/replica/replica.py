@@ -196,8 +196,7 @@ class Replica:
         return vector
 
     def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
-        places = mean.segments()
-        chosen = self.chosen(only)
+        places, chosen = mean.segments(), self.chosen(only)
         with torch.no_grad():
             for p, numbers in zip(chosen, places, strict=False):
                 local(p).copy_(numbers)

@@ -74,6 +74,10 @@ class AdaptiveLocalSGD(LocalStepSettings):
                 f"{found}: drift is between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
             )
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return False
+
     def start(self, worker: Worker) -> State:
         return State(before=worker.parameters, period=self.sync_every)
 

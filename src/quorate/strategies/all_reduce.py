@@ -47,6 +47,10 @@ class AllReduce(Strategy):
     """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that
     it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return True
+
     def backward(self, worker: Worker) -> None:
         worker.gradient = worker.means.of_gradient().wait()  # begun during backward
 

@@ -70,6 +70,10 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         check_fragments(self.sync_every, self.fragments, self.overlap, self.merge)
 
     @property
+    def acts_on_pieces(self) -> bool:
+        return super().acts_on_pieces and self.outer_gain == "set"
+
+    @property
     def lets_join(self) -> bool:
         return self.overlap == 0
 

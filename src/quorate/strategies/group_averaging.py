@@ -70,6 +70,10 @@ class GroupAveraging(LocalStepSettings):
         if self.group_size != "root" and self.group_size < 2:
             raise ConfigurationError(f'group_size is {self.group_size}; it is a number from 2 on, or "root"')
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return False
+
     def start(self, worker: Worker) -> State:
         size = group_size_near_root(worker.size) if self.group_size == "root" else self.group_size
         state = State(groups=Butterfly(group_size=size), newest=own_copy(worker))

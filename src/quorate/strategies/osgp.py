@@ -65,6 +65,10 @@ class OSGP(GossipSettings):
             raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
         check_patience(self.patience)
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return False
+
     def start(self, worker: Worker) -> State:
         return State(graph=topology_of(self.topology, worker.size), x=own_copy(worker))
 

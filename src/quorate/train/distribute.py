@@ -25,6 +25,7 @@ from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.reducers.reduction import Reduction
 from quorate.replica.plain_step import check_closure
+from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
@@ -32,6 +33,7 @@ from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
+from quorate.train.pieces import AllHaveGradients, as_pieces
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
@@ -175,7 +177,9 @@ def distribute(
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
-    check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
+    spread = sharded(model, place)
+    if spread is None:
+        check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     told = chosen_in(place)
     check_servers(place, strategy, told)
     baseline = None if told.strategy_name is None else told.baselines.get(told.strategy_name)
@@ -210,6 +214,8 @@ def distribute(
         try:
             check_weighable(weight, chosen, label)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
+            if spread is not None:
+                chosen, named = as_pieces(spread, chosen, named, optimizer, settings)
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
@@ -221,7 +227,8 @@ def distribute(
             follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[_WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
-        listeners(place).all[:0] = [StillPlain(loop.replica), stepped]
+        looks = StillPlain(loop.replica) if spread is None else AllHaveGradients(loop.replica)
+        listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
         if chosen.waits:
             rests_with_loaders(place)

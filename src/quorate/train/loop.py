@@ -12,6 +12,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.agreement.common_parameters import CommonParameters
+from quorate.agreement.equal_replicas import agree_on
 from quorate.agreement.headers import header_length
 from quorate.agreement.means import MeansOfAll
 from quorate.checkpoint.saving import saving
@@ -50,7 +51,8 @@ class Loop(Listener):
     ) -> None:
         self._place, self._listeners = place, listeners(place)
         self._pacing, self._saving = injected(place).pacing, saving(place)
-        header = partial(header_length, max_size=place.wire.max_size)
+        wire = place.wire if watched.seat is None else watched.seat.across
+        header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
@@ -229,7 +231,10 @@ class Loop(Listener):
     def agree_on_buffers(self) -> None:
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
-            agree_on_buffers(list(self.replica.model.buffers()), self.strategy.buffers, self.worker.wire, self._place)
+            buffers = list(self.replica.model.buffers())
+            agree_on_buffers(buffers, self.strategy.buffers, self.worker.wire, self._place)
+            if self.worker.seat is not None:
+                agree_on(buffers, self.strategy.buffers, self.worker.seat.within)
 
     # -- the end
 

@@ -8,6 +8,7 @@ from typing import Any
 from quorate.core.errors import ConfigurationError
 from quorate.observe.finite import OnNonfinite, check_policy
 from quorate.reducers.reduction import Reduction
+from quorate.sharding.axes import Seat
 from quorate.train.step_weight import Weight, check_weight
 
 COMPARE_EVERY = 1000
@@ -26,6 +27,8 @@ class Watched:
     """What it is called in sentences."""
     reduction: Reduction = field(default_factory=Reduction)
     """How means of gradients are formed."""
+    seat: Seat | None = None
+    """This worker's among the pieces of its replica; None where it holds the whole."""
 
     def __post_init__(self) -> None:
         check_policy(self.on_nonfinite)

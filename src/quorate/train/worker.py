@@ -59,11 +59,13 @@ class StrategyWorker:
 
     def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
         meter = Meter()
-        wire = Metered(place.wire.channel(f"optimizer/{name}"), meter)
+        own = place.wire if watched.seat is None else watched.seat.across
+        wire = Metered(own.channel(f"optimizer/{name}"), meter)
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.timer = StepTimer(place, name, meter)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater = data_context(place).seed, updater
+        self.seat = watched.seat
         self._reduction, self.differs = watched.reduction, strategy.replicas != "equal"
         self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
@@ -103,6 +105,7 @@ class StrategyWorker:
             announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
             spending=listeners(place).spending,
             beside=place.context(SumsOfWorker).all if self.tolerates_death else None,
+            within=None if self.seat is None else self.seat.within.channel(f"optimizer/{self.name}"),
         )
         shadow = Shadow(
             contribution=partial(self.strategy.contribution, self),
@@ -111,9 +114,8 @@ class StrategyWorker:
         )
         overlaps = self.agrees_in_backward and self.strategy.meets == "all"
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
-        return MeansOfAll(
-            self.replica, self.wire, self.timer, watches, shadow, reducer, overlaps=overlaps, before=before
-        )
+        of = self.replica, self.wire, self.timer, watches, shadow, reducer
+        return MeansOfAll(*of, overlaps=overlaps, before=before)
 
     def lay_out(self) -> None:
         """Go on with the parameters that are trained now; nothing is in flight."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.agreement.equal_replicas import widened
 from quorate.agreement.requests import Answer, Requests
@@ -18,6 +19,7 @@ from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
 from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.observe.step_times import timing
+from quorate.sharding.axes import axes_for, mesh_of
 from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
 from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers
@@ -70,6 +72,15 @@ class World:
     def replicas_differ(self) -> bool:
         """Whether the workers' models differ between steps (gossip, local steps): then two things can be evaluated."""
         return differ(self._place)
+
+    def mesh(self, *, replicas: int | None = None, shards: int | None = None) -> DeviceMesh:
+        """All workers as `replicas` of the model times `shards` of each: a torch `DeviceMesh` with these two axes.
+
+        One of the two may be left out, and is found. Workers of one replica have neighbouring ranks. Every worker calls
+        it; the same sizes give the same mesh. Raises `ConfigurationError` for sizes whose product is not the number of
+        workers, and for virtual workers.
+        """
+        return mesh_of(self._place, axes_for(self.wire.size, replicas, shards), self.device)
 
     @contextmanager
     def evaluate(self, *, alone: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:

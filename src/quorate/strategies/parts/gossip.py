@@ -30,6 +30,10 @@ class GossipSettings(Strategy):
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return self.meets == "neighbours" and getattr(self, "patience", None) is None
+
 
 @dataclass(kw_only=True)
 class OnGraph:

@@ -81,6 +81,10 @@ class LocalStepSettings(Strategy):
         """H."""
         return period_from(self.sync_every)
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return self.period.unit == "steps"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRoundSettings(Strategy):

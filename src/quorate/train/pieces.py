@@ -1,0 +1,77 @@
+"""Training a model that `quorate.parallelize` has spread: each worker distributes its piece of a replica."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import is_sharded
+from quorate.core.strategy import Strategy
+from quorate.core.telling import tell
+from quorate.observe.backward import Listener
+from quorate.replica.replica import Replica
+from quorate.sharding.parallelize import Sharded
+from quorate.train.watched import Watched
+
+_TOLD = 3
+"""Names in a sentence."""
+
+
+def as_pieces(
+    spread: Sharded, strategy: Strategy, watched: Watched, optimizer: Optimizer, settings: Mapping[str, Any]
+) -> tuple[Strategy, Watched]:
+    """The strategy and the rest as they are where each worker has a piece of a replica.
+
+    A replica ends where one of its workers does. Raises `ConfigurationError` for what would be decided differently for
+    the pieces of one replica, and for an optimizer that was made before the model was spread.
+    """
+    label = watched.strategy
+    if not any(is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+        raise ConfigurationError(
+            "the optimizer was made before quorate.parallelize, and has parameters that the model has no more; make it "
+            "from model.parameters() afterwards"
+        )
+    if not strategy.acts_on_pieces:
+        raise ConfigurationError(
+            f"{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on "
+            "the clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
+            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, and gossip without patience, "
+            "sync_every being a number of steps"
+        )
+    if watched.weight != "equal":
+        raise ConfigurationError(
+            f'weight="{watched.weight}" does not go with a model in shards: its gradients are plain means over the '
+            'workers of a replica; leave weight="equal"'
+        )
+    if settings.get("on_death") == "continue":
+        raise ConfigurationError(
+            'on_death="continue" does not go with a model in shards yet: a replica is incomplete without one of its '
+            'workers; leave it "stop"'
+        )
+    changes: Any = {"on_death": "stop", "on_error": "stop"}
+    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
+
+
+class AllHaveGradients(Listener):
+    """After the first backward pass: a sentence for trained parameters that have no gradient."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica, self._is_first = replica, True
+
+    def backward_ended(self) -> None:
+        """Cost: one look at each parameter, once."""
+        if not self._is_first:
+            return
+        self._is_first = False
+        named = zip(self._replica.names, self._replica.trained, strict=True)
+        missing = [name for name, p in named if p.grad is None]
+        if missing:
+            more = f" and {len(missing) - _TOLD} more" if len(missing) > _TOLD else ""
+            tell(
+                f"quorate: the first backward pass has left {', '.join(missing[:_TOLD])}{more} without a gradient; "
+                "they are not trained until they get one\n"
+            )

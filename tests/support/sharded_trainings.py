@@ -1,0 +1,163 @@
+"""One training loop, of a model in shards on real workers, and of whole replicas in the virtual world.
+
+A replica of S workers with a batch each makes the steps of one worker with the S batches behind one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import quorate
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
+
+TOKENS, WIDTH, LENGTH, BATCH, STEPS = 31, 64, 6, 3, 6
+
+
+class Block(nn.Module):
+    """49,000 numbers; of its layers none has a size that all numbers of workers divide."""
+
+    def __init__(self, *, recomputes: bool = False) -> None:
+        super().__init__()
+        self.norm, self.recomputes = nn.LayerNorm(WIDTH), recomputes
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 343), nn.Linear(343, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.inner, x, use_reentrant=False) if self.recomputes else self.inner(x)
+
+    def inner(self, x: Tensor) -> Tensor:
+        y = x + torch.tanh(self.mix(self.norm(x))).cumsum(1) / LENGTH
+        return y + self.down(F.gelu(self.up(y)))
+
+
+class Model(nn.Module):
+    """A few blocks on tokens."""
+
+    def __init__(self, *, tied: bool = False, recomputes: bool = False, seed: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.tokens = nn.Embedding(TOKENS, WIDTH)
+        self.blocks = nn.ModuleList(Block(recomputes=recomputes) for _ in range(2))
+        self.head = nn.Linear(WIDTH, TOKENS, bias=not tied)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training."""
+
+    strategy: str = "all-reduce"
+    settings: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = "sgd"
+    zero: int = 3
+    replicas: int = 1
+    accumulates: int = 1
+    clip: float | None = None
+    frozen: bool = False
+    thaws: bool = False
+    tied: bool = False
+    recomputes: bool = False
+    schedule: bool = False
+    edits: bool = False
+    scaler: bool = False
+    precision: str | None = None
+    numbers: str = "float32"
+    evaluates: bool = False
+
+
+def batch(step: int, ranks: range) -> tuple[Tensor, Tensor]:
+    """The batches of these workers behind one another."""
+    found = []
+    for rank in ranks:
+        draw = torch.Generator().manual_seed(1000 * step + rank)
+        found.append(torch.randint(0, TOKENS, (BATCH, LENGTH + 1), generator=draw))
+    whole = torch.cat(found)
+    return whole[:, :-1], whole[:, 1:]
+
+
+def made(case: Case, model: nn.Module) -> torch.optim.Optimizer:
+    parameters: Any = model.parameters()
+    if case.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=3e-3, eps=1e-4)
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def whole(p: Any) -> Tensor:
+    """All of a tensor that may be in pieces."""
+    found: Tensor = p.full_tensor() if hasattr(p, "full_tensor") else p
+    return found.detach().clone()
+
+
+def train(case: Case, world: Any, each: int, *, shards: bool, seed: int = 1) -> tuple[list[Tensor], list[float]]:
+    """The parameters at the end, and the losses of each step; `each` workers' batches on each."""
+    model: Any = Model(tied=case.tied, recomputes=case.recomputes, seed=seed).to(getattr(torch, case.numbers))
+    if case.frozen:
+        model.tokens.weight.requires_grad_(False)
+        model.blocks[0].up.weight.requires_grad_(False)
+    if shards:
+        mesh, chosen = world.mesh(replicas=case.replicas), {"precision": case.precision}
+        model = quorate.parallelize(model, mesh, zero=case.zero, **chosen)
+    optimizer: Any = quorate.distribute(made(case, model), model, case.strategy, **case.settings)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8) if case.schedule else None
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0) if case.scaler else None
+    losses = []
+
+    def backward(number: int) -> None:
+        ids, targets = batch(number, range(each * world.rank, each * (world.rank + 1)))
+        logits = model(ids).float()
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / case.accumulates
+        losses.append(loss.item())
+        (loss if scaler is None else scaler.scale(loss)).backward()
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(case.accumulates - 1):
+            with optimizer.accumulate():
+                backward(step * case.accumulates + part)
+        backward((step + 1) * case.accumulates - 1)
+        if case.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        if scheduler is not None:
+            scheduler.step()
+        if case.edits and step == 2:
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(0.9)
+        if case.thaws and step == 3:
+            model.blocks[0].up.weight.requires_grad_(True)
+        if case.evaluates and step % 2:
+            with world.evaluate(), torch.no_grad():
+                losses.append(float(model(batch(99, range(1))[0]).float().mean()))
+    optimizer.finish()
+    return [whole(p) for p in model.parameters()], losses
+
+
+def sharded(case: Case, world: Any) -> tuple[list[Tensor], list[float]]:
+    """On one of R x S real workers. Their models begin differently."""
+    return train(case, world, 1, shards=True, seed=1 + world.rank)
+
+
+def replicated(case: Case, size: int) -> tuple[list[Tensor], list[float]]:
+    """What R workers come to that hold the whole model each."""
+    each = size // case.replicas
+    ends = VirtualWorld(case.replicas).run(joined(lambda world: train(case, world, each, shards=False)))
+    return ends[0][0], ends[0][1]

@@ -1,0 +1,77 @@
+"""Models in shards on real workers: the same numbers as whole replicas, for ZeRO 1, 2 and 3, and every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.processes import run_real_world
+from tests.support.sharded_trainings import Case, replicated, sharded
+
+USES = {
+    "plain": Case(),
+    "accumulation": Case(accumulates=3),
+    "clipping": Case(clip=0.05),
+    "frozen": Case(frozen=True, thaws=True),
+    "tied": Case(tied=True),
+    "checkpointing": Case(recomputes=True),
+    "schedule, edits": Case(schedule=True, edits=True),
+    "scaler": Case(scaler=True),
+    "evaluations": Case(evaluates=True),
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "all-reduce": {},
+    "local-sgd": {"sync_every": 2, "momentum": "average"},
+    "post-local-sgd": {"sync_every": 2, "after": 2},
+    "slowmo": {"sync_every": 2, "slow_every": 1},
+    "diloco": {"sync_every": 4, "fragments": 2, "overlap": 1},
+    "hierarchical-local-sgd": {"sync_every": 1, "across_every": 2, "group_size": 1},
+    "d-psgd": {},
+    "d2": {},
+    "sgp": {},
+    "choco-sgd": {"compress": "half"},
+    "relay": {},
+}
+
+
+def all_of(cases: Sequence[Case], world: Any) -> list[tuple[list[Tensor], list[float]]]:
+    torch.set_num_threads(1)
+    return [sharded(case, world) for case in cases]
+
+
+def furthest(cases: Sequence[Case], size: int) -> list[float]:
+    """Of each case, the greatest difference of a parameter on any worker from that of whole replicas."""
+    found = run_real_world(size, partial(all_of, cases), 300.0)
+    told = []
+    for number, case in enumerate(cases):
+        wanted, _ = replicated(case, size)
+        ends = [one[number][0] for one in found]
+        told.append(max(float((a - b).abs().max()) for end in ends for a, b in zip(end, wanted, strict=True)))
+    return told
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_two_shards_are_one_worker(zero: int) -> None:
+    cases = [replace(case, zero=zero) for case in USES.values()]
+    told = dict(zip(USES, furthest(cases, 2), strict=True))
+    assert not {name: far for name, far in told.items() if not far < 1e-6}
+
+
+def test_adamw() -> None:
+    cases = [Case(optimizer="adamw", zero=zero, accumulates=zero) for zero in (1, 3)]
+    assert max(furthest(cases, 2)) < 1e-5
+
+
+def test_replicas_of_shards_are_replicas() -> None:
+    cases = [
+        Case(strategy, settings, replicas=2, zero=2 + number % 2, evaluates=True)
+        for number, (strategy, settings) in enumerate(STRATEGIES.items())
+    ]
+    told = dict(zip(STRATEGIES, furthest(cases, 4), strict=True))
+    assert not {name: far for name, far in told.items() if not far < 2e-6}
