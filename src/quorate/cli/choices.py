@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorate.cli.listing import registry
+from quorate.core.axes import axes_from_text, stage_of
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 from quorate.launch.warm.request import VirtualRun
@@ -29,6 +30,12 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 on, at most {MOST_SEED}")
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
+    if chosen.mesh is not None or chosen.zero is not None:
+        stage_of(1 if chosen.zero is None else chosen.zero)
+        if is_virtual:
+            raise ConfigurationError("--mesh and --zero need processes (-n); virtual workers hold whole models")
+        if chosen.mesh is not None:
+            axes_from_text(chosen.mesh, size)
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
         raise ConfigurationError(f"--seconds {chosen.seconds:g}: a training lasts a number of seconds above 0")
     if chosen.imbalance is not None:

@@ -52,6 +52,8 @@ class RunOptions:
     imbalance: str | None = option(IMBALANCE)
     pace: str | None = option(PACE)
     share: str | None = option("How data is cut, instead of the script's: static, dynamic.")
+    mesh: str | None = option("Replicas of the model, each in shards: replicas=R,shards=S.")
+    zero: int | None = option("Stage of ZeRO for the shards: 1, 2, 3.")
     seconds: float | None = option("End the training after so many seconds.")
     failures: str | None = option("How workers fail, for --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.")
     chaos: int | None = option(
@@ -90,7 +92,8 @@ class RunPlan:
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         strategy = chosen.strategy or "the script's own"
-        beside = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share, "seed": chosen.seed}
+        beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
+        beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "seed": chosen.seed}
         told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.chaos is not None:
             told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"

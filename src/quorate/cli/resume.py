@@ -16,7 +16,7 @@ from quorate.cli.scripts import is_file
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
-_TEXTS = ("strategy", "hosts", "ssh", "imbalance", "pace", "share", "compute")
+_TEXTS = ("strategy", "hosts", "ssh", "imbalance", "pace", "share", "mesh", "compute")
 _ROWS = "resumed.jsonl"
 
 
@@ -63,6 +63,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
         "virtual" if is_virtual else "workers": None if "hosts" in said else about.get("workers"),
         "seed": about.get("seed"),
         "servers": about.get("servers"),
+        "zero": about.get("zero"),
     }
     said |= {name: value for name, value in numbers.items() if type(value) is int}
     if type(about.get("seconds_limit")) in (int, float):

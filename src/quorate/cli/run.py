@@ -49,6 +49,10 @@ def run(context: typer.Context, options: RunOptions) -> int:
     return _start(plan, is_resumed=options.resume is not None)
 
 
+_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "seconds", "chaos")
+"""What a run is told beside strategy and settings, by the names of options."""
+
+
 def _planned(options: RunOptions) -> RunPlan:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     is_virtual = options.virtual is not None
@@ -73,7 +77,7 @@ def _planned(options: RunOptions) -> RunPlan:
         strategy=strategy,
         settings=settings_of_servers(options, strategy, settings | settings_from(options.settings)),
         failures=None if chaos is None else chaos.failures.text,
-        **{name: getattr(options, name) for name in ("seed", "imbalance", "pace", "share", "seconds", "chaos")},
+        **{name: getattr(options, name) for name in _BESIDE},
     )
     hosts = hosts_of(options)
     size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)

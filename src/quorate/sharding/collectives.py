@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
 from quorate.core.contracts import Wire
 
@@ -44,13 +43,13 @@ class WireAllGather(_InOrdinaryMemory):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: object, async_op: bool = False
     ) -> Collected | None:
-        work = self._wire.all_gather(_plain(input_tensor))
+        work = self._wire.all_gather(input_tensor.detach())
         rank, pieces = self._wire.rank, output_tensor.chunk(self._wire.size)
 
         def finish() -> None:
             for source, numbers in enumerate(work.wait()):
                 if source != rank:  # what is given is a piece of the output already
-                    _plain(pieces[source]).copy_(numbers)
+                    pieces[source].copy_(numbers)
 
         if async_op:
             return Collected(finish)
@@ -79,17 +78,3 @@ class WireReduceScatter(_InOrdinaryMemory):
             return Collected(finish)
         finish()
         return None
-
-
-def use_wire(modules: Sequence[FSDPModule], wire: Wire) -> None:
-    """Let these modules gather and reduce over `wire`, in the order in which they come to it."""
-    gathering: Any = WireAllGather(wire)
-    reducing: Any = WireReduceScatter(wire)
-    for module in modules:
-        module.set_custom_all_gather(gathering)
-        module.set_custom_reduce_scatter(reducing)
-
-
-def _plain(x: Tensor) -> Tensor:
-    """Bytes where parameters of several dtypes travel together."""
-    return x.detach()

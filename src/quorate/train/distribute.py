@@ -177,7 +177,7 @@ def distribute(
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
-    spread = sharded(model, place)
+    spread = sharded(model, place, optimizer)
     if spread is None:
         check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
     told = chosen_in(place)

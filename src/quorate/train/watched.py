@@ -8,7 +8,7 @@ from typing import Any
 from quorate.core.errors import ConfigurationError
 from quorate.observe.finite import OnNonfinite, check_policy
 from quorate.reducers.reduction import Reduction
-from quorate.sharding.axes import Seat
+from quorate.sharding.mesh import Seat
 from quorate.train.step_weight import Weight, check_weight
 
 COMPARE_EVERY = 1000

@@ -33,6 +33,10 @@ class Overrides:
     pace: str | None = None
     share: str | None = None
     """How the data is cut among workers, instead of the script's `share`."""
+    mesh: str | None = None
+    """How many replicas there are, of how many shards."""
+    zero: int | None = None
+    """The stage of ZeRO."""
     seconds: float | None = None
     """Of training, after which loaders end."""
     failures: str | None = None
@@ -103,6 +107,7 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "settings": _settings,
     "seed": _whole,
     "chaos": _whole,
+    "zero": _whole,
     "share": _share,
     "seconds": _positive,
     "learning_rate_factor": _positive,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from quorate.core.axes import Axes, axes_from_text, stage_of
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError
 from quorate.core.tape import Replaying, tape_of
@@ -23,6 +24,7 @@ from quorate.launch.local.chaos import began
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.baselines import baselines
 from quorate.observe.pacing import Pacing, injected
+from quorate.sharding.mesh import Meshes
 from quorate.train.chosen import chosen_in
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -41,6 +43,10 @@ def prepare(place: Place, chosen: Overrides) -> None:
     seed = data.seed = chosen.seed or 0
     told.strategy_name, told.settings = chosen.strategy, chosen.settings
     data.share = chosen.share
+    if chosen.mesh is not None or chosen.zero is not None:
+        meshes = place.context(Meshes)
+        meshes.told = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
+        meshes.told_zero = None if chosen.zero is None else stage_of(chosen.zero)
     told.learning_rate_factor = chosen.learning_rate_factor
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:
         told.baselines = {chosen.strategy: baselines.get(chosen.strategy)}

@@ -13,13 +13,14 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.agreement.equal_replicas import widened
 from quorate.agreement.requests import Answer, Requests
+from quorate.core.axes import axes_for
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
 from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
 from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.observe.step_times import timing
-from quorate.sharding.axes import axes_for, mesh_of
+from quorate.sharding.mesh import mesh_of
 from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
 from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers

@@ -1,4 +1,4 @@
-"""The axes of the workers: so many replicas of the model, each spread over so many workers."""
+"""The mesh of a run's workers, replicas by shards, and where each worker is in it."""
 
 from __future__ import annotations
 
@@ -8,58 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from quorate.core.axes import REPLICAS, SHARDS, Axes, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire.current import Place
-
-REPLICAS, SHARDS = "replicas", "shards"
-
-
-@dataclass(frozen=True)
-class Axes:
-    """`replicas` x `shards` workers. Workers of one replica have neighbouring ranks."""
-
-    replicas: int
-    shards: int
-
-    @property
-    def in_words(self) -> str:
-        """As the command line takes it."""
-        return f"{REPLICAS}={self.replicas},{SHARDS}={self.shards}"
-
-
-def axes_for(size: int, replicas: int | None, shards: int | None) -> Axes:
-    """The axes of `size` workers; one of the two may be None, and is found. Raises `ConfigurationError`."""
-    for name, number in ((REPLICAS, replicas), (SHARDS, shards)):
-        if number is not None and _is_no_size(number):
-            raise ConfigurationError(f"{name}={number!r} is no size of a mesh; it is a whole number from 1 on")
-    if replicas is None and shards is None:
-        raise ConfigurationError("a mesh needs replicas=, shards=, or both; what is left out is found from the other")
-    known = (replicas or 1) * (shards or 1)
-    is_right = size % known == 0 if replicas is None or shards is None else size == known
-    if not is_right:
-        asked = ",".join(f"{n}={v}" for n, v in ((REPLICAS, replicas), (SHARDS, shards)) if v is not None)
-        raise ConfigurationError(
-            f"{size} workers cannot be laid out as {asked}; replicas times shards is the number of workers"
-        )
-    return Axes(replicas or size // known, shards or size // known)
-
-
-def _is_no_size(number: object) -> bool:
-    return isinstance(number, bool) or not isinstance(number, int) or number < 1
-
-
-def axes_from_text(text: str, size: int) -> Axes:
-    """Axes as the command line has them: `replicas=2,shards=2`. Raises `ConfigurationError`."""
-    told: dict[str, int] = {}
-    for item in text.split(","):
-        name, _, number = item.strip().partition("=")
-        if name not in (REPLICAS, SHARDS) or name in told or not (number.isdecimal() and len(number) < 7):
-            raise ConfigurationError(
-                f'"{text}" is no mesh; write replicas=R,shards=S (one of the two may be left out), in whole numbers'
-            )
-        told[name] = int(number)
-    return axes_for(size, told.get(REPLICAS), told.get(SHARDS))
 
 
 @dataclass
@@ -68,6 +20,8 @@ class Meshes:
 
     told: Axes | None = None
     """What the command line says."""
+    told_zero: Zero | None = None
+    """The same of the stage of ZeRO."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
 
 

@@ -1,0 +1,50 @@
+"""A model in shards by torch's FSDP2. Importing this takes torch a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn import Module
+
+from quorate.core.axes import Zero
+from quorate.sharding.allocator import fix_threshold
+from quorate.sharding.collectives import WireAllGather, WireReduceScatter
+from quorate.sharding.mesh import Seat
+
+
+def is_sharded_already(model: Module) -> bool:
+    """Whether a module of it is in shards."""
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, precision: str | None) -> None:
+    """Shard `model`, in place, each of the `blocks` as one piece, and the rest."""
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    if is_on_cpu:
+        fix_threshold()
+    chosen: dict[str, Any] = {"mesh": seat.shards}
+    if precision is not None:
+        chosen["mp_policy"] = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
+    for block in blocks:
+        fully_shard(block, reshard_after_forward=zero == 3, **chosen)
+    fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if is_on_cpu:
+        wire = seat.within.channel("fsdp")
+        gathering: Any = WireAllGather(wire)
+        reducing: Any = WireReduceScatter(wire)
+        for module in modules:
+            module.set_custom_all_gather(gathering)
+            module.set_custom_reduce_scatter(reducing)
+    model.register_forward_hook(partial(_forget_gathered, modules))
+
+
+def _forget_gathered(modules: Sequence[FSDPModule], *_: object) -> None:
+    """After a forward pass that has no backward pass: the next one gathers parameters anew, as they are by then."""
+    if not torch.is_grad_enabled():
+        for module in modules:
+            module.reshard()
