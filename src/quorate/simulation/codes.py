@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.simulation.links import FIRST_PART, PART, Links, parts_of
+from quorate.simulation.links import FIRST_PART, PART, Links, Taken, parts_of
 from quorate.strategies import strategies
 
 if TYPE_CHECKING:
@@ -75,17 +75,17 @@ class Codes:
         codes = {"sum": 1, "gather": size, "hierarchical": links.ports(size)}[self.way]
         return numel * codes * self.cost.decode
 
-    def seconds(self, nbytes: int, links: Links, size: int) -> float:
-        """Of the exchange of a part whose code has so many bytes, or of the first of two."""
+    def taken(self, nbytes: int, links: Links, size: int) -> Taken:
+        """By the exchange of a part whose code has so many bytes, or of the first of two."""
         if self.way == "sum":
             return links.all_reduce(nbytes, size)
         if self.way == "two-phase":
             return links.all_to_all(nbytes, size)
         return links.all_gather(nbytes, size, codes_of_hosts=self.way == "hierarchical")
 
-    def second_seconds(self, nbytes: int, links: Links, size: int) -> float:
-        """Of the second, in which all get the sums."""
-        return links.all_gather(nbytes, size) if self.way == "two-phase" else 0.0
+    def second(self, nbytes: int, links: Links, size: int) -> Taken:
+        """By the second, in which all get the sums."""
+        return links.all_gather(nbytes, size) if self.way == "two-phase" else Taken()
 
     def sent_by_all(self, nbytes: int, links: Links, size: int) -> float:
         """Bytes that leave workers for it, in all."""

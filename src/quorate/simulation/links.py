@@ -2,19 +2,21 @@
 
 Notation: P workers, n bytes, latency L, bandwidth B. A message takes L + n / B. A mean of all takes, as a ring,
 2 (P - 1) L + 2 (P - 1) / P n / B, and by recursive halving and doubling (Rabenseifner), 2 ceil(log2 P) L and as much
-for the bytes. Where workers share the ports of hosts, P is the number of hosts.
+for the bytes. Where workers share the ports of hosts, P is the number of hosts. Exchanges that are under way together
+share the links, as in the virtual world: see `in_line`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.virtual.network import Network, collective_seconds
+from quorate.wire.virtual.network import Network, demand_of
 
 USUAL = "50us:10Gbit"
 """What is taken where nobody says."""
@@ -27,6 +29,30 @@ _HUB_BYTES = 1 << 18
 _NUMBERS = ("per-host", "leader")
 FIRST_PART, PART = 1 << 20, 8 << 20
 """Bytes of the parts in which a gradient travels while the backward pass still runs, as of `buckets.flat`."""
+
+
+class Taken(NamedTuple):
+    """Seconds that one exchange takes among all, from the last arrival on."""
+
+    latency: float = 0.0
+    """Of its messages."""
+    transmission: float = 0.0
+    """For which it keeps its links busy."""
+
+    @property
+    def seconds(self) -> float:
+        """Alone."""
+        return self.latency + self.transmission
+
+
+def in_line(exchanges: Iterable[tuple[float, Taken]]) -> float:
+    """When all exchanges are done, of which each may begin at the time that stands before it: the links transmit one
+    after the other, in this order, and latencies pass beside that."""
+    free = done = 0.0
+    for begin, taken in exchanges:
+        free = max(free, begin) + taken.transmission
+        done = max(done, free + taken.latency)
+    return done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,29 +76,29 @@ class Links:
         """How many `size` workers have: one each, or one a host."""
         return -(-size // self.per_host) if self.per_host else size
 
-    def all_reduce(self, nbytes: int, size: int) -> float:
-        """Seconds from the last arrival until a sum of `nbytes` is there for all `size` workers: between hosts, of the
-        sums of each."""
+    def all_reduce(self, nbytes: int, size: int) -> Taken:
+        """Until a sum of `nbytes` is there for all `size` workers: between hosts, of the sums of each."""
         size = self.ports(size)
         if self.reduces == "ring" or size == 1:
             network = Network(latency=self.latency, bandwidth=self.bandwidth)
-            return collective_seconds(network, "all_reduce", (nbytes,) * size)
+            demand = demand_of(network, "all_reduce", (nbytes,) * size)
+            return Taken(demand.latency, demand.nbytes / demand.bandwidth)
         hops = 2 * math.ceil(math.log2(size))
-        return hops * self.latency + 2 * (size - 1) / size * nbytes / self.bandwidth
+        return Taken(hops * self.latency, 2 * (size - 1) / size * nbytes / self.bandwidth)
 
-    def all_gather(self, nbytes: int, size: int, *, codes_of_hosts: bool = False) -> float:
-        """Seconds until all have what all gave, `nbytes` each; or each host, with `codes_of_hosts`. A host's port gets
-        what comes to all of its workers once."""
+    def all_gather(self, nbytes: int, size: int, *, codes_of_hosts: bool = False) -> Taken:
+        """Until all have what all gave, `nbytes` each; or each host, with `codes_of_hosts`. A host's port gets what
+        comes to all of its workers once."""
         ports = self.ports(size)
         count = ports if codes_of_hosts else size
         others = count - count / ports
-        return 0.0 if ports == 1 else self._hops(ports) * self.latency + others * nbytes / self.bandwidth
+        return Taken() if ports == 1 else Taken(self._hops(ports) * self.latency, others * nbytes / self.bandwidth)
 
-    def all_to_all(self, nbytes: int, size: int) -> float:
-        """Seconds until all have a piece of `nbytes` of each."""
+    def all_to_all(self, nbytes: int, size: int) -> Taken:
+        """Until all have a piece of `nbytes` of each."""
         ports = self.ports(size)
         out = size / ports * (size - size / ports)
-        return 0.0 if ports == 1 else (ports - 1) * self.latency + out * nbytes / self.bandwidth
+        return Taken() if ports == 1 else Taken((ports - 1) * self.latency, out * nbytes / self.bandwidth)
 
     def _hops(self, ports: int) -> int:
         return ports - 1 if self.reduces == "ring" else math.ceil(math.log2(ports))

@@ -1,7 +1,7 @@
 """Strategies under which all workers meet: in every step, or every so many; times alone.
 
-Where all meet in every step, parts of the gradient travel while the rest is computed, one after the other; what is left
-after the last worker has come is what the exchange costs. Means of parameters travel when all have come.
+Where all meet in every step, parts of the gradient travel while the rest is computed, and share the links (`in_line`);
+what is left after the last worker has come is what the exchange costs. Means of parameters travel when all have come.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from quorate.core.errors import ConfigurationError
 from quorate.simulation.codes import Codes
-from quorate.simulation.links import parts_of
+from quorate.simulation.links import Taken, in_line, parts_of
 from quorate.simulation.played import Case, Formed, Played
 
 
@@ -45,34 +45,34 @@ class Meetings:
         """When the sum of all parts is read: what comes, when all of it has come. A part is encoded when its gradients
         are there, which delays those behind it."""
         links, size = self.case.links, self.case.workers
-        there, encoded, ready = 0.0, 0.0, 0
+        under_way = list[tuple[float, Taken]]()
+        encoded, ready = 0.0, 0
         for numel, nbytes in codes.parts:
             ready += numel
             encoded += codes.encoding(numel)
             left = 1.0 - ready / codes.numel
             met = max(time - left * seconds for time, seconds in zip(arrive, backward, strict=True)) + encoded
-            there = max(there, met) + codes.seconds(nbytes, links, size)
+            under_way.append((met, codes.taken(nbytes, links, size)))
         self.played.coding += size * sum(
             codes.encoding(numel) + codes.decoding(numel, links, size) for numel, _ in codes.parts
         )
-        beside = max(arrive) + encoded + links.all_reduce(codes.dense, size)  # small, at the same time
-        return max(beside, there) + sum(
-            codes.decoding(numel, links, size) + codes.second_seconds(nbytes, links, size)
-            for numel, nbytes in codes.parts
-        )
+        under_way.append((max(arrive) + encoded, links.all_reduce(codes.dense, size)))
+        there = in_line(under_way)
+        decoded = there + sum(codes.decoding(numel, links, size) for numel, _ in codes.parts)
+        return decoded + in_line([(0.0, codes.second(nbytes, links, size)) for _, nbytes in codes.parts])
 
     def _travelled(self, sizes: Sequence[int], arrive: Sequence[float]) -> float:
         """When the last part is there for everyone."""
         case = self.case
         if len(sizes) == 1:
-            return max(arrive) + case.links.all_reduce(sizes[0], case.workers)
+            return max(arrive) + case.links.all_reduce(sizes[0], case.workers).seconds
         backward = [case.busy.backward(rank, self.step) for rank in range(case.workers)]
-        there, whole = 0.0, sum(sizes)
+        under_way, whole = list[tuple[float, Taken]](), sum(sizes)
         for ready, size in zip(accumulate(sizes), sizes, strict=True):
             left = 1.0 - ready / whole
             met = max(time - left * seconds for time, seconds in zip(arrive, backward, strict=True))
-            there = max(there, met) + case.links.all_reduce(size, case.workers)
-        return there
+            under_way.append((met, case.links.all_reduce(size, case.workers)))
+        return in_line(under_way)
 
     def alone(self, ranks: Sequence[int]) -> None:
         """One step of these workers by themselves."""
@@ -92,7 +92,7 @@ class Meetings:
         if case.codes is not None and case.workers > 1:
             done = self._coded(case.codes, self.now, [0.0] * case.workers)
         else:
-            done = last + case.links.all_reduce(nbytes, case.workers)
+            done = last + case.links.all_reduce(nbytes, case.workers).seconds
         newest: dict[int, int] = {}
         for place in range(len(played.rank) - 1, -1, -1):
             if newest.setdefault(played.rank[place], place) == place and len(newest) == case.workers:

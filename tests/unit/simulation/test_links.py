@@ -7,7 +7,7 @@ import math
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.simulation.links import Links, links_from, parts_of
+from quorate.simulation.links import Links, Taken, in_line, links_from, parts_of
 
 
 def test_what_is_written() -> None:
@@ -40,10 +40,19 @@ def test_what_is_none_is_refused(text: str, sentence: str) -> None:
 
 def test_means_take_what_the_formulas_say() -> None:
     ring, halving = links_from("1ms:1MB"), links_from("1ms:1MB:halving")
-    assert ring.all_reduce(1000, 8) == pytest.approx(2 * 7 * 1e-3 + 2 * 7 / 8 * 1e-3)
-    assert halving.all_reduce(1000, 8) == pytest.approx(2 * 3 * 1e-3 + 2 * 7 / 8 * 1e-3)
-    assert halving.all_reduce(1000, 9) == pytest.approx(2 * 4 * 1e-3 + 2 * 8 / 9 * 1e-3)
-    assert ring.all_reduce(1000, 1) == halving.all_reduce(1000, 1) == 0.0
+    assert ring.all_reduce(1000, 8) == pytest.approx((2 * 7 * 1e-3, 2 * 7 / 8 * 1e-3))
+    assert halving.all_reduce(1000, 8) == pytest.approx((2 * 3 * 1e-3, 2 * 7 / 8 * 1e-3))
+    assert halving.all_reduce(1000, 9) == pytest.approx((2 * 4 * 1e-3, 2 * 8 / 9 * 1e-3))
+    assert ring.all_reduce(1000, 1).seconds == halving.all_reduce(1000, 1).seconds == 0.0
+    assert ring.all_reduce(1000, 8).seconds == pytest.approx(14e-3 + 1.75e-3)
+
+
+def test_exchanges_transmit_one_after_the_other_and_latencies_pass_beside_that() -> None:
+    three, none = Taken(5.0, 3.0), list[tuple[float, Taken]]()
+    assert in_line(none) == 0.0 and in_line([(1.0, three)]) == 9.0
+    assert in_line([(0.0, three)] * 4) == 5 + 4 * 3
+    assert in_line([(0.0, three), (2.0, three), (10.0, three)]) == 18.0, "the third finds the links idle"
+    assert in_line([(0.0, Taken(50.0, 1.0)), (0.0, three)]) == 51.0, "the first may be done last"
 
 
 def test_one_port_is_shared_and_a_mesh_is_not() -> None:
@@ -53,7 +62,7 @@ def test_one_port_is_shared_and_a_mesh_is_not() -> None:
 
 def test_of_workers_on_hosts_the_hosts_send() -> None:
     one, hosts = links_from("1ms:1MB"), links_from("1ms:1MB:per-host=8")
-    assert hosts.all_reduce(1000, 32) == one.all_reduce(1000, 4) and hosts.all_reduce(1000, 8) == 0.0
+    assert hosts.all_reduce(1000, 32) == one.all_reduce(1000, 4) and hosts.all_reduce(1000, 8) == (0, 0)
     assert hosts.sent_by_all(1000, 32) == 2 * 3 * 1000 and one.sent_by_all(1000, 4) == 2 * 3 * 1000
     assert hosts.in_pieces(1 << 20, 32) == pytest.approx(2 * (1e-3 + 3 / 4 * (1 << 20) / 1e6))
     assert hosts.in_pieces(1000, 32) is hosts.in_pieces(1 << 20, 8) is one.in_pieces(1 << 20, 32) is None

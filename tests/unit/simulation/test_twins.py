@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -136,6 +137,56 @@ def test_codes_take_what_they_take_in_the_virtual_world(strategy: str, settings:
         assert ours == pytest.approx(theirs[rank], abs=5e-5), rank
     assert run.bytes_out == pytest.approx(sum(sent), rel=0.001)
     assert run.coding == 0
+
+
+TWO, THREE = (1 << 16, 1 << 18), (1 << 16, 2 << 20, 1 << 18)
+"""Numbers of matrices that travel each by itself, the last one first; behind them a vector, with the header."""
+TOGETHER: list[tuple[str, dict[str, Any], Sequence[int], float]] = [
+    ("all-reduce", {}, THREE, 3e8),
+    ("all-reduce", {}, TWO, 1e7),
+    ("all-reduce", {}, TWO, 1e10),
+    ("local-sgd", {"sync_every": 2}, TWO, 1e7),
+    ("all-reduce", {"compress": "half"}, TWO, 1e7),
+    ("all-reduce", {"compress": "sign", "reduce": "gather"}, TWO, 1e7),
+    ("all-reduce", {"compress": "sign", "reduce": "two-phase"}, TWO, 1e7),
+]
+
+
+@pytest.mark.parametrize(("strategy", "settings", "parts", "bandwidth"), TOGETHER)
+def test_parts_share_links_as_they_do_in_the_virtual_world(
+    strategy: str, settings: dict[str, Any], parts: Sequence[int], bandwidth: float
+) -> None:
+    """Latencies are long, so that it tells whether they pass one after the other."""
+    size, steps, latency = 3, 2, 3e-3
+    world = VirtualWorld(size, compute=COMPUTE, network=Network(latency=latency, bandwidth=bandwidth))
+    theirs = world.run(lambda wire: in_parts(wire, strategy, settings, parts, steps))
+    links, coded = Links(text="", latency=latency, bandwidth=bandwidth, is_mesh=True), sum(parts)
+    case = Case(workers=size, steps=steps, parameters=coded + 2, busy=Modelled(compute=COMPUTE), links=links)
+    own, reduction = reduction_in(strategy, settings)
+    if reduction is not None:
+        matrices = [((1, numel),) for numel in reversed(parts)]
+        case = replace(case, codes=codes_of(reduction, coded, size, case.nbytes, CodingCost(), matrices))
+    run = times_of(strategy, own).play(case)
+    for rank in range(size):
+        ours = [end for one, end in zip(run.rank, run.end, strict=True) if one == rank]
+        assert ours == pytest.approx(theirs[rank], abs=5e-5), rank
+
+
+def in_parts(wire: Wire, strategy: str, settings: dict[str, Any], parts: Sequence[int], steps: int) -> list[float]:
+    """As `trained`, with gradients in `parts`."""
+    current.enter(wire, thread_only=True)
+    join()
+    shapes = [(2,), *((1, numel) for numel in parts)]
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    optimizer: Any = distribute(torch.optim.SGD(model, lr=0.01), model, strategy=strategy, **settings)
+    began, ends = wire.clock.now(), list[float]()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.stack([x.mean() for x in model]).sum().backward()
+        optimizer.step()
+        ends.append(wire.clock.now() - began)
+    current.here().leave()
+    return ends
 
 
 def twin(strategy: str, settings: dict[str, Any], links: Links | None = None, size: int = SIZE, **cost: float) -> Case:

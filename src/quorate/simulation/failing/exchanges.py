@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from quorate.core.durations import FORWARD_SHARE
-from quorate.simulation.links import Links, parts_of
+from quorate.simulation.links import Links, Taken, in_line, parts_of
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,16 @@ class Exchanges:
             return 0.0
         sizes = parts_of(self._nbytes)
         if len(sizes) == 1:
-            return self.links.all_reduce(sizes[0], workers)
-        there, backward = 0.0, (1 - FORWARD_SHARE) * step
+            return self.links.all_reduce(sizes[0], workers).seconds
+        under_way, backward = list[tuple[float, Taken]](), (1 - FORWARD_SHARE) * step
         for ready, size in zip(accumulate(sizes), sizes, strict=True):
-            there = max(there, step - (1 - ready / self._nbytes) * backward) + self.links.all_reduce(size, workers)
-        return there - step
+            met = step - (1 - ready / self._nbytes) * backward
+            under_way.append((met, self.links.all_reduce(size, workers)))
+        return in_line(under_way) - step
 
     def mean(self, learners: int) -> float:
         """Seconds of a mean of parameters, for which all learners have come."""
-        return 0.0 if self.links is None or learners == 1 else self.links.all_reduce(self._nbytes, learners)
+        return 0.0 if self.links is None or learners == 1 else self.links.all_reduce(self._nbytes, learners).seconds
 
     def round(self, learners: int) -> float:
         """Seconds of a round through one learner: a call, a question, what all give, and what comes of it."""

@@ -1,16 +1,20 @@
 """What the virtual network costs: seconds for each message and each collective.
 
 Notation: P workers, n bytes per worker (of a ragged collective: as stated), latency L and bandwidth B of the slowest
-link that takes part. Collectives are the ring ones, which is what gloo and NCCL use for large tensors.
+link that takes part. Collectives are the ring ones, which is what gloo and NCCL use for large tensors. What several
+cost each other that are under way together is said by `queues`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorate.core.errors import ConfigurationError
+
+Way = tuple[int, int]
+"""One direction between two workers: who sends, and who gets."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Link:
         if not self.bandwidth > 0:
             raise ConfigurationError(f"the bandwidth of a link is in bytes per second, above 0, not {self.bandwidth!r}")
 
-    def transmission(self, nbytes: int) -> float:
+    def transmission(self, nbytes: float) -> float:
         """Seconds for which `nbytes` keep the link busy: n / B."""
         return nbytes / self.bandwidth
 
@@ -74,80 +78,110 @@ class Network:
 
     def ring(self, size: int) -> Link:
         """The slowest latency and the slowest bandwidth on the ring 0 -> 1 -> ... -> 0."""
-        return self._slowest((r, (r + 1) % size) for r in range(size))
+        return self._slowest(_ring(size))
 
-    def star(self, root: int, size: int) -> Link:
-        """The same among the links between `root` and everyone else."""
-        pairs = ((root, r) for r in range(size) if r != root)
-        return self._slowest(pair for there in pairs for pair in (there, there[::-1]))
+    def star(self, root: int, size: int, *, inwards: bool = True) -> Link:
+        """The same among the links from everyone else to `root`, or the other way."""
+        return self._slowest(_star(root, size, inwards=inwards))
 
     def mesh(self, size: int) -> Link:
         """The same among all links of workers 0 to `size` - 1."""
         named = [pair for pair in self.links if max(pair) < size]
         if self.hosts:
-            return self._slowest((a, b) for a in range(size) for b in range(size) if a != b)
+            return self._slowest(_mesh(size))
         slowest = self._slowest(named)
         is_every_link_named = size * (size - 1) <= len({p for a, b in named for p in ((a, b), (b, a)) if a != b})
         return slowest if is_every_link_named else _slower(slowest, self._usual)
 
-    def _slowest(self, pairs: Iterable[tuple[int, int]]) -> Link:
+    def _slowest(self, pairs: Iterable[Way]) -> Link:
         if not (self.links or self.hosts):
             return self._usual
         links = [self.link(a, b) for a, b in pairs] or [self._usual]
         return Link(max(link.latency for link in links), min(link.bandwidth for link in links))
 
 
+def _ring(size: int) -> Iterator[Way]:
+    return ((rank, (rank + 1) % size) for rank in range(size))
+
+
+def _star(root: int, size: int, *, inwards: bool) -> Iterator[Way]:
+    return ((rank, root) if inwards else (root, rank) for rank in range(size) if rank != root)
+
+
+def _mesh(size: int) -> Iterator[Way]:
+    return ((a, b) for a in range(size) for b in range(size) if a != b)
+
+
 def _slower(one: Link, other: Link) -> Link:
     return Link(max(one.latency, other.latency), min(one.bandwidth, other.bandwidth))
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What one collective asks of the network."""
+
+    latency: float = 0.0
+    """Seconds: those of a message, times the messages that follow each other."""
+    nbytes: float = 0.0
+    """That each of `ways` carries, as far as its time goes."""
+    ways: Iterable[Way] = ()
+    """The links that it uses; to be gone through once."""
+    bandwidth: float = math.inf
+    """Of the slowest of them."""
+
+    @property
+    def seconds(self) -> float:
+        """From the arrival of the last worker until it is done for everyone, where nothing else is under way."""
+        return self.latency + self.nbytes / self.bandwidth
+
+
 def collective_seconds(network: Network, operation: str, nbytes: Sequence[int], root: int = 0) -> float:
-    """Seconds from the arrival of the last of P = len(nbytes) workers until `operation` is done for everyone.
+    """Seconds from the arrival of the last of P = len(nbytes) workers until `operation` is done for everyone, where
+    nothing else is under way.
 
     `nbytes[r]` is what worker r gives. At P = 1 nothing is moved: 0.
     """
+    return demand_of(network, operation, nbytes, root).seconds
+
+
+def demand_of(network: Network, operation: str, nbytes: Sequence[int], root: int = 0) -> Demand:
+    """What `operation` asks of the network, to which worker r gives `nbytes[r]`. At P = len(nbytes) = 1: nothing.
+
+    | operation | messages that follow each other | bytes on each link |
+    |---|---|---|
+    | all-reduce: a reduce-scatter, then an all-gather | 2 (P - 1) | 2 (P - 1) / P n |
+    | reduce-scatter | P - 1 | (P - 1) / P n |
+    | all-gather | P - 1 | what all gave but the smallest piece |
+    | broadcast and reduce, pipelined in small chunks | P - 1 | n |
+    | all-to-all | P - 1 | (P - 1) / P of what the busiest worker gives |
+    | gather, scatter: everything crosses the root's own connection, once | 1 | what others give, or get |
+    | barrier: dissemination (Hensgen, Finkel and Manber, 1988) | ceil(log2 P) | none |
+    """
     size = len(nbytes)
     if size == 1:
-        return 0.0
+        return Demand()
+    hops = size - 1
     match operation:
         case "all_reduce":
-            return _all_reduce(network.ring(size), size, nbytes[0])
+            return _demand(network.ring(size), 2 * hops, 2 * (nbytes[0] * (size - 1) / size), _ring(size))
         case "reduce_scatter":
-            return _around(network.ring(size), size, nbytes[0] * (size - 1) / size)
+            return _demand(network.ring(size), hops, nbytes[0] * (size - 1) / size, _ring(size))
         case "all_gather":
-            return _around(network.ring(size), size, sum(nbytes) - min(nbytes))
+            return _demand(network.ring(size), hops, sum(nbytes) - min(nbytes), _ring(size))
         case "broadcast" | "reduce":
-            return _around(network.ring(size), size, nbytes[root])
+            return _demand(network.ring(size), hops, nbytes[root], _ring(size))
         case "all_to_all":
-            return _around(network.mesh(size), size, max(nbytes) * (size - 1) / size)
+            return _demand(network.mesh(size), hops, max(nbytes) * (size - 1) / size, _mesh(size))
         case "gather":
-            return _to_or_from(network.star(root, size), sum(nbytes) - nbytes[root])
+            ways = _star(root, size, inwards=True)
+            return _demand(network.star(root, size), 1, sum(nbytes) - nbytes[root], ways)
         case "scatter":
-            return _to_or_from(network.star(root, size), nbytes[root] * (size - 1) / size)
+            ways = _star(root, size, inwards=False)
+            return _demand(network.star(root, size, inwards=False), 1, nbytes[root] * (size - 1) / size, ways)
         case "barrier":
-            return _barrier(network.mesh(size), size)
+            return _demand(network.mesh(size), math.ceil(math.log2(size)), 0, ())
     raise ValueError(f"no cost is known for {operation!r}")
 
 
-def _all_reduce(link: Link, size: int, nbytes: int) -> float:
-    """A reduce-scatter, then an all-gather: 2 (P - 1) L + 2 (P - 1) / P * n / B."""
-    return 2 * _around(link, size, nbytes * (size - 1) / size)
-
-
-def _around(link: Link, size: int, nbytes: float) -> float:
-    """P - 1 hops, in which each link carries `nbytes` in all: (P - 1) L + nbytes / B.
-
-    For reduce-scatter nbytes is n (P - 1) / P; for all-gather, what all gave but the smallest piece; for broadcast
-    and reduce, pipelined in small chunks, n; for all-to-all, what the busiest worker sends to others.
-    """
-    return (size - 1) * link.latency + nbytes / link.bandwidth
-
-
-def _to_or_from(link: Link, nbytes: float) -> float:
-    """Everything crosses the root's own connection, once: L + nbytes / B."""
-    return link.latency + nbytes / link.bandwidth
-
-
-def _barrier(link: Link, size: int) -> float:
-    """Dissemination (Hensgen, Finkel and Manber, 1988): ceil(log2 P) L."""
-    return math.ceil(math.log2(size)) * link.latency
+def _demand(slowest: Link, hops: int, nbytes: float, ways: Iterable[Way]) -> Demand:
+    return Demand(hops * slowest.latency, nbytes, ways, slowest.bandwidth)

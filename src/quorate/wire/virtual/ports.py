@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
-from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.network import Network, Way
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+def begins_behind(busy_until: dict[_K, float], place: _K, now: float, seconds: float) -> float:
+    """When a transmission of so many seconds begins that comes to `place` now, which is busy with it from then on."""
+    begins = max(now, busy_until.get(place, 0.0))
+    busy_until[place] = begins + seconds
+    return begins
 
 
 class Ports:
@@ -22,7 +32,7 @@ class Ports:
         network = self._network
         return bool(network.hosts) and network.host_of(source) != network.host_of(target)
 
-    def seconds(self, nbytes: int) -> float:
+    def seconds(self, nbytes: float) -> float:
         """For which `nbytes` keep a port busy."""
         return nbytes / self._network.bandwidth
 
@@ -34,9 +44,18 @@ class Ports:
         """When `nbytes` are there, the first of which comes to the port now, at `begins`."""
         return self._through(self._into, self._network.host_of(target), begins, nbytes)
 
+    def begin(self, ways: Sequence[Way], seconds: float, now: float) -> list[float]:
+        """When a collective begins to be transmitted at each port on its `ways`: it keeps a port busy for so long,
+        however many of them lead through it."""
+        network = self._network
+        out = dict.fromkeys(network.host_of(source) for source, _ in ways)
+        into = dict.fromkeys(network.host_of(target) for _, target in ways)
+        sides = ((self._out, out), (self._into, into))
+        return [begins_behind(busy_until, host, now, seconds) for busy_until, hosts in sides for host in hosts]
+
     def _through(self, busy_until: dict[int, float], host: int, begins: float, nbytes: int) -> float:
-        busy_until[host] = max(begins, busy_until.get(host, 0.0)) + self.seconds(nbytes)
-        return busy_until[host]
+        seconds = self.seconds(nbytes)
+        return begins_behind(busy_until, host, begins, seconds) + seconds
 
 
 class Traffic:
@@ -66,7 +85,7 @@ class Traffic:
             self.messages += 1
 
     def collective(self, operation: str, nbytes: Sequence[int], root: int) -> None:
-        """As `collective_seconds` prices it: a ring in order of rank, or a star; `nbytes[r]` is what r gives."""
+        """As `demand_of` prices it: a ring in order of rank, or a star; `nbytes[r]` is what r gives."""
         size, total = len(nbytes), sum(nbytes)
         share = {"all_reduce": 2 * (size - 1) / size, "reduce_scatter": (size - 1) / size, "broadcast": 1, "reduce": 1}
         for rank in range(size):

@@ -1,4 +1,4 @@
-"""Messages between virtual workers: links that are busy while they transmit, and boxes where messages wait."""
+"""Messages between virtual workers, and boxes where they wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.wire.boxes import Boxes
 from quorate.wire.virtual.formation import copy, nbytes
-from quorate.wire.virtual.ports import Ports
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import Departure, VirtualWork
 
@@ -55,10 +54,9 @@ class Post:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._boxes = Boxes[Address, Receipt]()
-        self._busy_until: dict[tuple[int, int], float] = {}
         self._on_their_way: dict[tuple[int, int, bool], deque[tuple[Address, Message]]] = {}
         """From whom, to whom, and whether they overtake others."""
-        self._ports = Ports(scene.network)
+        self._ports = scene.queues.ports
 
     def send(self, source: int, address: Address, message: Message) -> Departure:
         """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link, but
@@ -83,14 +81,12 @@ class Post:
             gone = now + link.transmission(size)
             scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target, overtakes=True))
             return Departure(scene, gone, target)
-        gone = max(now, self._busy_until.get(way, 0.0)) + link.transmission(size)
+        gone = scene.queues.message(way, size, now)
         if self._ports.are_between(source, target):
-            gone = max(gone, self._ports.leaves(source, size, now))
             begins = gone - self._ports.seconds(size) + link.latency
             scene.scheduler.at(begins, partial(self._enter, source, target, size))
         else:
             scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
-        self._busy_until[way] = gone
         return Departure(scene, gone, target)
 
     def tell(self, address: Address, message: Message) -> None:

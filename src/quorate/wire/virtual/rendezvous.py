@@ -11,7 +11,7 @@ import torch
 
 from quorate.core.errors import Mismatch
 from quorate.wire.virtual.formation import Given, form, nbytes
-from quorate.wire.virtual.network import collective_seconds
+from quorate.wire.virtual.network import demand_of
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import VirtualWork, in_words
 
@@ -114,9 +114,10 @@ class Rendezvous:
         sizes = tuple(map(nbytes, meeting.given))
         hosts = [self._scene.network.host_of(rank) for rank in range(self._scene.size)]
         results = form(call.operation, meeting.given, root, hosts)
-        seconds = collective_seconds(self._scene.network, call.operation, sizes, root)
+        demand = demand_of(self._scene.network, call.operation, sizes, root)
         self._scene.traffic.collective(call.operation, sizes, root)
-        scheduler.at(meeting.latest + seconds, partial(_finish, arrivals, results))
+        done = self._scene.queues.collective(demand, meeting.latest)
+        scheduler.at(done, partial(_finish, arrivals, results))
 
 
 def _finish(arrivals: Sequence[Arrival], results: Sequence[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from quorate.core.errors import Failure, PeerFailed
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.ports import Traffic
+from quorate.wire.virtual.queues import Queues
 from quorate.wire.virtual.scheduler import Scheduler
 
 
@@ -33,6 +34,7 @@ class Scene(Protocol):
     is_traced: bool
     scheduler: Scheduler
     traffic: Traffic
+    queues: Queues
     dead: frozenset[int]
     """The workers that have died and that the others have outlived."""
 

@@ -29,6 +29,7 @@ from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.ports import Traffic
 from quorate.wire.virtual.post import Address, Post
+from quorate.wire.virtual.queues import Queues
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scene import Awaited
 from quorate.wire.virtual.scheduler import Scheduler, Strand
@@ -84,6 +85,7 @@ class Stage:
         self.trace: list[str] = []
         self.scheduler = Scheduler(mixed(seed))
         self.traffic = Traffic(network)
+        self.queues = Queues(network)
         self.board = VirtualBoard(self)
         self.post = Post(self)
         self.rendezvous = Rendezvous(self)
