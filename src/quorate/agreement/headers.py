@@ -73,10 +73,20 @@ class Announced:
 class Headers:
     """Writes this worker's headers for the means of one optimizer, and learns from the sums of everyone's.
 
-    `before` are those of the same worker when other parameters were trained: what all have learnt stays.
+    `before` are those of the same worker when other parameters were trained: what all have learnt stays. `within` are
+    the workers with the other pieces of this replica, where it has a piece of one.
     """
 
-    def __init__(self, replica: Replica, wire: Wire, announced: Announced, before: Headers | None = None) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        wire: Wire,
+        announced: Announced,
+        before: Headers | None = None,
+        within: Wire | None = None,
+    ) -> None:
+        self._within, self.is_alone = within, within is not None and wire.size == 1
+        """Alone: there are no other replicas."""
         self._replica, self._announced, self._rank = replica, announced, wire.rank
         self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
         self.changed = slice(COUNTS + self._count, self._bad_from)
@@ -122,11 +132,17 @@ class Headers:
         header[SAVING], header[VOTES] = self._announced.flags.mine(), float(self.votes)
         self.admission.put(header)
 
-    def joined(self, header: Sequence[float], within: Wire) -> list[float]:
+    def of_sum(self, sums: Flat) -> list[float]:
+        """What was summed with it; of pieces, see `joined`."""
+        header: list[float] = sums.header.tolist()
+        return header if self._within is None else self.joined(header)
+
+    def joined(self, header: Sequence[float]) -> list[float]:
         """The header of a sum of pieces of replicas, and those of the sums of the other pieces, as one, so that all
         decide alike: somebody stops, or has brought numbers that are not finite, where one of them says so."""
+        assert self._within is not None
         mine = torch.tensor([header[STOPPING], *header[self._bad_from :]], dtype=torch.float64)
-        stopping, *bad = torch.stack(within.all_gather(mine).wait()).amax(0).tolist()
+        stopping, *bad = torch.stack(self._within.all_gather(mine).wait()).amax(0).tolist()
         found = [*header[: self._bad_from], *bad]
         found[STOPPING] = stopping
         return found

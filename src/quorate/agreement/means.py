@@ -13,6 +13,7 @@ from quorate.agreement.headers import ENDED, PAUSED, VECTORS, WEIGHT, Announced,
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
 from quorate.observe.backward import Spending
@@ -21,7 +22,7 @@ from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.reducers.reducer import Reducer
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.work import Together
+from quorate.wire.work import Done, Together
 
 _POLL = 0.02
 
@@ -72,18 +73,21 @@ class MeansOfAll:
     ) -> None:
         self.wire, self.size, self._replica = wire, wire.size, replica
         self.layout, self._parameters = replica.layout, replica.trained
-        self.headers: Headers = Headers(replica, wire, watches.announced, None if before is None else before.headers)
+        known = None if before is None else before.headers
+        self.headers: Headers = Headers(replica, wire, watches.announced, known, watches.within)
         reducer.spending = timer.spending
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
         self._blank = partial(Flat.empty, self.layout, wire.empty)
-        flat = self._blank()
+        self._stays = self.headers.is_alone
+        flat = Flat.unwritten(self.layout) if self._stays else self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
         self._timer, self._shadow, self._spending = timer, shadow, watches.spending
-        self._within = watches.within
-        self.ready = ReadyGradients(self._parameters, flat, self._launch if overlaps else None, self._blank)
+        self.ready = ReadyGradients(
+            self._parameters, flat, self._launch if overlaps and not self._stays else None, self._blank
+        )
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = False
         self._under_way: Work[Flat] | None = None
         """The newest mean in which this worker takes part without stepping."""
@@ -154,6 +158,9 @@ class MeansOfAll:
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         headers, mine = self.headers, list[float]()
+        if self._stays:
+            self._learn_alone(weight)
+            return Done(self.ready.flat)
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
             last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
@@ -168,7 +175,7 @@ class MeansOfAll:
             launched = self.reducer.start(self.ready.flat, partial(self.ready.again, mine))
 
         def finish(sums: list[Flat]) -> Flat:
-            header = self._header(sums[0])
+            header = self.headers.of_sum(sums[0])
             self._learn(header)
             headers.learn_gradients(header)
             for part, changed in enumerate(header[headers.changed]):
@@ -178,9 +185,17 @@ class MeansOfAll:
 
         return Together([launched], finish, self.wire.clock)
 
+    def _learn_alone(self, weight: float) -> None:
+        """There is nobody to form a mean of gradients with, which stay where they are."""
+        self.headers.look(*(local(x).reshape(-1) for x in self._replica.gradients if x is not None))
+        header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over()))
+        self._learn(header)
+        self.headers.learn_gradients(header)
+
     def write_gradient(self, value: Flat) -> None:
         """Make `value` the `.grad` of every parameter that any worker used."""
-        self.ready.write(value, self._replica.used)
+        if not (self._stays and value is self.ready.flat):
+            self.ready.write(value, self._replica.used)
 
     def _repeat(self, part: int, sums: Flat) -> None:
         """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""
@@ -199,11 +214,6 @@ class MeansOfAll:
         self.headers.write_of_vector(mine.header, weight)
         return mine
 
-    def _header(self, sums: Flat) -> list[float]:
-        """What was summed with it; of a piece of a replica, as those with the other pieces have it together."""
-        header: list[float] = sums.header.tolist()
-        return header if self._within is None else self.headers.joined(header, self._within)
-
     def _learn(self, header: Sequence[float]) -> None:
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
         self.headers.learn(header, self.reducer.counted, is_away=is_away, all_away=all_away)
@@ -211,7 +221,7 @@ class MeansOfAll:
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         contributors = weight
         if weight is None:
-            header = self._header(sums)
+            header = self.headers.of_sum(sums)
             weight, contributors = header[WEIGHT], header[VECTORS]
             self._learn(header)
         self._timer.contributors = round(contributors or 0)
@@ -267,7 +277,7 @@ class MeansOfAll:
             return
         under_way, self._under_way = self._under_way, None
         sums = under_way.wait()
-        header = self._header(sums)
+        header = self.headers.of_sum(sums)
         self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
         self._learn(header)

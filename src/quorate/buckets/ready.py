@@ -134,9 +134,14 @@ class ReadyGradients:
                     self._on_part(part, self.flat.parts[part])
             else:
                 self._pack_and_hand_on(part)
-        self.touched = [False] * len(self._parameters)
+        self.pass_over()
+
+    def pass_over(self) -> list[bool]:
+        """The backward pass has ended, and its gradients stay where they are; returns which were touched."""
+        touched, self.touched = self.touched, [False] * len(self._parameters)
         self.fired = False
         self._reset()
+        return touched
 
     def again(self, header: Sequence[float]) -> Flat:
         """All gradients once more, in new memory, with this header; until `write` they still stand in `.grad`."""

@@ -252,6 +252,10 @@ class Wire(ABC):
         """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which sums and shared messages
         need no copying; from any thread."""
 
+    def trim(self) -> None:
+        """Give back the memory of tensors made by `empty` that nobody holds; else it is kept for the next ones."""
+        return
+
     def make_common(self, nbytes: int) -> Common:
         """New memory, all zeros, for this worker and those of its host that it invites. It is there until the last of
         them has let go of it, or ended. Raises `ConfigurationError` where the system has no such memory."""

@@ -117,6 +117,11 @@ class Flat:
 
         return cls([part(p) for p in layout.parts], layout)
 
+    @classmethod
+    def unwritten(cls, layout: Layout) -> Flat:
+        """A vector in whose place nothing is ever written, or read: it takes no memory."""
+        return cls([torch.zeros(1, dtype=p.dtype, device=p.device).expand(p.numel) for p in layout.parts], layout)
+
     @property
     def nbytes(self) -> int:
         """Of all its numbers."""

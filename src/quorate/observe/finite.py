@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, NotFinite, ranks_in_words
+from quorate.core.local_tensor import local
 from quorate.core.telling import tell
 from quorate.wire.failure import host_of
 
@@ -67,7 +68,7 @@ class Finite:
 
     def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
         """This worker's gradient is not finite: remember where."""
-        found = (name for name, x in zip(names, gradients, strict=True) if x is not None and not is_finite([x]))
+        found = (name for name, x in zip(names, gradients, strict=True) if x is not None and not is_finite([local(x)]))
         self.first = next(found, "")
 
     def leaves_out(self, ranks: Sequence[int], number: int, *, is_scaled: bool) -> bool:

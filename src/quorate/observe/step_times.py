@@ -100,7 +100,7 @@ class StepTimer:
         """The worker has come to the meeting point of this step (now, unless told); only the first time counts."""
         if self._arrive is None:
             self._arrive = self._clock.now() if at is None else at
-            self._busy_before = self._spent["update"] + self._spent["encode"]
+            self._busy_before = self._spent["update"] + self._spent["encode"] + self._spent["wait"]
 
     @property
     def work(self) -> float:

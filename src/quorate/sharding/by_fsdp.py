@@ -12,8 +12,9 @@ from torch.nn import Module
 
 from quorate.core.axes import Zero
 from quorate.sharding.allocator import fix_threshold
-from quorate.sharding.collectives import WireAllGather, WireReduceScatter
+from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 from quorate.sharding.mesh import Seat
+from quorate.wire.metered import Metered
 
 
 def is_sharded_already(model: Module) -> bool:
@@ -33,10 +34,10 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
         fully_shard(block, reshard_after_forward=zero == 3, **chosen)
     fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    if is_on_cpu:
-        wire = seat.within.channel("fsdp")
-        gathering: Any = WireAllGather(wire)
-        reducing: Any = WireReduceScatter(wire)
+    if is_on_cpu and seat.axes.shards > 1:
+        pieces = Pieces(Metered(seat.within.channel("fsdp"), seat.traffic.meter), seat.traffic)
+        gathering: Any = WireAllGather(pieces)
+        reducing: Any = WireReduceScatter(pieces)
         for module in modules:
             module.set_custom_all_gather(gathering)
             module.set_custom_reduce_scatter(reducing)

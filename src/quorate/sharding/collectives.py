@@ -1,11 +1,13 @@
 """FSDP's two collectives over a wire of ours, for numbers on the CPU.
 
-The sum of a reduce-scatter is formed in order of rank (`Wire.reduce_scatter`), and each worker sends and receives what
-the theory says, (S - 1) / S of the vector; gloo's own forms the sum of all on every worker.
+Every worker gives each other one its piece, in memory that on one host both look at: nothing is copied on the way. What
+is sent is what the theory says, (S - 1) / S of the vector; a sum is formed in order of rank, host by host, as that of
+`Wire.reduce_scatter`. Gloo's own reduce-scatter forms the whole sum on every worker.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from quorate.core.contracts import Wire
+from quorate.core.contracts import Message, Wire, Work
+from quorate.sharding.traffic import Traffic
+from quorate.wire.exchange import Swap, describe, sum_in_order
 
 
 class Collected(dist.Work):
@@ -29,52 +33,82 @@ class Collected(dist.Work):
         return True
 
 
-class _InOrdinaryMemory:
+class Pieces:
+    """The exchanges of one model's pieces among the workers of a replica, in the order in which they are called."""
+
+    def __init__(self, wire: Wire, traffic: Traffic) -> None:
+        self.wire, self.traffic, self._calls = wire, traffic, itertools.count()
+        self.hosts = [wire.host_of(rank) for rank in range(wire.size)]
+
+    def swap(self, operation: str, outgoing: Sequence[Tensor]) -> Work[list[Tensor]]:
+        """Give each worker its tensor, which nobody changes any more; what each has given here, by rank."""
+        wire, tag = self.wire, f"pieces/{next(self._calls)}"
+        messages = [Message((x,), {"operation": operation}, shared=True) for x in outgoing]
+        others = [peer for peer in range(wire.size) if peer != wire.rank]
+        sends = [wire.send(messages[peer], peer, tag) for peer in others]
+        receives = [wire.receive(peer, tag, others) for peer in others]
+        return Swap(wire, operation, others, receives, sends, messages[wire.rank], _tensors)
+
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(tuple(size), dtype=dtype, device=device)
+        """Memory from which a message needs no copying."""
+        (numel,) = size
+        return self.wire.empty(numel, dtype)
+
+    def end(self, finish: Callable[[], None], is_async: bool) -> Collected | None:
+        """Wait now, or let torch wait."""
+        if is_async:
+            return Collected(finish)
+        finish()
+        return None
 
 
-class WireAllGather(_InOrdinaryMemory):
-    """Implements torch's `AllGather` over a wire."""
+class WireAllGather:
+    """Implements torch's `AllGather`."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces, self.allocate = pieces, pieces.allocate
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: object, async_op: bool = False
     ) -> Collected | None:
-        work = self._wire.all_gather(input_tensor.detach())
-        rank, pieces = self._wire.rank, output_tensor.chunk(self._wire.size)
+        pieces, wire = self._pieces, self._pieces.wire
+        work = pieces.swap(f"all_gather {describe(input_tensor)}", [input_tensor.detach()] * wire.size)
+        places = output_tensor.chunk(wire.size)
 
         def finish() -> None:
-            for source, numbers in enumerate(work.wait()):
-                if source != rank:  # what is given is a piece of the output already
-                    pieces[source].copy_(numbers)
+            for source, numbers in enumerate(pieces.traffic.wait(work, wire.clock)):
+                if source != wire.rank:  # what is given is a piece of the output already
+                    places[source].copy_(numbers)
 
-        if async_op:
-            return Collected(finish)
-        finish()
-        return None
+        return pieces.end(finish, async_op)
 
 
-class WireReduceScatter(_InOrdinaryMemory):
-    """Implements torch's `ReduceScatter` over a wire."""
+class WireReduceScatter:
+    """Implements torch's `ReduceScatter`."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces, self.allocate = pieces, pieces.allocate
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: object, op: Any, async_op: bool = False
     ) -> Collected | None:
-        work = self._wire.reduce_scatter(input_tensor)
+        pieces, wire = self._pieces, self._pieces.wire
+        given = list(input_tensor.detach().chunk(wire.size))
+        work = pieces.swap(f"reduce_scatter {describe(output_tensor)}", given)
 
         def finish() -> None:
-            if op == dist.ReduceOp.AVG:
-                torch.div(work.wait(), self._wire.size, out=output_tensor)
+            came = pieces.traffic.wait(work, wire.clock)
+            if output_tensor.element_size() < 4 or len(set(pieces.hosts)) > 1:
+                output_tensor.copy_(sum_in_order(came, pieces.hosts))
             else:
-                output_tensor.copy_(work.wait())
+                torch.add(came[0], came[1], out=output_tensor)
+                for numbers in came[2:]:
+                    output_tensor.add_(numbers)
+            if op == dist.ReduceOp.AVG:
+                output_tensor.div_(wire.size)
 
-        if async_op:
-            return Collected(finish)
-        finish()
-        return None
+        return pieces.end(finish, async_op)
+
+
+def _tensors(messages: list[Message]) -> list[Tensor]:
+    return [message.tensors[0] for message in messages]

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from quorate.core.axes import REPLICAS, SHARDS, Axes, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 
 
@@ -50,6 +51,8 @@ class Seat:
     """The workers of its replica."""
     shards: DeviceMesh
     """The same workers, as torch knows them."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """What these send each other for one model."""
 
 
 def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:

@@ -33,7 +33,7 @@ from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.pieces import AllHaveGradients, as_pieces
+from quorate.train.pieces import AfterPieces, as_pieces
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
@@ -227,7 +227,7 @@ def distribute(
             follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[_WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
-        looks = StillPlain(loop.replica) if spread is None else AllHaveGradients(loop.replica)
+        looks = StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat)
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
         if chosen.waits:

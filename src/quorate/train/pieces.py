@@ -14,6 +14,7 @@ from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
 from quorate.replica.replica import Replica
+from quorate.sharding.mesh import Seat
 from quorate.sharding.parallelize import Sharded
 from quorate.train.watched import Watched
 
@@ -56,14 +57,19 @@ def as_pieces(
     return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
 
 
-class AllHaveGradients(Listener):
-    """After the first backward pass: a sentence for trained parameters that have no gradient."""
+class AfterPieces(Listener):
+    """What is done when a backward pass over pieces has ended.
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica, self._is_first = replica, True
+    Memory in which gathered pieces travelled is given back before the optimizer's step; after the first pass, a
+    sentence tells of trained parameters that have no gradient.
+    """
+
+    def __init__(self, replica: Replica, seat: Seat) -> None:
+        self._replica, self._seat, self._is_first = replica, seat, True
 
     def backward_ended(self) -> None:
-        """Cost: one look at each parameter, once."""
+        """Cost: a call for each block of memory; one look at each parameter, once."""
+        self._seat.within.trim()
         if not self._is_first:
             return
         self._is_first = False

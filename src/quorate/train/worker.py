@@ -58,14 +58,15 @@ class StrategyWorker:
     """
 
     def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
-        meter = Meter()
-        own = place.wire if watched.seat is None else watched.seat.across
+        seat = self.seat = watched.seat
+        own, meter = (place.wire, Meter()) if seat is None else (seat.across, seat.traffic.meter)
         wire = Metered(own.channel(f"optimizer/{name}"), meter)
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.timer = StepTimer(place, name, meter)
+        if seat is not None:
+            seat.traffic.waited = partial(self.timer.spent, "wait")
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater = data_context(place).seed, updater
-        self.seat = watched.seat
         self._reduction, self.differs = watched.reduction, strategy.replicas != "equal"
         self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""

@@ -78,6 +78,9 @@ class GroupWire(CollectivesByMessages):
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self.parent.empty(numel, dtype)
 
+    def trim(self) -> None:
+        self.parent.trim()
+
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
         return self.parent.spawn(lambda wire: task(GroupWire(wire, self.members)), name)
 

@@ -100,6 +100,9 @@ class Wrapped(Wire):
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self.inner.empty(numel, dtype)
 
+    def trim(self) -> None:
+        self.inner.trim()
+
     def make_common(self, nbytes: int) -> Common:
         return self.inner.make_common(nbytes)
 

@@ -107,6 +107,11 @@ class Mailbox:
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(numel, dtype=dtype) if self._arena is None else self._arena.empty(numel, dtype)
 
+    def trim(self) -> None:
+        """See `Wire.trim`."""
+        if self._arena is not None:
+            self._arena.trim()
+
     def lends(self, address: int) -> bool:
         """Whether memory that `empty` gave, and somebody here still holds, begins there and is shared."""
         return self._arena is not None and self._arena.lends(address)

@@ -159,6 +159,12 @@ class Arena:
             self._end += wanted
             return block
 
+    def trim(self) -> None:
+        """Give back the memory of all blocks that nobody holds."""
+        with self._lock:
+            self._put_to_rest()
+            self._give_memory_back(0)
+
     def _give_memory_back(self, wanted: int) -> None:
         """Blocks of other sizes that nobody holds keep their addresses only."""
         for nbytes, resting in self._resting.items():

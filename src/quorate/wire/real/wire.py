@@ -226,6 +226,10 @@ class RealWire(CollectivesByMessages):
         mailbox = self.endpoint.mailbox
         return torch.empty(numel, dtype=dtype) if mailbox is None else mailbox.empty(numel, dtype)
 
+    def trim(self) -> None:
+        if self.endpoint.mailbox is not None:
+            self.endpoint.mailbox.trim()
+
     def make_common(self, nbytes: int) -> Common:
         return make_common(nbytes)
 

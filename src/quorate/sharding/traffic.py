@@ -1,0 +1,29 @@
+"""What the workers of one replica send each other for its pieces, and how long they wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from quorate.core.contracts import Clock, Work
+from quorate.wire.metered import Meter
+
+T = TypeVar("T")
+
+
+@dataclass
+class Traffic:
+    """Of one worker and one model."""
+
+    meter: Meter = field(default_factory=Meter)
+    waited: Callable[[float], None] = lambda seconds: None
+    """Told the seconds of each wait."""
+
+    def wait(self, work: Work[T], clock: Clock) -> T:
+        """The result of `work`. Raises as `Work.wait`."""
+        begin = clock.now()
+        try:
+            return work.wait()
+        finally:
+            self.waited(clock.now() - begin)
