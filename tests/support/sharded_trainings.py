@@ -6,6 +6,7 @@ A replica of S workers with a batch each makes the steps of one worker with the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quorate
+from quorate.checkpoint.participants import checkpoint_context
+from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
@@ -161,3 +164,42 @@ def replicated(case: Case, size: int) -> tuple[list[Tensor], list[float]]:
     each = size // case.replicas
     ends = VirtualWorld(case.replicas).run(joined(lambda world: train(case, world, each, shards=False)))
     return ends[0][0], ends[0][1]
+
+
+def kept(case: Case, root: Path, until: int, world: Any, *, shards: bool = True) -> tuple[list[Tensor], list[str]]:
+    """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, saves one at the
+    end, and has the same batch in each step, however many share it; and the sentences that were told."""
+    told: list[str] = []
+    checkpoint_context(current.here()).root = root
+    checkpoint_context(current.here()).tell = told.append
+    model: Any = Model(seed=1 + world.rank)
+    if shards:
+        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero)
+    plain = made(case, model)
+    optimizer: Any = quorate.distribute(plain, model, case.strategy, **case.settings)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
+    step = quorate.load(scheduler=scheduler) or 0
+    while step < until:
+        ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+        scheduler.step()
+        step += 1
+    quorate.save(scheduler=scheduler)
+    with world.evaluate(at="replica"):
+        return [whole(p) for p in model.parameters()], told
+
+
+def kept_alone(case: Case, until: int) -> list[Tensor]:
+    """The same of one process, from the beginning."""
+    model = Model(seed=1)
+    optimizer = made(case, model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for step in range(until):
+        ids, targets = batch(step, range(4))
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+        scheduler.step()
+    return [p.detach() for p in model.parameters()]

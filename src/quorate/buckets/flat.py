@@ -50,7 +50,7 @@ def layout_of(
     order in which a backward pass fills them. Raises `ConfigurationError` for tensors that cannot be averaged
     (integers, booleans, numbers of 8 bits), and for those that have no numbers of their own.
     """
-    tensors = [(name, local(x)) for name, x in tensors]
+    whole, tensors = tensors, [(name, local(x)) for name, x in tensors]
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
     parts: list[Part] = []
     sizes: list[int] = []
@@ -58,7 +58,7 @@ def layout_of(
     for index in reversed(range(len(tensors))):
         name, x = tensors[index]
         _check(name, x)
-        key = (x.device, sum_dtype(x.dtype), coded is not None and coded(name, x))
+        key = (x.device, sum_dtype(x.dtype), coded is not None and coded(*whole[index]))
         number = open_parts.get(key)
         if number is None:
             number = open_parts[key] = len(sizes)

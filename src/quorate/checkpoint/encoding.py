@@ -3,6 +3,7 @@
 JSON says null, booleans, numbers, text and lists as they are. Everything else is an object with one member, its mark:
 
     {"tensor": "name"}          a tensor of the file, by name
+    {"piece": ["name", 6, 12]}  the rows from 6 on of a tensor that has 12
     {"tuple": [...]}            a tuple
     {"dict": [[key, value]]}    a dict; keys are text or whole numbers
     {"Counter": [[key, value]]} a collections.Counter (some schedulers have one)
@@ -23,8 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quorate.checkpoint.pieces import rows_from, rows_here, with_rows
 from quorate.checkpoint.tensor_file import can_be_written
 from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.core.local_tensor import local
 from quorate.core.vectors import Flat, Layout
 
 ABOUT = "quorate"
@@ -56,7 +59,8 @@ def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: 
     is how the sentence begins.
     """
     if isinstance(value, Tensor):
-        return {"tensor": put(name, check_tensor(name, value, cannot).detach())}
+        found, rows = put(name, local(check_tensor(name, value, cannot)).detach()), rows_here(value)
+        return {"tensor": found} if rows is None else {"piece": [found, *rows]}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | str | int | float):
@@ -116,10 +120,11 @@ def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:
     if not isinstance(value, dict):
         return value
     ((mark, held),) = value.items()
-    if mark == "tensor":
-        if name is not None and held != name and not re.fullmatch(re.escape(name) + r"#\d+", held):
-            raise ValueError(f"{name} is said to be the tensor {held}")
-        return tensors[held]
+    if mark in ("tensor", "piece"):
+        kept, *rows = [held] if mark == "tensor" else held
+        if name is not None and kept != name and not re.fullmatch(re.escape(name) + r"#\d+", kept):
+            raise ValueError(f"{name} is said to be the tensor {kept}")
+        return tensors[kept] if mark == "tensor" else with_rows(tensors[kept], rows_from(rows))
     if mark == "tuple" and isinstance(held, list):
         return tuple(inside(item, place) for place, item in enumerate(held))
     if mark not in _DICTS or not isinstance(held, list):
@@ -143,27 +148,33 @@ FLAT = "\x00flat"
 """What marks the parts of a vector, and its header, by itself."""
 
 
-def flats_as_parts(value: Any) -> Any:
-    """`value` with every `Flat` inside as the list of its parts, the header by itself, marked."""
+def flats_as_parts(value: Any, of: Callable[[Flat], Any] | None = None) -> Any:
+    """`value` with every `Flat` inside as the list of its parts, the header by itself, marked; or as `of` has it."""
     if isinstance(value, Flat):
+        if of is not None:
+            return of(value)
         *parts, last = value.parts
         numbers = last[: last.numel() - value.layout.header]
         return {FLAT: [*parts, numbers, value.header]}  # the header's length differs with the size of the world
     if isinstance(value, dict):
-        return {key: flats_as_parts(item) for key, item in value.items()}
+        return {key: flats_as_parts(item, of) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([flats_as_parts(item) for item in value])
+        return type(value)([flats_as_parts(item, of) for item in value])
     return value
 
 
-def parts_as_flats(value: Any, layout: Layout) -> Any:
-    """The inverse of `flats_as_parts`. Raises `CheckpointError` for vectors of another model."""
+def parts_as_flats(value: Any, reads: Layout | Mapping[str, Callable[[Any], Flat]]) -> Any:
+    """The inverse of `flats_as_parts`, of vectors over a layout, or by their marks.
+
+    Raises `CheckpointError` for vectors of another model.
+    """
+    by_mark = {FLAT: partial(flat_from, layout=reads)} if isinstance(reads, Layout) else reads
     if isinstance(value, dict):
-        if value.keys() == {FLAT}:
-            return flat_from(value[FLAT], layout)
-        return {key: parts_as_flats(item, layout) for key, item in value.items()}
+        if len(value) == 1 and (mark := next(iter(value))) in by_mark:
+            return by_mark[mark](value[mark])
+        return {key: parts_as_flats(item, by_mark) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([parts_as_flats(item, layout) for item in value])
+        return type(value)([parts_as_flats(item, by_mark) for item in value])
     return value
 
 

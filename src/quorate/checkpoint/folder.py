@@ -5,6 +5,7 @@ written.
       step-00000200/      a checkpoint: only a complete one has such a name
         manifest.json     written last: what it is, and SHA-256 and size of every other file
         model.safetensors, optimizer.safetensors, strategy.safetensors
+                          of a model in shards model.shard-0-of-2.safetensors, …: some rows of each tensor
         rank-0.safetensors, rank-1.safetensors, …
       .writing-…/         one that is being written, or whose writing was cut off
 
@@ -100,7 +101,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     closed = body + "\n}"
     if version != FORMAT or seal != f'"{hashlib.sha256(closed.encode()).hexdigest()}"\n}}\n':
         raise CheckpointError(f"{MANIFEST} has been changed: it does not match its own SHA-256")
-    found = check_manifest(said, MANIFEST, rank_file)
+    found = check_manifest(said, MANIFEST, rank_file, shard_file)
     named = _NAME.fullmatch(folder.name)
     if named and int(named[1]) != found["step"]:
         raise CheckpointError(f"{MANIFEST} is of step {found['step']}, and the folder's name of another one")
@@ -126,6 +127,11 @@ def _check_file(path: Path, *, most: int | None = None) -> int:
 def rank_file(rank: int) -> str:
     """The name of the file of worker `rank`."""
     return f"rank-{rank}.safetensors"
+
+
+def shard_file(name: str, shards: int, shard: int) -> str:
+    """The name of the file of one shard of what `name` holds."""
+    return name if shards == 1 else f"{name.removesuffix('.safetensors')}.shard-{shard}-of-{shards}.safetensors"
 
 
 def verify(folder: Path) -> dict[str, Any]:

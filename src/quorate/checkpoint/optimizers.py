@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from quorate.checkpoint.participants import Distributed
+from quorate.checkpoint.pieces import fitted, shape_of
 from quorate.checkpoint.schema import check_options
 from quorate.core.errors import CheckpointError
+from quorate.core.local_tensor import is_sharded
 
 _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
 """torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
@@ -29,6 +31,7 @@ def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
         )
     check_options(optimizer.param_groups, kept["param_groups"], "the options in the optimizer's file")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = {**kept, "state": {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}}
     _check_shapes(one, parameters, kept["state"])
     groups = [{**mine, **theirs} for mine, theirs in zip(optimizer.param_groups, kept["param_groups"], strict=True)]
     optimizer.load_state_dict({**kept, "param_groups": groups})  # what a later torch has in addition stays
@@ -39,6 +42,17 @@ def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
             there = optimizer.state[p]
             for key, value in state.items():
                 there[key] = _as_it_was(value, there.get(key))
+
+
+def _fitted(parameters: Sequence[Tensor], number: Any, state: Any) -> Any:
+    """What is of a parameter's shape, as tensors of its kind."""
+    if not isinstance(state, dict) or not isinstance(number, int) or not is_sharded(parameters[number]):
+        return state
+    p = parameters[number]
+    return {
+        key: fitted(p, x) if isinstance(x, Tensor) and x.dim() and shape_of(x) == p.shape else x
+        for key, x in state.items()
+    }
 
 
 def _check_shapes(one: Distributed, parameters: Sequence[Tensor], state: Mapping[Any, Any]) -> None:

@@ -16,6 +16,7 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.observe.step_times import timing
 from quorate.replica.replica import Replica
 from quorate.rounds.terms import Agreed
+from quorate.sharding.mesh import Seat
 from quorate.wire.current import Place
 
 
@@ -95,11 +96,18 @@ class Distributed:
     """Goes on."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
+    seat: Seat | None = None
+    """This worker's among those that hold the model together; None where it holds it alone."""
 
     @property
     def step(self) -> int:
         """How many steps this worker has made."""
         return self.steps if self.worker is None else self.worker.step
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """Of how many shards the model is, and which one is here."""
+        return (1, 0) if self.seat is None else (self.seat.axes.shards, self.seat.shard)
 
     @property
     def parameters(self) -> list[Parameter]:

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
-from quorate.checkpoint.folder import rank_file
+from quorate.checkpoint.folder import rank_file, shard_file
 from quorate.checkpoint.participants import Distributed, Trained
+from quorate.checkpoint.pieces import rows_here
 from quorate.checkpoint.tensor_file import TensorFile
+from quorate.checkpoint.vectors import KeptVectors
+from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
 from quorate.data.resuming import positions
 from quorate.wire.current import Place
@@ -87,30 +90,43 @@ def check_state(all_of_it: Trained) -> None:
 
 
 def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFile], dict[str, Any]]:
-    """What is equal on all workers, and what the manifest says about it."""
+    """What is equal on all workers, and what the manifest says about it; of models in shards, of those that hold this
+    one. Files of shard 0 hold what is of whole models as well."""
     files: list[TensorFile] = []
     models: dict[int, str] = {}
     about: dict[str, Any] = {}
     rest: dict[str, Any] = {}
+    shards, shard = shard_of(all_of_it)
     for place, one in enumerate(all_of_it.ordered):
         suffix = f"-{place + 1}" if place else ""
+        optimizer, is_here = f"optimizer{suffix}.safetensors", one.seat is not None or shard == 0
         if id(one.model) not in models:
             models[id(one.model)] = f"model{suffix}.safetensors"
-            files.append(_model_file(models[id(one.model)], one, memory))
-        files.append(_file(f"optimizer{suffix}.safetensors", plain_state(one), memory))
+            if is_here:
+                files.append(_model_file(shard_file(models[id(one.model)], *one.shard), one, memory))
+        if is_here:
+            files.append(_file(shard_file(optimizer, *one.shard), plain_state(one), memory))
         rest[one.name] = {"others": [x.detach() for x in others_of(one)], "state": _fields(one, shared=True)}
         about[one.name] = {
             "algorithm": type(one.optimizer).__mro__[2].__name__,
             "strategy": one.strategy,
             "settings": dict(one.settings),
             "model": models[id(one.model)],
-            "optimizer": files[-1].name,
+            "optimizer": optimizer,
+            "shards": one.shard[0],
         }
     if any(kept["others"] or kept["state"] for kept in rest.values()):
-        files.append(_file(STRATEGY, rest, memory))
+        files.append(_file(shard_file(STRATEGY, shards, shard), rest, memory))
     return files, about
 
 
+def shard_of(all_of_it: Trained) -> tuple[int, int]:
+    """Of how many shards the models are, where some are in shards, and which one is here."""
+    return next((one.shard for one in all_of_it.ordered if one.seat is not None), (1, 0))
+
+
+ROWS = "quorate rows"
+"""The key of a model file's metadata under which stands which rows of a tensor it has, where it has not all."""
 STRATEGY = "strategy.safetensors"
 """What strategies keep that is equal everywhere, and parameters of an optimizer that its model does not know."""
 
@@ -151,24 +167,31 @@ def _fields(one: Distributed, *, shared: bool) -> dict[str, Any]:
     state = None if one.worker is None else one.worker.state
     laws = laws_of(state)
     wanted = {name for name, law in laws.items() if law != "drop" and (law == "same") == shared}
-    return {name: flats_as_parts(getattr(state, name)) for name in laws if name in wanted}
+    return {name: _written(one, getattr(state, name)) for name in laws if name in wanted}
+
+
+def _written(one: Distributed, value: Any) -> Any:
+    return flats_as_parts(value) if one.worker is None else KeptVectors(one.worker.replica).written(value)
 
 
 def _reducer_fields(one: Distributed) -> dict[str, Any]:
     """What the reducer of the optimizer's means remembers, such as what a codec has left out."""
     state = None if one.worker is None else one.worker.reducer_state
-    return {name: flats_as_parts(getattr(state, name)) for name, law in laws_of(state).items() if law != "drop"}
+    return {name: _written(one, getattr(state, name)) for name, law in laws_of(state).items() if law != "drop"}
 
 
 def _model_file(name: str, one: Distributed, memory: HostMemory) -> TensorFile:
     """All tensors under their own names; tied ones under each of theirs, so that plain torch loads them strictly."""
     found = TensorFile(name)
-    rest = {}
+    rest, rows = {}, {}
     for key, value in one.model.state_dict().items():
         if isinstance(value, Tensor):
-            found.tensors[key] = memory.copy(f"{name}/{key}", check_tensor(f"model.{key}", value).detach())
+            found.tensors[key] = memory.copy(f"{name}/{key}", local(check_tensor(f"model.{key}", value)).detach())
+            rows[key] = rows_here(value)
         else:
             rest[key] = value  # what a module's get_extra_state() gives
+    if any(rows.values()):
+        found.about[ROWS] = json.dumps({key: list(here) for key, here in rows.items() if here is not None})
     if rest:
         _add(found, rest, memory, "extra state")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,10 +16,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from quorate.checkpoint import generators
 from quorate.checkpoint.encoding import ABOUT, decoded
-from quorate.checkpoint.folder import rank_file, read_manifest
+from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
 from quorate.checkpoint.optimizers import restore_optimizer
 from quorate.checkpoint.participants import Distributed, set_steps, trained
-from quorate.checkpoint.parts import STRATEGY, others_of
+from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
+from quorate.checkpoint.pieces import fitted, joined, rows_from, rows_in, shape_of, with_rows
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.schema import (
     SharedKept,
@@ -43,9 +45,10 @@ class Opened:
 
     manifest: dict[str, Any]
     workers: list[dict[str, Any]]
-    shared: dict[str, Any]
-    optimizers: dict[str, Any]
-    models: dict[str, tuple[dict[str, Tensor], Any]]
+    shared: list[dict[str, Any]]
+    """Of each shard, as the next two."""
+    optimizers: dict[str, list[Any]]
+    models: dict[str, list[tuple[dict[str, Tensor], Any]]]
 
 
 def restore(place: Place, folder: Path, extras: Mapping[str, Any]) -> list[str]:
@@ -75,21 +78,27 @@ def _opened(folder: Path) -> Opened:
         check_worker(workers[-1], name)
         generators.check(workers[-1]["generators"])
     check_workers(workers, manifest.get("round"))
-    shared = _read(folder / STRATEGY) if STRATEGY in manifest["files"] else {}
-    check(dict[str, SharedKept], shared, STRATEGY)
     optimizers, models = {}, {}
     for about in manifest["optimizers"].values():
-        name = about["optimizer"]
-        optimizers[name] = _read(folder / name)
-        check_plain_state(optimizers[name], name)
+        optimizers[about["optimizer"]] = [_read(path) for path in _of_shards(folder, about["optimizer"], about)]
+        for kept in optimizers[about["optimizer"]]:
+            check_plain_state(kept, about["optimizer"])
         if about["model"] not in models:
-            models[about["model"]] = _read_model(folder / about["model"])
+            models[about["model"]] = [_read_model(path) for path in _of_shards(folder, about["model"], about)]
+    most = {"shards": max(about["shards"] for about in manifest["optimizers"].values())}
+    shared = [_read(path) for path in _of_shards(folder, STRATEGY, most) if path.name in manifest["files"]]
+    for kept in shared:
+        check(dict[str, SharedKept], kept, STRATEGY)
     return Opened(manifest, workers, shared, optimizers, models)
+
+
+def _of_shards(folder: Path, name: str, about: dict[str, Any]) -> list[Path]:
+    return [folder / shard_file(name, about["shards"], shard) for shard in range(about["shards"])]
 
 
 def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, Any]) -> list[str]:
     rank, size = place.wire.rank, place.wire.size
-    manifest, workers, shared = opened.manifest, opened.workers, opened.shared
+    manifest, workers = opened.manifest, opened.workers
     past = int(manifest["workers"])
     everything = trained(place)
     sentences = [] if past == size else [f"resumed with {size} workers what {past} have begun"]
@@ -100,13 +109,22 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             raise CheckpointError(f'{folder.name} has no optimizer "{one.name}"; it has {known}')
         if any(one.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
-        _restore_model(one, *opened.models[about["model"]])
-        restore_optimizer(one, opened.optimizers[about["optimizer"]])
-        kept = shared.get(one.name, {"others": [], "state": {}})
+        shards = about["shards"]
+        if shards != one.shard[0]:
+            sentences.append(f"resumed in {_shards(one.shard[0])} what was in {_shards(shards)}")
+        models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
+        _restore_model(one, joined([tensors for tensors, _ in models], *one.shard), models[0][1])
+        restore_optimizer(one, joined(optimizers, *one.shard))
+        trees = [tree[one.name] for tree in opened.shared if one.name in tree]
+        kept = joined(trees[: max(1, shards)], *one.shard) if trees else {"others": [], "state": {}}
         _copy_all(others_of(one), kept["others"], f"parameters that {folder.name} keeps beside its model")
-        olds = [worker["optimizers"][one.name] for worker in workers]
-        _restore_own(place, one, olds, rank, size)
-        sentences += restore_state(one, about["strategy"], kept["state"], olds, rank, size)
+        own = [worker["optimizers"][one.name] for worker in workers]
+        olds = [joined(own[first : first + shards], *one.shard) for first in range(0, len(own), shards)]
+        seat = (rank, size) if one.seat is None else (one.seat.replica, one.seat.axes.replicas)
+        _restore_own(place, one, olds, *seat)
+        sentences += restore_state(
+            one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=shards != one.shard[0]
+        )
         if one.worker is not None:
             one.worker.strategy.restored(one.worker, None)
     saving(place).go_on(int(manifest["step"]))
@@ -116,6 +134,10 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     if rank < past:
         generators.restore(generators_of[rank])
     return sentences
+
+
+def _shards(count: int) -> str:
+    return "whole replicas" if count == 1 else f"{count} shards"
 
 
 def _read(path: Path) -> Any:
@@ -129,6 +151,11 @@ def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
     """Its tensors, and what its modules keep besides."""
     tensors, about = read_tensors(path)
     rest = decoded(about[ABOUT], tensors, prefix="extra state") if ABOUT in about else {}
+    try:
+        told = dict(json.loads(about.get(ROWS, "{}")))
+        tensors = tensors | {key: with_rows(tensors[key], rows_from(rows)) for key, rows in told.items()}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path.name} does not say which rows it has: {error!r}") from None
     if not isinstance(rest, dict):
         raise CheckpointError(f"{path.name} does not hold what it should: its extra state has no names")
     return tensors, rest
@@ -146,23 +173,22 @@ def _restore_model(one: Distributed, tensors: Mapping[str, Tensor], rest: Mappin
             raise CheckpointError(f"{key} is no tensor in the checkpoint, or none here")
         if isinstance(x, Tensor) and x.is_complex() != mine.is_complex():
             raise CheckpointError(f"{key} is {x.dtype} in the checkpoint, and {mine.dtype} here")
-        if isinstance(x, Tensor) and x.shape != mine.shape:
-            raise CheckpointError(
-                f"{key} has the shape {tuple(x.shape)} in the checkpoint, and {tuple(mine.shape)} here"
-            )
+        if isinstance(x, Tensor) and shape_of(x) != mine.shape:
+            raise CheckpointError(f"{key} has the shape {shape_of(x)} in the checkpoint, and {tuple(mine.shape)} here")
+    fitting = {key: fitted(own[key], x) if isinstance(x, Tensor) else x for key, x in state.items()}
     try:
-        one.model.load_state_dict(state)
+        one.model.load_state_dict(fitting)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"the model does not take what was kept of it: {why}") from error
 
 
 def _copy_all(there: Sequence[Tensor], kept: list[Tensor], what: str) -> None:
-    if [x.shape for x in there] != [x.shape for x in kept]:
+    if [x.shape for x in there] != [shape_of(x) for x in kept]:
         raise CheckpointError(f"the {what} are not those of the script's optimizer")
     with torch.no_grad():
         for mine, x in zip(there, kept, strict=True):
-            mine.copy_(x)
+            mine.copy_(fitted(mine, x))
 
 
 def _restore_own(place: Place, one: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> None:
@@ -196,8 +222,13 @@ def _restore_replica(one: Distributed, kept: list[dict[str, Any]], rank: int, si
         numbers = kept[rank]["parameters"]
     else:
         columns = zip(*(replica["parameters"] for replica in kept), strict=True)
-        numbers = [torch.stack([x.double() for x in column]).mean(0) for column in columns]
+        numbers = [_mean(column) for column in columns]
     _copy_all(one.parameters, numbers, "parameters of the replicas")
+
+
+def _mean(column: Sequence[Tensor]) -> Tensor:
+    mean, rows = torch.stack([x.double() for x in column]).mean(0), rows_in(column[0])
+    return mean if rows is None else with_rows(mean, rows)
 
 
 def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[str, Any]], rank: int) -> None:

@@ -208,7 +208,9 @@ class Saving:
         self._memory.begin()
         files = [own_file(self._place, found, drawn or generators.states(), self._memory)]
         shared = None
-        if writes_shared and claims(wire.board, part(files=[], shared=None).key):
+        seat = next((one.seat for one in found.ordered if one.seat is not None), None)
+        key = part(files=[], shared=None).key
+        if writes_shared and (claims(wire.board, key) if seat is None else seat.replica == 0):
             more, about = shared_files(found, self._memory)
             files += more
             step, in_rounds = self._step_of(found.ordered[0])

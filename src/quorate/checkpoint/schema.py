@@ -38,6 +38,7 @@ class _OptimizerAbout(TypedDict):
     settings: dict[str, Any]
     model: FileName
     optimizer: FileName
+    shards: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
 
 
 @with_config(STRICT)
@@ -119,15 +120,22 @@ def check(kind: Any, value: Any, name: str) -> None:
         raise CheckpointError(f"{name} does not hold what it should: it is too deep") from None
 
 
-def check_manifest(said: Any, name: str, rank_file: Any) -> dict[str, Any]:
-    """The manifest, its ranks filled in; `rank_file(rank)` is the name of a rank's file."""
+def check_manifest(said: Any, name: str, rank_file: Any, shard_file: Any) -> dict[str, Any]:
+    """The manifest, its ranks filled in; `rank_file(rank)` is the name of a rank's file, `shard_file(name, shards,
+    shard)` that of a shard's."""
     check(Manifest, said, name)
     found = dict(said)
     ranks = found.setdefault("ranks", list(range(found["workers"])))
     if len(ranks) != found["workers"] or ranks != sorted(set(ranks)):
         raise CheckpointError(f"{name} does not name the ranks of its {found['workers']} workers once, in order")
     needed = [rank_file(rank) for rank in ranks]
-    needed += [about[kind] for about in found["optimizers"].values() for kind in ("model", "optimizer")]
+    for about in found["optimizers"].values():
+        shards = about.setdefault("shards", 1)
+        if len(ranks) % shards:
+            raise CheckpointError(
+                f"{name} has {len(ranks)} workers, who cannot have held {shards} shards of each replica"
+            )
+        needed += [shard_file(about[kind], shards, shard) for kind in ("model", "optimizer") for shard in range(shards)]
     missing = next((file for file in needed if file not in found["files"]), None)
     if missing is not None:
         raise CheckpointError(f"{name} does not list the file {missing}, which is to be read")

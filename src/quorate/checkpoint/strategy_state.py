@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.checkpoint.encoding import parts_as_flats
 from quorate.checkpoint.participants import Distributed, Participant
 from quorate.checkpoint.schema import check_field, check_options
+from quorate.checkpoint.vectors import KeptVectors, has_loose_tensors
 from quorate.core.errors import CheckpointError
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
@@ -19,9 +19,18 @@ from quorate.rounds.terms import check_change
 
 
 def restore_state(
-    one: Distributed, strategy: str | None, shared: dict[str, Any], olds: list[dict[str, Any]], rank: int, size: int
+    one: Distributed,
+    strategy: str | None,
+    shared: dict[str, Any],
+    olds: list[dict[str, Any]],
+    rank: int,
+    size: int,
+    *,
+    is_cut_anew: bool = False,
 ) -> list[str]:
     """Give the optimizer's strategy what the old workers have kept; returns what is to be said about it.
+
+    A replica in shards counts as one worker; `is_cut_anew`: in another number of shards than before.
 
     Raises `CheckpointError` where a field cannot go on in a world of this size.
     """
@@ -34,7 +43,11 @@ def restore_state(
     elif any(kept is not None and kept["entries"] for kept in rounds):
         count = sum(entry["count"] for kept in rounds for entry in kept["entries"])
         sentences.append(f"{count} gradients that were pending are left out: {one.strategy} takes none that are late")
-    sentences += _restore_reducer(one, [old.get("reducer", {}) for old in olds], rank, size)
+    reducers = [old.get("reducer", {}) for old in olds]
+    if is_cut_anew and any(reducers):
+        sentences.append(f"what the codec of {one.strategy} remembers begins anew: it was of other shards")
+    else:
+        sentences += _restore_reducer(one, reducers, rank, size)
     laws = laws_of(None if worker is None else worker.state)
     if worker is None or not laws:
         return sentences
@@ -48,7 +61,10 @@ def restore_state(
         kept = [shared] if law == "same" else [old["state"] for old in olds]
         if any(name not in fields for fields in kept):
             raise CheckpointError(f"the checkpoint has no {name}, which {one.strategy} keeps")
-        values = [parts_as_flats(fields[name], worker.replica.layout) for fields in kept]
+        if is_cut_anew and any(has_loose_tensors(fields[name]) for fields in kept):
+            sentences.append(f"{name} of {one.strategy} begins anew: it was of other shards")
+            continue
+        values = [KeptVectors(worker.replica).read(fields[name]) for fields in kept]
         for given in values if name in kinds else ():
             now = None if name in adapted else getattr(worker.state, name)
             check_field(kinds[name], given, now, f"{name} of {one.strategy}")
@@ -68,7 +84,7 @@ def _restore_reducer(one: Distributed, olds: list[dict[str, Any]], rank: int, si
     assert one.worker is not None
     for name, law in laws.items():
         now = getattr(state, name)
-        values = [parts_as_flats(old.get(name), one.worker.replica.layout) for old in olds]
+        values = [KeptVectors(one.worker.replica).read(old.get(name)) for old in olds]
         if any(not _is_like(value, now) for value in values):
             return [
                 f"what the codec of {one.strategy} remembers begins anew: the checkpoint has another one's, or none"

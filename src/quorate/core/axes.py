@@ -66,3 +66,10 @@ def stage_of(zero: object) -> Zero:
     if found is None:
         raise ConfigurationError(f"zero={zero!r} is unknown; known: {', '.join(map(str, STAGES))}")
     return found
+
+
+def rows_of(count: int, shards: int, shard: int) -> range:
+    """The rows of a tensor of `count` that lie on a shard: as many on each, as far as there are some (torch's
+    `Shard(0)`)."""
+    each = -(-count // shards)
+    return range(min(count, shard * each), min(count, (shard + 1) * each))

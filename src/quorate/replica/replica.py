@@ -42,7 +42,7 @@ class Replica:
         is_coded: Callable[[str, Tensor], bool] | None = None,
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
-        self._is_coded = is_coded
+        self.is_coded = is_coded
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -58,8 +58,8 @@ class Replica:
         self.trained = [p for _, p in named]
         """The parameters that vectors are over, in their order."""
         tensors: list[tuple[str, Tensor]] = list(named)
-        parts = len(layout_of(tensors, coded=self._is_coded).parts)
-        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), coded=self._is_coded)
+        parts = len(layout_of(tensors, coded=self.is_coded).parts)
+        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), coded=self.is_coded)
         self.used = [False] * len(named)
         """Which of them any worker had a gradient for, in the newest mean of gradients."""
 
@@ -273,7 +273,7 @@ class Replica:
         return self._layouts[key]
 
     def _coded_among(self, names: Sequence[str]) -> Callable[[str, Tensor], bool] | None:
-        is_coded, known = self._is_coded, frozenset(names)
+        is_coded, known = self.is_coded, frozenset(names)
         return None if is_coded is None else lambda name, x: name in known and is_coded(name, x)
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:

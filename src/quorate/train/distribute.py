@@ -195,7 +195,7 @@ def distribute(
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
     said = _settings(chosen) | {name: _plain(value) for name, value in reduction.said.items()}
-    kept = Distributed(channel, optimizer, model, label, said)
+    kept = Distributed(channel, optimizer, model, label, said, seat=None if spread is None else spread.seat)
     if place.wire.max_size == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
         listeners(place).all.append(LeavesAlone(place))

@@ -1,0 +1,71 @@
+"""Checkpoints of models in shards: resumed to the bit in the same layout, and in any other one."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.processes import run_real_world
+from tests.support.sharded_trainings import Case, kept, kept_alone
+
+LAYOUTS = [(4, 1, 3), (2, 1, 2), (3, 1, 3), (2, 2, 0), (4, 2, 3)]
+"""Workers, replicas, and ZeRO; 0: whole replicas."""
+
+
+def furthest(some: list[Tensor], others: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
+
+
+def go_on(case: Case, root: Path, until: int, workers: int, *, shards: bool = True) -> Any:
+    torch.set_num_threads(1)
+    return run_real_world(workers, partial(kept, case, root, until, shards=shards), 120.0)
+
+
+@pytest.mark.parametrize(("optimizer", "most"), [("sgd", 1e-6), ("adamw", 2e-5)])
+def test_resumed_in_other_shards(tmp_path: Path, optimizer: str, most: float) -> None:
+    until = 0
+    for workers, replicas, zero in LAYOUTS:
+        until += 2
+        case = Case(optimizer=optimizer, replicas=replicas, zero=zero or 3)
+        ends = go_on(case, tmp_path, until, workers, shards=zero > 0)
+        wanted = kept_alone(case, until)
+        assert max(furthest(end, wanted) for end, _ in ends) < most, (workers, replicas, zero)
+    newest = max(tmp_path.glob("step-*"))
+    names = {path.name for path in newest.iterdir()}
+    assert {"model.shard-0-of-2.safetensors", "model.shard-1-of-2.safetensors", "rank-3.safetensors"} <= names
+    assert not names & {"model.safetensors", "optimizer.safetensors"}
+    assert json.loads((newest / "manifest.json").read_text())["optimizers"]["1"]["shards"] == 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("diloco", {"sync_every": 4, "fragments": 2}),
+        ("d-psgd", {}),
+        ("all-reduce", {"compress": "top-k", "density": 0.1}),
+    ],
+)
+def test_resumed_to_the_bit(tmp_path: Path, strategy: str, settings: dict[str, Any]) -> None:
+    case = Case(strategy, settings, optimizer="adamw", replicas=2)
+    go_on(case, tmp_path / "cut", 3, 4)
+    ends = go_on(case, tmp_path / "cut", 7, 4)
+    wanted = go_on(case, tmp_path / "whole", 7, 4)
+    assert [furthest(end, other) for (end, _), (other, _) in zip(ends, wanted, strict=True)] == [0.0] * 4
+    assert [told for _, told in ends] == [[], [], [], []]
+
+
+def test_vectors_of_a_strategy_are_cut_anew(tmp_path: Path) -> None:
+    """Replicas in shards go on as whole ones, and as shards again, with the velocity of SlowMo."""
+    case = Case("slowmo", {"sync_every": 2, "slow_every": 1}, replicas=2)
+    go_on(case, tmp_path / "cut", 3, 4)
+    go_on(case, tmp_path / "cut", 5, 2, shards=False)
+    ends = go_on(case, tmp_path / "cut", 9, 4)
+    wanted = go_on(case, tmp_path / "whole", 9, 2, shards=False)
+    told = [furthest(end, wanted[rank // 2][0]) for rank, (end, _) in enumerate(ends)]
+    assert max(told) < 1e-6, told
