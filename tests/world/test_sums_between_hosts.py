@@ -35,7 +35,7 @@ LAYOUTS = [WorkersOnHosts(layout) for layout in ((2, 1), (2, 2), (1, 1, 1), (1, 
 MEDIUM, LARGE = 17_001, 300_013
 """Of float32: more than is sent whole, and more than a slot holds; no multiples of anything."""
 NUMELS = (1, 5, 1000, MEDIUM, LARGE)
-TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64)
 STEPS = 6
 
 
@@ -53,7 +53,7 @@ def in_order(layout: tuple[int, ...], numel: int, dtype: torch.dtype = torch.flo
     """As it is promised: on each host in order of rank, then in order of hosts; small floats rounded after each."""
     by_host, rank = [], 0
     for count in layout:
-        wide = torch.float32 if dtype == torch.bfloat16 else dtype
+        wide = torch.float32 if dtype.itemsize == 2 else dtype
         on_host = [noise(rank + k, numel, dtype, seed).to(wide) for k in range(count)]
         total = sum_in_order(on_host)
         by_host.append(total if len(layout) == 1 else total.to(dtype).to(wide))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
+from quorate.codecs.pieces import pieces
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -45,7 +46,8 @@ class Half(Codec):
         return code.float()
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
-        into.add_(code)
+        for here in pieces(into.numel(), into.device):
+            into[here].add_(code[here])
 
     def wire_bytes(self, shapes: Shapes) -> int:
         return 2 * numel_of(shapes)

@@ -21,6 +21,7 @@ from quorate.core.vectors import Flat
 from quorate.reducers.coded import Coded
 from quorate.reducers.dense import Dense
 from quorate.reducers.hierarchical import Hierarchical
+from quorate.reducers.remembering import is_finite
 from quorate.reducers.two_phase import TwoPhase, TwoPhaseState
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.network import Network
@@ -218,3 +219,13 @@ def test_vectors_of_another_layout_share_what_is_remembered() -> None:
 
     told = together(3, task)
     torch.testing.assert_close(sum(given for given, _ in told), told[0][1], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_finite_is_seen_and_what_adds_up_to_too_much_is_finite() -> None:
+    for bad in (math.inf, -math.inf, math.nan):
+        assert not is_finite(torch.tensor([1.0, bad, 2.0]))
+    assert not is_finite(torch.tensor([math.inf, -math.inf]))
+    assert is_finite(torch.full((100,), 3e38))
+    assert is_finite(torch.full((100,), 6e4, dtype=torch.float16))
+    assert is_finite(torch.zeros(0))
+    assert is_finite(torch.ones(2, dtype=torch.complex64))

@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from quorate.core.contracts import Message, Work
+from quorate.wire.real.carried import Carried, Numbers
 from quorate.wire.real.inbox import Waiting
 from quorate.wire.real.layout import piece
 
 DIRECT_BYTES = 1 << 16
 """Of a slice that is sent whole to every other host; a second hop takes longer."""
 _KEPT = 8
-
-Numbers = NDArray[Any]
 
 
 class Post:
@@ -40,6 +38,11 @@ class Buffer:
         self.memory: Numbers = np.empty(nbytes, np.uint8)
         self.is_held = False
         self.sent: list[Work[None]] = []
+
+    def of(self, numel: int, dtype: np.dtype[Any]) -> Numbers:
+        """Its beginning, as so many numbers."""
+        found: Numbers = self.memory[: numel * dtype.itemsize].view(dtype)
+        return found
 
     def fits(self, nbytes: int) -> bool:
         """Whether it is free, and neither too small nor more than twice too large."""
@@ -64,9 +67,11 @@ class Buffers:
 
 
 class Exchange:
-    """Of one slice. In `buffer` is the sum of this host, number `place` of the hosts whose `heads` exchange it.
+    """Of one slice. `own` is the sum of this host, number `place` of the hosts whose `heads` exchange it.
 
-    The sum of all comes to lie `into`. Begun when it is made; moved on without waiting.
+    The sum of all comes to lie `into`, which may be `own` itself where a slice is cut: a piece that has been sent to a
+    host is only written to when that host's sum of it is here. What may still be on its way when all is done lies in
+    `buffer`, of which `own` is the beginning where it is not `into`. Begun when it is made; moved on without waiting.
     """
 
     def __init__(
@@ -76,17 +81,17 @@ class Exchange:
         what: int,
         heads: Sequence[int],
         place: int,
-        buffer: Buffer,
+        own: Numbers,
         into: Numbers,
-        narrow: torch.dtype | None = None,
+        buffer: Buffer,
+        carried: Carried,
     ) -> None:
-        """`narrow`: as what numbers travel, which are added as float32."""
+        """`own` holds numbers as they travel; `into` may hold them as they are added."""
         self._post, self._tag, self._what, self._heads, self._place = post, tag, what, heads, place
-        self._buffer, self._into = buffer, into
-        own = self._own = buffer.memory[: into.nbytes].view(into.dtype)
-        self._narrow = narrow
+        self._own, self._into, self._buffer, self._carried = own, into, buffer, carried
         self._others = [host for host in range(len(heads)) if host != place]
-        is_direct = len(heads) == 2 or own.nbytes <= DIRECT_BYTES
+        is_direct = not is_cut(own.nbytes, len(heads))
+        assert not (is_direct and own is into)
         self._pieces = [slice(0, len(own))] * len(heads) if is_direct else _pieces(len(own), len(heads))
         """Of each host, which it adds up."""
         self._parts = {host: self._ask(host, "part") for host in self._others} if self._adds else {}
@@ -94,9 +99,6 @@ class Exchange:
         for host in self._others:
             if self._has(host):
                 self._send(host, "part", own[self._pieces[host]])
-        if narrow is not None:  # all add what has travelled
-            mine = torch.from_numpy(own[self._pieces[place]])
-            mine.copy_(mine.to(narrow))
         self._is_direct, self._is_added = is_direct, not self._adds
 
     def missing(self) -> list[int]:
@@ -110,7 +112,7 @@ class Exchange:
             self._add()
         for host, asked in list(self._sums.items()):
             if not self._lacks(asked):
-                np.copyto(self._into[self._pieces[host]], self._numbers(asked))
+                self._carried.add([self._numbers(asked)], self._into[self._pieces[host]])
                 del self._sums[host]
         self._buffer.is_held = not self._is_added or bool(self._sums)
         return not self._buffer.is_held
@@ -125,23 +127,23 @@ class Exchange:
     def _add(self) -> None:
         here = self._pieces[self._place]
         by_host = {host: self._numbers(asked) for host, asked in self._parts.items()}
-        by_host[self._place] = self._own[here]
-        total = self._into[here]
-        np.add(by_host[0], by_host[1], out=total)
-        for host in range(2, len(by_host)):
-            np.add(total, by_host[host], out=total)
+        by_host[self._place], into = self._own[here], self._into[here]
+        given = [by_host[host] for host in sorted(by_host)]
         self._parts, self._is_added = {}, True
-        if not self._is_direct:
-            np.copyto(self._own[here], total)  # nobody was sent that; from there it can go out at leisure
-            for host in self._others:
-                self._send(host, "sum", self._own[here])
+        if self._is_direct:
+            self._carried.add(given, into)
+            return
+        if self._own is self._into:
+            total = self._buffer.of(len(into), self._carried.dtype)
+            self._carried.add(given, total, into)
+        else:
+            total = self._own[here]  # nobody was sent that; from there it can go out at leisure
+            self._carried.add(given, into, total)
+        for host in self._others:
+            self._send(host, "sum", total)
 
     def _send(self, host: int, kind: str, numbers: Numbers) -> None:
-        if self._narrow is None:
-            given = torch.from_numpy(numbers.view(np.uint8))
-        else:
-            given = torch.from_numpy(numbers).to(self._narrow).view(torch.uint8)
-        message = Message((given,), {"of": self._what})
+        message = Message((torch.from_numpy(numbers.view(np.uint8)),), {"of": self._what})
         self._buffer.sent.append(self._post.send(message, self._heads[host], f"{self._tag}/{kind}"))
 
     def _ask(self, host: int, kind: str) -> Waiting:
@@ -152,11 +154,18 @@ class Exchange:
 
     def _numbers(self, asked: Waiting) -> Numbers:
         assert asked.result is not None
-        given = asked.result[1].tensors[0]
-        if self._narrow is not None:
-            given = given.view(self._narrow).float().view(torch.uint8)
-        found: Numbers = given.numpy().view(self._own.dtype)
+        found: Numbers = asked.result[1].tensors[0].numpy().view(self._own.dtype)
         return found
+
+
+def is_cut(nbytes: int, count: int) -> bool:
+    """Whether a slice of so many bytes as they travel is, among `count` hosts."""
+    return count > 2 and nbytes > DIRECT_BYTES
+
+
+def most_bytes(numel: int, itemsize: int, count: int) -> int:
+    """Of the largest piece of a slice that is cut among `count` hosts."""
+    return len(range(*_pieces(numel, count)[0].indices(numel))) * itemsize
 
 
 def _pieces(numel: int, count: int) -> list[slice]:

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from quorate.wire.real.host_exchange import Buffers, Exchange, Post
+from quorate.wire.real.carried import Carried, Numbers
+from quorate.wire.real.host_exchange import Buffer, Buffers, Exchange, Post, is_cut, most_bytes
 from quorate.wire.real.layout import Layout
-from quorate.wire.real.shared_segment import DONE, READY, SLOTS, SharedSegment, add_up, slices_at_once
+from quorate.wire.real.shared_segment import DONE, READY, SLOTS, SharedSegment
 from quorate.wire.real.shelf import Shelf, Sum
 
 _LOOK_SECONDS = 1.0
@@ -38,7 +38,7 @@ class _Begun:
         self.one = one
         self.exchanges: list[tuple[int, slice, Exchange]] = []
         """Those that this worker has a hand in, each with the index of its slice."""
-        self.brought: list[NDArray[Any]] = []
+        self.brought: list[Numbers] = []
 
 
 class HostSums:
@@ -59,6 +59,11 @@ class HostSums:
         self._error: BaseException | None = None
         self._is_stopped = self._is_closed = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def adds_small_floats(self) -> bool:
+        """Whether they are given as they are, and not as float32, in which workers of one host add them."""
+        return self._segment.size == 1
 
     def start(self, operation: str, x: Tensor, narrow: torch.dtype | None = None) -> Sum:
         """Launch the sum of `x`; every worker gives the same `operation`. Never waits. `narrow` are the floats that `x`
@@ -116,7 +121,7 @@ class HostSums:
         if hosts:
             return sorted(rank for host in hosts for rank in self._layout.hosts[host])
         one = begun.one
-        slices = self._layout.slices(one.number, len(one.numbers), one.numbers.itemsize)
+        slices = self._slices(one)
         found = set[int]()
         for peer in self._segment.late(DONE, one.number):
             rank = self._segment.ranks[peer]
@@ -167,21 +172,31 @@ class HostSums:
         one = begun.one
         own = one.own.view(np.uint8)
         begun.brought = [x.view(one.numbers.dtype) for x in segment.brought(number, own)]
-        for index, here in self._layout.slices(number, len(one.numbers), one.numbers.itemsize):
+        carried = Carried(one.numbers.dtype, one.narrow)
+        for index, here in self._slices(one):
             heads = self._layout.heads(index)
             if heads[self._place] == self._rank:
-                into = begun.brought[0][here]
-                buffer = self._buffers.take(into.nbytes)
-                total = buffer.memory[: into.nbytes].view(into.dtype)
-                for at in slices_at_once(slice(0, len(total)), total.itemsize):
-                    add_up([x[here][at] for x in begun.brought], total[at])
+                own, into, buffer = self._own_of([x[here] for x in begun.brought], carried)
                 tag = f"{self._tag}/{number}/{index}"
                 about = (tag, one.operation, heads, self._place)
-                exchange = Exchange(self._post, *about, buffer, into, one.narrow)
+                exchange = Exchange(self._post, *about, own, into, buffer, carried)
                 begun.exchanges.append((index, here, exchange))
         self._begun.append(begun)
         self._shown.popleft()
         return True
+
+    def _slices(self, one: Sum) -> list[tuple[int, slice]]:
+        return self._layout.slices(one.number, len(one.numbers), Carried(one.numbers.dtype, one.narrow).dtype.itemsize)
+
+    def _own_of(self, brought: Sequence[Numbers], carried: Carried) -> tuple[Numbers, Numbers, Buffer]:
+        """This host's sum of a slice as it travels, where the sum of all comes to lie, and memory for the exchange."""
+        into, itemsize, count = brought[0], carried.dtype.itemsize, len(self._layout.hosts)
+        if self._segment.size == 1 and is_cut(into.nbytes, count):
+            return into, into, self._buffers.take(most_bytes(len(into), itemsize, count))
+        buffer = self._buffers.take(len(into) * itemsize)
+        own = buffer.of(len(into), carried.dtype)
+        carried.add(brought, own)
+        return own, into, buffer
 
     def _write_next(self) -> bool:
         """Move all exchanges on; where those of the oldest sum are through, the workers of this host get it."""

@@ -78,6 +78,8 @@ class Mailbox:
         wakes.setblocking(False)
         self._selector.register(wakes, selectors.EVENT_READ, wakes)
         self._closed = False
+        self._writing: dict[Link, socket.socket] = {}
+        """Those that are waited for."""
         self._lenders: list[Lender] = []
         self._lobby = Lobby()
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
@@ -184,18 +186,22 @@ class Mailbox:
                 self._poke()
             return
 
+    def _look_after_links(self) -> None:
+        """Wait for those that have something to write, and for no others."""
+        with self._lock:
+            links = dict.fromkeys(self._links.values())
+        writing = {link: link.sock for link in links if link.queue and not link.broken and link.sock is not None}
+        for link in [one for one in self._writing if one not in writing]:
+            self._selector.unregister(self._writing.pop(link))
+        for link, sock in writing.items():
+            if link not in self._writing:
+                self._writing[link] = sock
+                self._selector.register(sock, selectors.EVENT_WRITE, link)
+
     def _run(self) -> None:
         while not self._closed:
-            with self._lock:
-                links = dict.fromkeys(self._links.values())
-            writing = {}
-            for link in links:
-                if link.queue and not link.broken and link.sock is not None:
-                    writing[link.sock] = link
-                    self._selector.register(link.sock, selectors.EVENT_WRITE, link)
+            self._look_after_links()
             events = self._selector.select(timeout=1.0)
-            for sock in writing:
-                self._selector.unregister(sock)
             for lender in self._lenders:
                 lender.settle()
             late = self._lobby.overdue()
@@ -238,10 +244,13 @@ class Mailbox:
                     arriving.reader = Reader(None if arriving.lender is None else arriving.lender.tensor)
                 return
             while True:
+                wanted = len(arriving.reader.want)
                 count = arriving.sock.recv_into(arriving.reader.want)
                 if count == 0:
                     raise ConnectionResetError
                 whole = arriving.reader.got(count)
+                if whole is None and count < wanted:
+                    return  # there was no more
                 if whole is not None:
                     message, envelope = whole
                     if envelope["source"] not in range(self.size):

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quorate.wire.real.carried import numbers_of
 from quorate.wire.real.shared_segment import READY, SLOTS, Bytes, SharedSegment, small_bytes
 
 _KEPT = 4
@@ -17,12 +18,11 @@ _KEPT = 4
 
 
 class Sum:
-    """One sum under way: `x` (contiguous, of a type that is added as it is) becomes it."""
+    """One sum under way: `x` (contiguous) becomes it."""
 
     def __init__(self, x: Tensor, operation: str, number: int, size: int) -> None:
         self.x, self.number, self.operation = x, number, zlib.crc32(operation.encode())
-        numbers: NDArray[Any] = x.numpy().reshape(-1)
-        self.numbers = numbers
+        numbers = self.numbers = numbers_of(x)
         self.is_small = numbers.nbytes <= small_bytes(size)
         self.own: NDArray[Any] = numbers
         """Where others find this worker's numbers."""

@@ -32,6 +32,9 @@ _LOOK_SECONDS = 0.005
 class Sums:
     """The sums of one channel, in the order in which every worker calls them."""
 
+    adds_small_floats = False
+    """See `HostSums`."""
+
     def __init__(self, endpoint: Endpoint, tag: str, send: Send, beside: Beside) -> None:
         self._beside = beside
         self._segment = SharedSegment(endpoint, tag, send, range(endpoint.size))

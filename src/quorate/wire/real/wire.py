@@ -22,6 +22,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
+from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_exchange import Post
@@ -104,12 +105,13 @@ class RealWire(CollectivesByMessages):
         operation = f"all_reduce {describe(x)}"
         if self._goes_by_messages(operation, x) and not self._is_long_way(x):
             return super().all_reduce(x)
-        wide = _summable(x)
         if not self._shares(x.device):
+            wide = _summable(x)
             return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
         with self._alone():
-            count = self.order.called(operation)
-            return SumWork(self.order, self._summing(), operation, count, x, wide)
+            count, sums = self.order.called(operation), self._summing()
+            moved = x.detach().contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else _summable(x)
+            return SumWork(self.order, sums, operation, count, x, moved)
 
     @functools.cached_property
     def _has_shared_memory(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
+from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
@@ -85,7 +86,7 @@ class SumWork:
     ) -> None:
         self._order, self._sums, self._operation, self._count = order, sums, operation, count
         self._x, self._moved = x, moved
-        narrow = x.dtype if x.is_floating_point() and x.dtype != moved.dtype else None
+        narrow = x.dtype if is_small_float(x.dtype) else None
         self._sum = sums.start(operation, moved, narrow)
         self._is_taken = False
 
