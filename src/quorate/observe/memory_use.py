@@ -48,20 +48,27 @@ class InUse:
 
     resident: int | None
     """In memory of what the process has, programs included."""
-    live: int | None
-    """In use: what was asked of the C library and not given back, and shared memory that is resident."""
+    allocated: int | None
+    """Asked of the C library, and not given back."""
+    shared: int | None
+    """Shared memory that is resident; what other workers share counts with this one too, where it has looked at it."""
+
+    @property
+    def live(self) -> int | None:
+        """What is in use."""
+        return None if self.allocated is None or self.shared is None else self.allocated + self.shared
 
 
 def in_use() -> InUse:
     """Of this process, now. Cost: some 30 µs."""
     told = _status()
     if told is None:
-        return InUse(None, None)
+        return InUse(None, None, None)
     resident, shared = told
     if _INFO is None:
-        return InUse(resident, None)
+        return InUse(resident, None, shared)
     info = _INFO()
-    return InUse(resident, info.hblkhd + info.uordblks + shared)
+    return InUse(resident, info.hblkhd + info.uordblks, shared)
 
 
 def _status() -> tuple[int, int] | None:
