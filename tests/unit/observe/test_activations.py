@@ -34,6 +34,16 @@ def test_inputs_and_outputs_count_once_and_parameters_do_not() -> None:
     assert found == {"Up": 5 * 8 * 4, "ReLU": 5 * 32 * 4}, "the last layer saves what the ReLU saves"
 
 
+def test_what_is_trained_is_known_without_being_named_and_what_is_frozen_is_not() -> None:
+    model = nn.Sequential(Up(8, 32), Gelu(), nn.Linear(32, 4))
+    plain = {"Up": 5 * 8 * 4, "Gelu": 5 * 32 * 4, "Linear": 5 * 32 * 4}
+    assert most(run=lambda: model(torch.ones(5, 8)).sum().backward()) == plain
+    model[2].requires_grad_(False)
+    frozen = most(run=lambda: model(torch.ones(5, 8)).sum().backward())
+    assert frozen == plain | {"Linear": 32 * 4 * 4}, "its weight, and no input"
+    assert "Linear" not in most(model, run=lambda: model(torch.ones(5, 8)).sum().backward())
+
+
 def test_what_is_freed_in_between_is_not_added() -> None:
     model = nn.Sequential(Up(8, 32), Gelu())
 

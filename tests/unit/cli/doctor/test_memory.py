@@ -23,9 +23,10 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+        self.register_buffer("scale", torch.ones(64))
 
     def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
+        return x + self.down(torch.relu(self.up(x))) * self.scale.to(x.dtype)
 
 print("told", sys.argv[1:])
 world = quorate.join(records=True)
@@ -40,6 +41,7 @@ for _ in range(2):
 Path("left").write_text("went on")
 """
 BLOCK = 64 * 256 + 256 + 256 * 64 + 64
+BUFFERS = 4 * 2 * 64
 NUMBERS = 2 * BLOCK + 64 * 3 + 3
 
 
@@ -69,11 +71,11 @@ def test_a_script_is_measured_up_to_its_first_step(script: str, capfd: pytest.Ca
     assert [(one["zero"], one["workers"]) for one in sharded] == [(1, 8), (2, 8), (3, 8)]
     steps = 10 * 4
     assert alone["held"] == {
-        "parameters": 4 * NUMBERS, "gradients": 4 * NUMBERS, "optimizer": 8 * NUMBERS + steps,
+        "parameters": 4 * NUMBERS + BUFFERS, "gradients": 4 * NUMBERS, "optimizer": 8 * NUMBERS + steps,
         "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64,
     }  # fmt: skip
     assert not alone["fits"] and sharded[2]["fits"]
-    assert sharded[2]["held"]["parameters"] == 4 * (2 * BLOCK // 8 + 64 + 1), "3 rows are one for each"
+    assert sharded[2]["held"]["parameters"] == 4 * (2 * BLOCK // 8 + 64 + 1) + BUFFERS, "3 rows are one for each"
     assert "told []" in err and "went on" not in err
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["train.py"]
 
