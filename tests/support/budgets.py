@@ -26,7 +26,7 @@ BUDGETS = {
     "unit/buckets": 8,
     "unit/codecs": 20,
     "unit/checkpoint": 39,
-    "unit/cli": 31,
+    "unit/cli": 43,
     "unit/compare": 13,
     "unit/core": 5,
     "unit/data": 15,
