@@ -142,9 +142,9 @@ def _about(told: Mapping[str, Any]) -> Iterator[str]:
     sizes = told["memory"]["sizes"]
     numbers = sum(one["numbers"] for one in sizes)
     frozen = numbers - sum(one["numbers"] for one in sizes if one["is_trained"])
-    still = f", {number_in_words(frozen)} of them frozen" if frozen else ""
+    still = f", {frozen:,} of them frozen" if frozen else ""
     used = f", used in {told['precision']}" if told["precision"] else ""
-    yield f"{told['model']}: {number_in_words(numbers)} numbers{still}{used}, on {told['device']}; {told['optimizer']}"
+    yield f"{told['model']}: {numbers:,} numbers{still}{used}, on {told['device']}; {told['optimizer']}"
     yield f"blocks: {told['blocks']}"
     most = sorted(told["activations"].items(), key=lambda one: -one[1])
     shown = ", ".join(f"{name or 'in no block'} {bytes_in_words(size)}" for name, size in most[:_BLOCKS_SHOWN])
