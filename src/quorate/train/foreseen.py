@@ -24,7 +24,7 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     What several optimizers' models have in common counts once. Only of torch's own optimizers it is known what they
     keep: by one step on a few numbers. Of others `optimizer` is left out.
     """
-    spread = sharded(kept.model, place)
+    spread = sharded(kept.model, place, kept.optimizer)
     how = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
     return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
