@@ -91,7 +91,7 @@ class Held:
 
     @property
     def total(self) -> int:
-        """In the backward pass, at most: as if all that comes and goes were there at once."""
+        """In the backward pass, as if all that comes and goes were there at once; what messages take is not in it."""
         return self.between_steps + self.gathered + self.exchanged + self.activations
 
 

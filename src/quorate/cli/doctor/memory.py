@@ -123,7 +123,7 @@ def show(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> N
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for heading in ("ZeRO", "workers", *_COLUMNS, "at most", "numbers sent", *(["fits"] if limit is not None else [])):
+    for heading in ("ZeRO", "workers", *_COLUMNS, "together", "numbers sent", *(["fits"] if limit is not None else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in found:
         cells = [bytes_in_words(one.held[name]) if one.held[name] else "–" for name in _COLUMNS]
@@ -154,8 +154,9 @@ def _about(told: Mapping[str, Any]) -> Iterator[str]:
 
 def _meaning(found: Sequence[Line], limit: int | None) -> Iterator[str]:
     yield (
-        "\nBytes of each worker. Whole parameters (gathered) and whole gradients (exchanged) come and go; at most is "
-        "all at once, without what torch, the strategy and single operations need."
+        "\nBytes of each worker. Whole parameters (gathered) and whole gradients (exchanged) come and go; together is "
+        "as if all were there at once, without what torch loads, single operations need, and messages and the strategy "
+        "keep."
     )
     if limit is not None:
         fitting = [one for one in found if one.total <= limit]
