@@ -44,7 +44,7 @@ app.command("report")(report)
 app.command("list")(list_names)
 app.command("explain")(explain)
 app.command("trace")(trace)
-app.command("doctor")(doctor)
+app.command("doctor", context_settings={"allow_interspersed_args": False})(doctor)
 
 
 def _show_version(wanted: bool) -> None:

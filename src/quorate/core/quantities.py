@@ -12,6 +12,10 @@ _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0,
 _BYTES_PER_SECOND = {
     "": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "bit": 0.125, "kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6,
 }  # fmt: skip
+_BYTES = {
+    "": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+}  # fmt: skip
 _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -32,6 +36,11 @@ def bytes_per_second_from(text: str) -> float:
     """A bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes per second."""
     wanted = "a bandwidth such as 10Gbit or 1.25GB (per second)"
     return _quantity(text.removesuffix("/s"), _BYTES_PER_SECOND, "", wanted)
+
+
+def bytes_from(text: str) -> int:
+    """A size of memory: `24GB`, `500MB`, `16GiB`, or a number of bytes."""
+    return round(_quantity(text, _BYTES, "", "a size such as 24GB or 16GiB"))
 
 
 def number_from(text: str, within: str = "") -> float:

@@ -86,6 +86,12 @@ class Distribute(Row):
     """How many numbers."""
     learning_rates: Sequence[float]
     """By parameter group."""
+    zero: int | None = None
+    """Of a model that `parallelize` has spread."""
+    shards: int | None = None
+    """Likewise: workers of a replica."""
+    foreseen: Mapping[str, int] | None = None
+    """Bytes that this worker holds between steps: parameters (with buffers), gradients, optimizer."""
 
 
 @dataclass(slots=True)

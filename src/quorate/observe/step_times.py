@@ -13,6 +13,7 @@ from quorate.core.contracts import Clock, Work
 from quorate.core.records import Recorder
 from quorate.core.rows import Step
 from quorate.data.consumption import consumed
+from quorate.observe.memory_use import memory_use
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter
 
@@ -49,6 +50,7 @@ class StepTimer:
         self._place, self._clock, self.name, self._meter = place, place.wire.clock, name, meter
         consumed(place).follow_steps()
         self.steps = self.rounds = 0
+        self._memory = memory_use(place)
         self.begin = self._clock.now()
         self.waited_before = 0.0
         """Seconds that were waited in the step before."""
@@ -73,6 +75,7 @@ class StepTimer:
         loss = losses[0] if isinstance(losses, list | tuple) and len(losses) == 1 else losses
         if isinstance(loss, Tensor) and loss.numel() == 1 and loss.device.type == "cpu":
             self._losses.append(loss.item())
+        self._memory.look(self._clock.now())
 
     @contextmanager
     def spending(self, on: Spent) -> Iterator[None]:
@@ -167,6 +170,8 @@ class StepTimer:
                 )
             )
             self._bytes_out, self._bytes_in = sent, received
+            if self.is_first:
+                self._memory.stepped(now, self.steps)
         self.begin, self.waited_before = now, spent["wait"]
         self._reset()
 

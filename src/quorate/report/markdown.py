@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from quorate.report.schema import ArmSummary, Estimate, RoundsSummary, Summary
+from quorate.report.schema import ArmSummary, Estimate, MemorySummary, RoundsSummary, Summary
 from quorate.report.wording import (
     bytes_in_words,
     counted,
@@ -36,6 +36,9 @@ def markdown(summary: Summary) -> str:
     merged = [f"- {arm.name}: {_rounds(arm.rounds)}." for arm in summary.arms if arm.rounds is not None]
     if merged:
         parts += ["## Rounds", "\n".join(merged)]
+    taken = [f"- {arm.name}: {_memory(arm.memory)}." for arm in summary.arms if arm.memory is not None]
+    if taken:
+        parts += ["## Memory", "\n".join(taken)]
     parts += ["## Reproduce", "\n".join(_reproduce(summary))]
     return "\n\n".join(parts) + "\n"
 
@@ -125,6 +128,18 @@ def _rounds(rounds: RoundsSummary) -> str:
         waited, in_step = (share_in_words(one.mean) for one in (rounds.waiting_share, rounds.waiting_in_step))
         said.append(f"{waited} of the time was waiting (estimate of what it would have been in step: {in_step})")
     return "; ".join(said)
+
+
+def _memory(memory: MemorySummary) -> str:
+    """What the rank took that took most, and what was foreseen for it."""
+    one = max(memory.ranks, key=lambda rank: (rank.peak_live or 0, rank.peak_resident or 0))
+    parts = (("parameters", one.parameters), ("gradients", one.gradients), ("optimizer", one.optimizer))
+    foreseen = ", ".join(f"{name} {bytes_in_words(size)}" for name, size in parts if size is not None)
+    seen = (("live", one.peak_live), ("resident", one.peak_resident), ("on the GPU", one.peak_gpu))
+    most = ", ".join(f"{bytes_in_words(size)} {name}" for name, size in seen if size is not None)
+    before = "" if one.live_before is None else f" (live before there was a model: {bytes_in_words(one.live_before)})"
+    spread = "" if memory.shards == 1 else f", ZeRO {memory.zero} over {memory.shards} workers"
+    return f"rank {one.rank} took {most} at most{before}{spread}; foreseen between steps: {foreseen or NOTHING}"
 
 
 def _reproduce(summary: Summary) -> Iterator[str]:

@@ -108,6 +108,13 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
         "arm seed rank replaced seconds round waited live",
         lambda arm: _fields(arm.joined, "seed rank replaced seconds round waited live"),
     ),
+    "memory": (
+        "arm rank parameters gradients optimizer live_before peak_live resident_before peak_resident peak_gpu",
+        lambda arm: _fields(
+            arm.memory.ranks if arm.memory else (),
+            "rank parameters gradients optimizer live_before peak_live resident_before peak_resident peak_gpu",
+        ),
+    ),
     "distances": (
         "arm seed seconds examples bytes distance",
         lambda arm: _points(arm.replicas.distance if arm.replicas else ()),

@@ -15,6 +15,7 @@ from quorate.report.schema_parts import GoodputSummary as GoodputSummary
 from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
 from quorate.report.schema_parts import Mark as Mark
+from quorate.report.schema_parts import MemorySummary as MemorySummary
 from quorate.report.schema_parts import Merge as Merge
 from quorate.report.schema_parts import MergesSummary as MergesSummary
 from quorate.report.schema_parts import OuterPoint as OuterPoint
@@ -170,6 +171,8 @@ class ArmSummary(Part):
     """Null where there are no outer steps, or none is recorded."""
     servers: ServersSummary | None = None
     """Null where parameters lie on no servers."""
+    memory: MemorySummary | None = None
+    """Null where none was recorded, as in a virtual world."""
     replicas: Replicas | None = None
     """Null where replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()

@@ -41,6 +41,36 @@ class Mark(Part):
     """Its gradients: the rank, when it had come (below 0 for before the beginning), and the staleness in rounds."""
 
 
+class RankMemory(Part):
+    """Bytes of one worker; null is what was not known."""
+
+    rank: int
+    resident_before: int | None
+    """When it had joined, before there was a model."""
+    peak_resident: int | None
+    live_before: int | None
+    """In use then: what was asked of the C library and not given back, and shared memory that is resident."""
+    peak_live: int | None
+    """The most that was seen at the end of a forward pass or of a step."""
+    peak_gpu: int | None
+    """Allocated by torch."""
+    parameters: int | None
+    """Foreseen, with buffers; of a model in shards its piece."""
+    gradients: int | None
+    optimizer: int | None
+
+
+class MemorySummary(Part):
+    """What memory was taken, in the first run of an arm that ended well, beside what was foreseen between steps."""
+
+    seed: int
+    zero: int
+    """0 where every worker has all of the model."""
+    shards: int
+    """Workers of a replica."""
+    ranks: tuple[RankMemory, ...]
+
+
 class Change(Part):
     """Settings of rounds that changed on the way."""
 

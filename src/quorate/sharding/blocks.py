@@ -80,8 +80,14 @@ def in_words(blocks: Sequence[tuple[str, Module]]) -> str:
     """As in: `12 blocks of GPTBlock (h.0 to h.11)`."""
     if not blocks:
         return "one piece"
-    kinds = sorted({type(module).__name__ for _, module in blocks})
+    kinds = sorted({class_of(module) for _, module in blocks})
     first, last = blocks[0][0], blocks[-1][0]
     where = first if first == last else f"{first} to {last}"
     number = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
     return f"{number} of {', '.join(kinds)} ({where}), and the rest as one piece"
+
+
+def class_of(module: Module) -> str:
+    """The name of its class, and not of what torch's `fully_shard` makes of it."""
+    kinds = type(module).__mro__
+    return next(kind.__name__ for kind in kinds if not kind.__module__.startswith("torch.distributed."))

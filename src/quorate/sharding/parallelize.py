@@ -34,6 +34,7 @@ class Sharded:
     seat: Seat
     zero: Zero
     blocks: Sequence[str]
+    precision: Precision | None = None
 
 
 @dataclass
@@ -99,7 +100,7 @@ def parallelize(
         if place.wire.rank == 0:
             spread = f"{seat.axes.shards} workers for each of {_replicas(seat)}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
-        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found])
+        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision)
     return model
 
 

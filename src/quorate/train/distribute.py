@@ -29,6 +29,7 @@ from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.foreseen import foreseen
 from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
@@ -266,6 +267,7 @@ def _record(place: current.Place, kept: Distributed, chosen: Strategy | None) ->
             apart=chosen is not None and chosen.replicas != "equal",
             parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
             learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+            **foreseen(place, kept),
         )
     )
 

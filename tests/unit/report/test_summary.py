@@ -399,6 +399,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "heat": sum(4 * len(one.arrival.steps) for one in summary.arms if one.arrival is not None),
         "timeline": sum(len(lane.spans) for one in summary.arms for lane in one.timeline),
         "rounds": 6,
+        "memory": 0,
         "staleness": len(quorum.rounds.staleness),
         "contributors": 5,
         "rank_shares": 4,

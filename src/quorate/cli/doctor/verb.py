@@ -12,7 +12,9 @@ import typer
 
 from quorate.cli.doctor import examinations
 from quorate.cli.doctor import hosts as several
+from quorate.cli.doctor import memory as needs
 from quorate.cli.doctor.findings import Finding, Level
+from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 
 LACKING = 3
@@ -27,12 +29,24 @@ def doctor(
         str | None, typer.Option(help="Look at these hosts instead, and at the ways between them.", metavar="A,B,...")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Say what memory each worker of SCRIPT will take, sharded or not.")
+    ] = False,
+    shards: Annotated[int | None, typer.Option(help="With --memory: over this number of workers.", metavar="N")] = None,
+    fits: Annotated[str | None, typer.Option(help="With --memory: mark what fits into this.", metavar="24GB")] = None,
+    script: Annotated[str | None, typer.Argument(help="With --memory.", metavar="[SCRIPT")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Of the script.", metavar="ARGUMENT...]")] = None,
 ) -> int:
     """Examine this machine: what trainings need, whether it works, and how to mend what does not.
 
     Backends are tried with two processes, and so is a training. Takes some twenty seconds. With --hosts, each of them
-    is asked over ssh, and they try to reach each other.
+    is asked over ssh, and they try to reach each other. With --memory, SCRIPT is run alone up to the end of its first
+    optimizer.step().
     """
+    if memory:
+        return _memory(script, arguments or [], shards, fits, hosts, as_json=as_json)
+    if script is not None or shards is not None or fits is not None:
+        raise ConfigurationError("a script, --shards and --fits go with --memory: quorate doctor --memory SCRIPT")
     if hosts is None:
         findings = list(_progress(examinations.findings(), examinations.names()))
     else:
@@ -44,6 +58,28 @@ def doctor(
         _show(findings)
         typer.echo(_conclusion(findings, "can run here" if hosts is None else "can run on these hosts"))
     return LACKING if any(one.level is Level.FAIL for one in findings) else 0
+
+
+def _memory(
+    script: str | None,
+    arguments: Sequence[str],
+    shards: int | None,
+    fits: str | None,
+    hosts: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    if hosts is not None:
+        raise ConfigurationError("--memory is of one process on this machine; leave out --hosts")
+    limit = needs.check_asked(script, shards, fits)
+    assert script is not None
+    told = needs.measured(script, arguments)
+    found = list(needs.lines(told, shards))
+    if as_json:
+        typer.echo(needs.as_json(told, found, limit))
+    else:
+        needs.show(told, found, limit)
+    return 0
 
 
 def _as_json(findings: Sequence[Finding]) -> dict[str, object]:

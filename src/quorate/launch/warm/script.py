@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from quorate.core.telling import tell
 
+_FILES = (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 CANNOT_OPEN = 2
 """The exit status of `python` for a script that is not there."""
 
@@ -69,7 +70,7 @@ def _leave(main: ModuleType, ending: BaseException | None) -> NoReturn:
 def flush_files() -> None:
     """Write what open files of this process still hold, as python does at its end and `os._exit` does not."""
     for kept in gc.get_objects():
-        if isinstance(kept, io.BufferedWriter | io.BufferedRandom | io.TextIOWrapper) and not kept.closed:
+        if issubclass(type(kept), _FILES) and not kept.closed:
             with suppress(OSError, ValueError):
                 kept.flush()
 

@@ -13,6 +13,7 @@ from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
 from quorate.report.figures.goodput import Goodput, goodput_of, has_failed
 from quorate.report.figures.lateness import skew_of
+from quorate.report.figures.memory import memory_of
 from quorate.report.figures.merges import MergeFigures, figures_of_merges
 from quorate.report.figures.outer import outer_points
 from quorate.report.figures.quality import (
@@ -34,7 +35,18 @@ from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.planned import Planned
 from quorate.report.reading.rounds import last_arrivals, wait_for_all
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.schema import NOT_BEGUN, Arrival, Curve, Fault, Joined, Lane, Mark, Outcome, OuterPoint
+from quorate.report.schema import (
+    NOT_BEGUN,
+    Arrival,
+    Curve,
+    Fault,
+    Joined,
+    Lane,
+    Mark,
+    MemorySummary,
+    Outcome,
+    OuterPoint,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +90,7 @@ class RunFigures:
     """What each outer step made of its outer gradient."""
     servers: ServerFigures | None
     """Where parameters lie on servers."""
+    memory: MemorySummary | None
     distance: Curve | None
     """Between replicas."""
     faults: tuple[Fault, ...]
@@ -139,6 +152,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         merges=figures_of_merges([one.round for one in merged], run.training_seconds) if merged else None,
         outer=_outer(run),
         servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
+        memory=memory_of(run, seed),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
         goodput=goodput_of(run) if has_failed(run) else None,

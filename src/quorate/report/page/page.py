@@ -12,6 +12,7 @@ from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.arrival import arrival
 from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
+from quorate.report.page.memory import memory
 from quorate.report.page.merges import merges
 from quorate.report.page.outer import outer
 from quorate.report.page.parts import View, chip
@@ -37,6 +38,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("merges", "Merges", merges),
     ("outer", "Outer steps", outer),
     ("replicas", "Replicas", replicas),
+    ("memory", "Memory", memory),
     ("timeline", "Timeline", timeline),
     ("faults", "Faults", faults),
     ("joined", "Who joined", joined_later),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quorate.core.memory_rows import Memory
 from quorate.core.records import records_of, rows
 from quorate.core.rows import (
     ClockOffset,
@@ -62,6 +63,9 @@ class RankRecords:
     """Of other ranks, as this one told them."""
     joinings: list[Joined] = field(default_factory=list)
     """Likewise."""
+    memory: list[Memory] = field(default_factory=list)
+    foreseen: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Bytes that it was to hold, by optimizer."""
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
     """The numbers of the steps that came next after an evaluation: they wait for others who still evaluate."""
@@ -133,8 +137,12 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             spans.append((evaluate.begin, evaluate.end))
         elif kind == "start" and not found.start:
             found.start = sound_parts(row, Start)
-        elif kind == "distribute" and not found.distributed:
-            found.distributed = sound_parts(row, Distribute)
+        elif kind == "memory" and (memory := row_of(Memory, row)) is not None:
+            found.memory.append(memory)
+        elif kind == "distribute":
+            told = sound_parts(row, Distribute)
+            found.distributed = found.distributed or told
+            found.foreseen |= {str(told.get("optimizer")): told["foreseen"]} if told.get("foreseen") else {}
         elif kind == "end":
             found.end = sound_parts(row, End)
     found.evaluations = Spans(spans)

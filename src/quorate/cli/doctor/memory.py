@@ -1,0 +1,170 @@
+"""`quorate doctor --memory`: what a worker of a script will hold, for ZeRO 0 to 3 over so many shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from quorate.cli.scripts import check_script
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.quantities import bytes_from
+from quorate.launch.local.endings import status_in_words
+from quorate.launch.local.orphans import death_with_parent
+from quorate.report.wording import bytes_in_words, number_in_words
+
+PROGRAM = (sys.executable, "-m", "quorate.launch.warm.measuring")
+SECONDS = 1800.0
+"""What a script may take up to its first step."""
+USUAL_SHARDS = (2, 4, 8, 16)
+MOST_SHARDS = 1 << 20
+_OF_LAUNCHERS = (
+    "QUORATE_",
+    "TORCHELASTIC_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "GROUP_",
+    "MASTER_",
+    "SLURM_",
+    "OMPI_",
+    "PMI",
+)
+_WIDE = 150
+_BLOCKS_SHOWN = 4
+_COLUMNS = ("parameters", "gradients", "optimizer", "gathered", "exchanged", "activations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One way to lay the model out."""
+
+    zero: int
+    workers: int
+    """Of one replica; with ZeRO 0 each has a replica."""
+    held: Mapping[str, int]
+    total: int
+    by_formula: float
+    numbers_sent: float
+
+
+def check_asked(script: str | None, shards: int | None, fits: str | None) -> int | None:
+    """Raises `ConfigurationError`; returns the bytes that `fits` says."""
+    if script is None:
+        raise ConfigurationError("--memory needs a script: quorate doctor --memory SCRIPT [ARGUMENT ...]")
+    check_script(script)
+    if shards is not None and not 1 <= shards <= MOST_SHARDS:
+        raise ConfigurationError(f"--shards is a number of workers from 1 to {MOST_SHARDS:,}, not {shards}")
+    return None if fits is None else bytes_from(fits)
+
+
+def measured(script: str, arguments: Sequence[str], seconds: float = SECONDS) -> dict[str, Any]:
+    """What one process has found; what the script prints goes to stderr.
+
+    Raises `ConfigurationError` for a script that makes no step, and `QuorateError` for one that fails before.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
+        path = Path(folder, "answer.json")
+        process = subprocess.Popen(
+            [*PROGRAM, str(path), script, *arguments],
+            env=kept, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), preexec_fn=death_with_parent(),
+        )  # fmt: skip
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise QuorateError(f"{script} has made no step within {seconds:g} s") from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if path.exists():
+            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return told
+    if status == 0:
+        raise ConfigurationError(f"{script} has ended without an optimizer.step(), so there is nothing to measure")
+    raise QuorateError(f"{script} {status_in_words(status)} before the end of its first optimizer.step()")
+
+
+def lines(told: Mapping[str, Any], shards: int | None) -> Iterator[Line]:
+    """ZeRO 0, and 1 to 3 over `shards`, or over the usual numbers of them."""
+    from quorate.sharding.memory import MODES, Model, by_formula, held, numbers_sent
+
+    model = Model.from_json(told["memory"])
+    numbers = USUAL_SHARDS if shards is None else (shards,)
+    for count in (1, *(one for one in numbers if one > 1)):
+        for zero in MODES:
+            if (zero == 0) == (count == 1) or (zero == 0 and count == numbers[0]):
+                found = held(model, zero, count)
+                yield Line(
+                    zero=zero, workers=count, held=asdict(found), total=found.total,
+                    by_formula=by_formula(model, zero, count), numbers_sent=numbers_sent(model, zero, count),
+                )  # fmt: skip
+
+
+def as_json(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> str:
+    """All of it."""
+    about = {name: value for name, value in told.items() if name != "memory"}
+    fits = [None if limit is None else one.total <= limit for one in found]
+    rows = [{**asdict(one), "fits": fit} for one, fit in zip(found, fits, strict=True)]
+    return json.dumps({**about, "limit": limit, "workers": rows}, indent=2, ensure_ascii=False)
+
+
+def show(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> None:
+    """As a table, with what has to be known of it."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    for heading in ("ZeRO", "workers", *_COLUMNS, "together", "numbers sent", *(["fits"] if limit is not None else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in found:
+        cells = [bytes_in_words(one.held[name]) if one.held[name] else "–" for name in _COLUMNS]
+        words = [str(one.zero), str(one.workers), *cells, bytes_in_words(one.total), number_in_words(one.numbers_sent)]
+        fit = [] if limit is None else [Text("yes", "green") if one.total <= limit else Text("no", "bold red")]
+        table.add_row(*words, *fit)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    console.print(*_about(told), sep="\n", soft_wrap=True)
+    console.print(table)
+    console.print(*_meaning(found, limit), sep="\n", soft_wrap=True)
+
+
+def _about(told: Mapping[str, Any]) -> Iterator[str]:
+    sizes = told["memory"]["sizes"]
+    numbers = sum(one["numbers"] for one in sizes)
+    frozen = numbers - sum(one["numbers"] for one in sizes if one["is_trained"])
+    still = f", {frozen:,} of them frozen" if frozen else ""
+    used = f", used in {told['precision']}" if told["precision"] else ""
+    yield f"{told['model']}: {numbers:,} numbers{still}{used}, on {told['device']}; {told['optimizer']}"
+    yield f"blocks: {told['blocks']}"
+    most = sorted(told["activations"].items(), key=lambda one: -one[1])
+    shown = ", ".join(f"{name or 'in no block'} {bytes_in_words(size)}" for name, size in most[:_BLOCKS_SHOWN])
+    more = f", and {len(most) - _BLOCKS_SHOWN} more" if len(most) > _BLOCKS_SHOWN else ""
+    yield f"activations of one batch: {shown or 'none'}{more}\n"
+
+
+def _meaning(found: Sequence[Line], limit: int | None) -> Iterator[str]:
+    yield (
+        "\nBytes of each worker. Whole parameters (gathered) and whole gradients (exchanged) come and go; together is "
+        "as if all were there at once, without what torch loads, single operations need, and messages and the strategy "
+        "keep."
+    )
+    if limit is not None:
+        fitting = [one for one in found if one.total <= limit]
+        first = min(fitting, key=lambda one: (one.workers, one.zero), default=None)
+        room = bytes_in_words(limit)
+        if first is None:
+            yield f"None of these fits into {room}."
+        elif first.workers == 1:
+            yield f"One worker alone fits into {room}."
+        else:
+            yield f"The first that fits into {room} is ZeRO {first.zero} over {first.workers} workers."

@@ -1,0 +1,152 @@
+"""A program that runs a script alone up to the end of its first `optimizer.step()`, and says what memory that took.
+
+What `quorate doctor --memory` starts, by `python -m quorate.launch.warm.measuring ANSWER SCRIPT [ARGUMENT ...]`. The
+answer, one JSON object, goes to the file ANSWER. No records are kept, and any mesh is one of one worker.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from quorate.core.axes import Axes
+from quorate.core.local_tensor import local
+from quorate.core.telling import flush
+from quorate.launch.warm.script import live_as_main
+from quorate.launch.worker.world import World
+from quorate.observe.activations import Saved, Storage, storage_of
+from quorate.sharding.blocks import blocks_of, class_of, in_words
+from quorate.sharding.memory import Model, Size
+from quorate.sharding.mesh import mesh_of
+from quorate.sharding.parallelize import Sharded, sharded
+from quorate.wire import current
+
+OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
+"""What the environment has to say, so that the script's worker is alone, and keeps no records."""
+
+
+def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
+    """What is said of a model whose optimizer has made a step."""
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
+    model = _model_of(trained, modules)
+    spread = None if model is None or current.place() is None else sharded(model, current.here(), optimizer)
+    blocks = {} if model is None else _blocks(model, spread)
+    named = dict(model.named_parameters()) if model is not None else {str(n): p for n, p in enumerate(trained)}
+    precision = spread.precision if spread is not None else None
+    used = None if precision is None else getattr(torch, precision).itemsize
+    by_module = saved.by_module(without=dict(_parameters(modules)))
+    activations = _by_block(model, blocks, by_module)
+    sizes = [_size(p, optimizer, used, _block_of(name, blocks)) for name, p in named.items()]
+    buffers = [] if model is None else list(model.buffers())
+    told = Model(sizes=sizes, buffers=sum(map(_bytes, buffers)), activations=sum(activations.values()))
+    return {
+        "model": "no module that has all of its parameters" if model is None else class_of(model),
+        "optimizer": _plain_name(optimizer),
+        "device": str(local(trained[0]).device) if trained else "cpu",
+        "precision": precision,
+        "blocks": in_words(list(blocks.items())),
+        "activations": activations,
+        "memory": told.as_json(),
+    }
+
+
+def _model_of(trained: list[Tensor], modules: list[Module]) -> Module | None:
+    """The smallest of the modules that have all that is trained."""
+    wanted = set(map(id, trained))
+    whole = [one for one in modules if wanted <= {id(p) for p in one.parameters()}] if wanted else []
+    return min(whole, key=lambda one: sum(1 for _ in one.modules()), default=None)
+
+
+def _blocks(model: Module, spread: Sharded | None) -> dict[str, Module]:
+    if spread is None:
+        return dict(blocks_of(model))
+    named = dict(model.named_modules())
+    return {name: named[name] for name in spread.blocks}
+
+
+def _block_of(name: str, blocks: dict[str, Module]) -> str:
+    return next((block for block in blocks if name.startswith(f"{block}.")), "")
+
+
+def _parameters(modules: list[Module]) -> Iterator[tuple[Storage, None]]:
+    for module in modules:
+        for x in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            with suppress(RuntimeError):  # a tensor without storage
+                yield storage_of(local(x)), None
+
+
+def _by_block(model: Module | None, blocks: dict[str, Module], found: dict[Module | None, int]) -> dict[str, int]:
+    """Bytes by the name of the block, in the model's order; the empty name is what is in none."""
+    names = {} if model is None else {id(module): name for name, module in model.named_modules()}
+    told = dict.fromkeys([*blocks, ""], 0)
+    for module, nbytes in found.items():
+        told[_block_of(f"{names.get(id(module), '')}.", blocks)] += nbytes
+    return {name: nbytes for name, nbytes in told.items() if nbytes}
+
+
+def _size(p: Tensor, optimizer: Optimizer, used: int | None, block: str) -> Size:
+    kept = [x for x in optimizer.state.get(p, {}).values() if isinstance(x, Tensor)]
+    like = sum(_bytes(x) for x in kept if x.shape == p.shape and p.dim())
+    return Size(
+        numbers=p.numel(),
+        rows=p.shape[0] if p.dim() else 1,
+        bytes=_bytes(p),
+        gathered_bytes=_bytes(p) if used is None else p.numel() * used,
+        is_trained=p.requires_grad,
+        kept_like=like,
+        kept_apart=sum(map(_bytes, kept)) - like,
+        block=block,
+    )
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _plain_name(optimizer: Optimizer) -> str:
+    """The class that the script has chosen, not what `distribute` made of it."""
+    kinds = type(optimizer).__mro__
+    return next(kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] != "quorate")
+
+
+def _mesh_of_one(world: World, **_: Any) -> Any:
+    """Stands in for `World.mesh`: alone, a mesh of many workers cannot be made."""
+    return mesh_of(current.here(), Axes(1, 1), world.device)
+
+
+def main() -> NoReturn:
+    """Do what the arguments say."""
+    path, script, *arguments = sys.argv[1:]
+    saved, watching = Saved(), ExitStack()
+
+    def stepped(optimizer: Optimizer, *_: Any) -> NoReturn:
+        told = answer(optimizer, saved)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(told, file)
+        sys.stdout.flush()
+        flush()
+        os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+
+    register_optimizer_step_post_hook(stepped)
+    worlds: Any = World
+    worlds.mesh = _mesh_of_one
+    watching.enter_context(saved.watching())
+    os.environ.update(OF_ONE_WORKER)
+    sys.path.pop(0)  # the folder from which this program was started
+    live_as_main(script, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What a worker will hold of a model and its optimizer, as far as it is known before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.checkpoint.participants import Distributed
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
+from quorate.observe.memory_use import memory_use
+from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.sharding.parallelize import sharded
+from quorate.wire.current import Place
+
+
+def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
+    """For the row `distribute`: how the model is spread; and where memory is recorded, the bytes between steps.
+
+    These are `parameters` (with buffers), `gradients` and `optimizer`; of a model in shards, of this worker's piece.
+    What several optimizers' models have in common counts once. Only of torch's own optimizers it is known what they
+    keep: by one step on a few numbers. Of others `optimizer` is left out.
+    """
+    spread = sharded(kept.model, place, kept.optimizer)
+    how = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
+    return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
+
+
+def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
+    use, optimizer, model = memory_use(place), whose.optimizer, whose.model
+    new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.told}
+    use.told |= new.keys()
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    found = {"parameters": _bytes(new.values()), "gradients": _bytes(p for p in trained if p.requires_grad)}
+    kept = _kept(optimizer, type(optimizer).__mro__[2])
+    return found if kept is None else {**found, "optimizer": kept}
+
+
+def _kept(optimizer: Optimizer, plain: type[Optimizer]) -> int | None:
+    if not plain.__module__.startswith("torch.optim."):
+        return None
+    try:
+        return sum(
+            len(keys_like_parameters(plain, group)) * _bytes(p for p in group["params"] if p.requires_grad)
+            for group in optimizer.param_groups
+        )
+    except (ConfigurationError, AssertionError):  # it has to be called with a closure, or only works on a GPU
+        return None
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(local(x).numel() * x.element_size() for x in tensors)

@@ -1,0 +1,91 @@
+"""What a worker holds of a model in shards, by the formulas."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quorate.sharding.memory import MODES, Mode, Model, Size, by_formula, held, numbers_sent
+
+PSI = 1 << 20
+
+
+def size(rows: int = 1024, block: str = "", *, width: int = 8, gathered: int = 4, **others: object) -> Size:
+    """In float32, under Adam."""
+    numbers = rows * width
+    values: dict[str, object] = {"kept_like": 8 * numbers, **others}
+    return Size(
+        numbers=numbers, rows=rows, bytes=4 * numbers, gathered_bytes=gathered * numbers, block=block, **values,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("zero", "wanted"), [(0, 16 * PSI), (1, 4 * PSI + 12 * PSI / 64), (2, 2 * PSI + 14 * PSI / 64), (3, 16 * PSI / 64)]
+)
+def test_the_paper_in_mixed_precision(zero: Mode, wanted: float) -> None:
+    """Equations of section 3: 2 bytes of parameters, 2 of gradients, and 12 of copies and what Adam keeps."""
+    mixed = Size(numbers=PSI, rows=PSI, bytes=2 * PSI, gathered_bytes=2 * PSI, kept_like=12 * PSI)
+    assert by_formula(Model(sizes=[mixed]), zero, 64) == wanted
+
+
+def test_in_float32() -> None:
+    model = Model(sizes=[size(1024, "a"), size(1024, "b")])
+    numbers = 2 * 1024 * 8
+    assert [by_formula(model, zero, 4) / numbers for zero in MODES] == [16, 10, 7, 4]
+    assert [held(model, zero, 4).between_steps / numbers for zero in MODES] == [16, 4, 4, 4]
+
+
+def test_alone_all_modes_are_one() -> None:
+    model = Model(sizes=[size()], buffers=10, activations=7)
+    found = {held(model, zero, 1) for zero in MODES}
+    assert len(found) == 1
+    (one,) = found
+    assert (one.parameters, one.gradients, one.optimizer) == (4 * 8192 + 10, 4 * 8192, 8 * 8192)
+    assert one.total == 16 * 8192 + 17
+
+
+def test_what_is_gathered() -> None:
+    model = Model(sizes=[size(16), size(64, "a"), size(256, "b"), size(128, "c")])
+    each = 8 * 4
+    assert held(model, 1, 2).gathered == held(model, 2, 2).gathered == 464 * each
+    assert held(model, 3, 2).gathered == (16 + 256 + 128) * each, "what is in no block, and the two largest"
+    assert held(model, 0, 2).gathered == 0
+    assert held(model, 1, 4).exchanged == (256 + 256 + 64) * each, "whole, packed, and a piece of it"
+    assert held(model, 3, 4).exchanged == (256 + 256 + 64 + 256) * each
+
+
+def test_in_half_precision_what_is_gathered_is_half() -> None:
+    model = Model(sizes=[size(64, "a", gathered=2), size(64, "b", gathered=2)])
+    assert held(model, 1, 2).gathered == 128 * 8 * 2
+    assert held(model, 1, 2).exchanged == 64 * 8 * (2 + 4) + 32 * 8 * 4, "gradients are packed, and kept, in float32"
+
+
+def test_rows_are_rounded_up_and_other_state_is_whole() -> None:
+    found = held(Model(sizes=[size(7, width=3, kept_apart=4)], buffers=5), 3, 4)
+    assert (found.parameters, found.gradients, found.optimizer) == (2 * 3 * 4 + 5, 2 * 3 * 4, 2 * 3 * 8 + 4)
+    single = Size(numbers=1, rows=1, bytes=4, gathered_bytes=4)
+    assert held(Model(sizes=[single]), 3, 4).parameters == 4
+
+
+def test_what_is_frozen_has_no_gradient() -> None:
+    model = Model(sizes=[size(64, "a"), size(64, "b", is_trained=False, kept_like=0)])
+    found = held(model, 3, 2)
+    assert (found.parameters, found.gradients, found.optimizer) == (64 * 8 * 4, 32 * 8 * 4, 32 * 8 * 8)
+
+
+def test_numbers_that_are_sent() -> None:
+    model = Model(sizes=[size(100, "a", width=1), size(60, width=1)])
+    assert [numbers_sent(model, zero, 4) for zero in MODES] == [240, 240, 240, 315]
+    assert numbers_sent(model, 3, 1) == 0
+    frozen = Model(sizes=[size(100, "a", width=1, is_trained=False), size(60, width=1)])
+    assert [numbers_sent(frozen, zero, 4) for zero in MODES] == [90, 165, 165, 240]
+
+
+def test_a_model_survives_json() -> None:
+    model = Model(sizes=[size(7, "a", is_trained=False), size()], buffers=3, activations=9)
+    assert Model.from_json(json.loads(json.dumps(model.as_json()))) == model
+
+
+def test_no_parameters() -> None:
+    assert held(Model(sizes=[]), 3, 2).total == 0
