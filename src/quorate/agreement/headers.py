@@ -137,6 +137,13 @@ class Headers:
         header: list[float] = sums.header.tolist()
         return header if self._within is None else self.joined(header)
 
+    def anywhere(self, is_so: bool) -> bool:
+        """Whether it is so for any piece of this replica; the workers of all pieces ask."""
+        if self._within is None:
+            return is_so
+        mine = torch.tensor([float(is_so)], dtype=torch.float64)
+        return bool(torch.cat(self._within.all_gather(mine).wait()).any())
+
     def joined(self, header: Sequence[float]) -> list[float]:
         """The header of a sum of pieces of replicas, and those of the sums of the other pieces, as one, so that all
         decide alike: somebody stops, or has brought numbers that are not finite, where one of them says so."""

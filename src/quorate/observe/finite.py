@@ -54,8 +54,11 @@ def _sample(part: Tensor) -> Sequence[Tensor]:
 class Finite:
     """What one optimizer's worker does about gradients that are not finite."""
 
-    def __init__(self, wire: Wire, strategy: str, policy: OnNonfinite) -> None:
-        self._wire, self._strategy, self.policy = wire, strategy, policy
+    def __init__(
+        self, wire: Wire, strategy: str, policy: OnNonfinite, replicas: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """`replicas` are the workers of each, where a replica is spread over several, whose gradients are summed."""
+        self._wire, self._strategy, self.policy, self._replicas = wire, strategy, policy, replicas
         self.looks = policy != "ignore"
         """Whether gradients are looked at."""
         self.first = ""
@@ -81,7 +84,7 @@ class Finite:
             return False
         sentence = self._sentence(ranks, number)
         if self.policy == "raise":
-            raise NotFinite(sentence, ranks)
+            raise NotFinite(sentence, [worker for rank in ranks for worker in self._workers(rank)])
         self._seen += 1
         count = str(self._seen)
         is_told = count.strip("0") == "1"  # the first, the tenth, the hundredth
@@ -93,8 +96,14 @@ class Finite:
 
     def _sentence(self, ranks: Sequence[int], number: int) -> str:
         wire = self._wire
-        who = ranks_in_words(ranks)
-        if len(ranks) == 1:
+        workers = [worker for rank in ranks for worker in self._workers(rank)]
+        who = ranks_in_words(workers)
+        if self._replicas is not None:
+            who = f"the replica{'s' if len(ranks) > 1 else ''} of {who}"
+        elif len(ranks) == 1:
             who += f" (host {host_of(wire.board, ranks[0])})"
         where = f", first in {self.first}" if wire.rank in ranks and self.first else ""
         return f"{who} brought a gradient that is not finite to round {number} of {self._strategy}{where}"
+
+    def _workers(self, rank: int) -> Sequence[int]:
+        return [rank] if self._replicas is None else self._replicas[rank]

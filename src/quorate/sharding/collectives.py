@@ -49,6 +49,10 @@ class Pieces:
         receives = [wire.receive(peer, tag, others) for peer in others]
         return Swap(wire, operation, others, receives, sends, messages[wire.rank], _tensors)
 
+    def meet(self, call: str) -> None:
+        """Wait until all have come to the same `call`. Raises `Mismatch` where one has come to something else."""
+        self.traffic.wait(self.swap(call, [torch.empty(0)] * self.wire.size), self.wire.clock)
+
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory from which a message needs no copying."""
         (numel,) = size

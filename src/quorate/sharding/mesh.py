@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,6 +52,8 @@ class Seat:
     """The workers of its replica."""
     shards: DeviceMesh
     """The same workers, as torch knows them."""
+    workers: Sequence[Sequence[int]]
+    """The ranks of each replica's workers."""
     traffic: Traffic = field(default_factory=Traffic)
     """What these send each other for one model."""
 
@@ -69,4 +72,4 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     (replica,), (shard,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
     across = wire.channel("mesh/across").group(ranks[:, shard].tolist())
     within = wire.channel("mesh/within").group(ranks[replica].tolist())
-    return Seat(Axes(*ranks.shape), replica, shard, across, within, mesh[SHARDS])
+    return Seat(Axes(*ranks.shape), replica, shard, across, within, mesh[SHARDS], ranks.tolist())

@@ -17,6 +17,7 @@ from quorate.core.axes import Axes, Zero, stage_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
+from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, mesh_of, seat_in
 from quorate.wire import current
@@ -100,6 +101,8 @@ def parallelize(
         if place.wire.rank == 0:
             spread = f"{seat.axes.shards} workers for each of {_replicas(seat)}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
+        if seat.axes.shards > 1:
+            data_context(place).needs_equal_shares = "a model in shards"
         known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision)
     return model
 

@@ -19,6 +19,8 @@ class Traffic:
     meter: Meter = field(default_factory=Meter)
     waited: Callable[[float], None] = lambda seconds: None
     """Told the seconds of each wait."""
+    meet: Callable[[str], None] = lambda call: None
+    """Wait until all workers of the replica have come to the same call. Raises `Mismatch` where one makes another."""
 
     def wait(self, work: Work[T], clock: Clock) -> T:
         """The result of `work`. Raises as `Work.wait`."""

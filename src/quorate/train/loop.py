@@ -159,6 +159,7 @@ class Loop(Listener):
     def pause(self) -> None:
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if not self.worker.finished:
+            self._watches.training_pauses()
             self.relayout.look(in_backward=False)  # where this worker made no step since
             self._quiesce()
             if self.common is not None:
@@ -243,7 +244,7 @@ class Loop(Listener):
         worker = self.worker
         if worker.finished:
             return
-        self._saving.boundary()
+        self._watches.training_ends()
         self.relayout.look(in_backward=False)
         worker.has_ended = True
         if self.common is not None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
@@ -18,6 +18,8 @@ from quorate.sharding.mesh import Seat
 from quorate.sharding.parallelize import Sharded
 from quorate.train.watched import Watched
 
+_NEEDS_WHOLE = (LBFGS, Adafactor, Rprop)
+"""Of torch's optimizers those whose steps fail on tensors of which other processes have the rest."""
 _TOLD = 3
 """Names in a sentence."""
 
@@ -42,6 +44,11 @@ def as_pieces(
             "the clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
             "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, and gossip without patience, "
             "sync_every being a number of steps"
+        )
+    if isinstance(optimizer, _NEEDS_WHOLE):
+        raise ConfigurationError(
+            f"{type(optimizer).__mro__[2].__name__} calculates with whole parameters, and not with pieces of them; "
+            "with a model in shards use an optimizer that treats each number alike, such as AdamW or SGD"
         )
     if watched.weight != "equal":
         raise ConfigurationError(

@@ -42,10 +42,25 @@ class StepWatches:
             return False
         sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
         on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
-        if finite.sees([*on_cpu, *sums]):
+        is_bad = not finite.sees([*on_cpu, *sums])
+        if not worker.means.headers.anywhere(is_bad):
             return False
-        finite.note(replica.names, numbers)
+        if is_bad:
+            finite.note(replica.names, numbers)
         return self.leaves_out([worker.rank])
+
+    def training_pauses(self) -> None:
+        """Raises `Mismatch` where workers of one replica are in the middle of a step."""
+        self._meet("a pause of training")
+
+    def training_ends(self) -> None:
+        """Raises as `training_pauses`."""
+        self._meet("the end of training")
+        self._saving.boundary()
+
+    def _meet(self, call: str) -> None:
+        if self._worker.seat is not None:
+            self._worker.seat.traffic.meet(call)
 
     def step_ended(self) -> None:
         """The strategy has made its step. Raises as `Digests.look`."""

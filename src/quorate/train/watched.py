@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,11 @@ class Watched:
                 f'weight="{self.weight}" weighs means, and reduce="adasum" forms none: every gradient counts as it is; '
                 'leave weight="equal"'
             )
+
+    @property
+    def replicas(self) -> Sequence[Sequence[int]] | None:
+        """The workers of each, where a replica is spread over several."""
+        return None if self.seat is None else self.seat.workers
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class StrategyWorker:
         """What its plain step has returned."""
         self.step_weight = StepWeight(place, watched.weight)
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
-        self.finite = Finite(wire, watched.strategy, watched.on_nonfinite)
+        self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
