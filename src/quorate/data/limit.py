@@ -49,6 +49,10 @@ class Limit:
         self._taken += 1
         return False
 
+    def had_none(self) -> None:
+        """There was no batch any more, as an epoch has ended: nobody waited for others between this and the next."""
+        self._taken -= 1
+
     def _decides(self) -> bool:
         """Whether this is rank 0, or the first of those that are left."""
         if self._since is None:

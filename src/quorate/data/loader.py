@@ -230,6 +230,8 @@ class Loader:
                 batch = next(batches)
             except StopIteration:
                 is_over = True
+                if trains and limit is not None:
+                    limit.had_none()
                 break
             indices = None
             if self._labelled is not None:

@@ -52,6 +52,26 @@ def test_those_that_wait_for_each_other_stop_at_the_same_batch(size: int, batch:
     assert all(seconds <= ended < seconds + 3 * max(0.02, 1.5 * batch) for _, ended, _ in found)
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_nobody_is_ahead_where_epochs_end(slow: int) -> None:
+    """One is slow to ask; the other asks twice meanwhile, at the end of an epoch and for the first batch of the next."""
+
+    def train(wire: Wire) -> int:
+        limit, count = Limit(wire.channel("limit"), 1.0), 0
+        while True:
+            wire.clock.sleep(0.3 if wire.rank == slow else 0.0)
+            if limit.is_reached():
+                return count
+            limit.had_none()
+            if limit.is_reached():
+                return count
+            count += 1
+            wire.barrier().wait()
+
+    first, second = VirtualWorld(2, seed=1).run(train)
+    assert first == second and first > 2
+
+
 @pytest.mark.parametrize("batch", [1e-4, 1e-3, 0.013])
 def test_the_board_is_asked_some_fifty_times_a_second(batch: float) -> None:
     seconds = 0.8 if batch < 1e-3 else 2.0

@@ -1,0 +1,228 @@
+"""What ends a step or a training of shards: numbers that are not finite, a stop, a death, and workers that part."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import quorate
+from quorate.core.errors import Mismatch, NotFinite, PeerFailed
+from quorate.observe.stopping import INTERRUPTED, stop_of
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
+from tests.support.processes import outcomes_real_world, run_real_world
+from tests.support.sharded_trainings import TOKENS, Model, batch, whole
+
+STEPS, BAD = 4, 1
+Bad = Literal["skip", "raise", "scaler"]
+Ended = tuple[list[Tensor], list[float], bool]
+"""The parameters, the scales, and whether the step with the bad gradient has changed nothing."""
+
+
+def spoiled(ids: Tensor, model: Any) -> Tensor:
+    """Tokens whose gradient is infinite in the last row of the embedding, and nowhere else: one shard has it."""
+    ids = ids.clone()
+    ids[-1, 0] = TOKENS - 1
+
+    def overflow(module: object, inputs: tuple[Tensor], out: Tensor) -> None:
+        hook.remove()
+        out.register_hook(lambda gradient: gradient.masked_fill((inputs[0] == TOKENS - 1)[..., None], float("inf")))
+
+    hook = model.tokens.register_forward_hook(overflow)
+    return ids
+
+
+def train(bad: Bad, strategy: str, world: Any, each: int, size: int, *, shards: bool) -> Ended:
+    """The last of all workers has one bad gradient; `each` workers' batches on each."""
+    torch.set_num_threads(1)
+    model: Any = Model()
+    if shards:
+        model = quorate.parallelize(model, world.mesh(shards=2))
+    policy: Any = "warn" if bad == "scaler" else bad
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = quorate.distribute(optimizer, model, strategy, on_nonfinite=policy)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=bad == "scaler")
+    scales, before, stayed = [], list[Tensor](), False
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        ids, targets = batch(step, range(each * world.rank, each * (world.rank + 1)))
+        ids = spoiled(ids, model) if step == BAD and each * (world.rank + 1) == size else ids
+        scaler.scale(F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        now = [whole(p) for p in model.parameters()]
+        stayed = stayed or (step == BAD and all(map(torch.equal, now, before)))
+        before = now
+    optimizer.finish()
+    return [whole(p) for p in model.parameters()], scales, stayed
+
+
+def several(cases: Sequence[tuple[Bad, str]], size: int, world: Any) -> list[Ended]:
+    return [train(bad, strategy, world, 1, size, shards=True) for bad, strategy in cases]
+
+
+def test_a_step_is_left_out_by_all_pieces_alike() -> None:
+    cases: list[tuple[Bad, str]] = [("scaler", "all-reduce"), ("skip", "all-reduce"), ("skip", "d-psgd")]
+    found = run_real_world(4, partial(several, cases, 4), 100.0)
+    for number, (bad, strategy) in enumerate(cases):
+        ends = [one[number] for one in found]
+        if strategy == "all-reduce":
+            assert all(stayed for _, _, stayed in ends), bad
+        if bad == "scaler":
+            assert all(scales == [8.0, 4.0, 4.0, 4.0] for _, scales, _ in ends)
+        replicas = VirtualWorld(2).run(joined(partial(train, bad, strategy, each=2, size=4, shards=False)))
+        far = [max(map(furthest, end, replicas[0][0])) for end, _, _ in ends]
+        assert max(far) < 2e-6, (bad, strategy, far)
+
+
+def furthest(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+def test_one_bad_gradient_ends_all_where_that_was_asked_for() -> None:
+    ends = outcomes_real_world(4, partial(train, "raise", "all-reduce", each=1, size=4, shards=True), 100.0)
+    for end in ends:
+        assert isinstance(end.error, NotFinite), end
+        assert end.error.ranks == (2, 3) and end.error_message.startswith("the replica of ranks 2 and 3 brought a ")
+
+
+def stopped(world: Any) -> None:
+    """The last worker is asked to leave in the middle of its third step."""
+    torch.set_num_threads(1)
+    model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    place, step = current.here(), 0
+    try:
+        for step in range(1000):
+            optimizer.zero_grad()
+            ids, targets = batch(step, range(world.rank, world.rank + 1))
+            loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+            if step == 2 and world.rank == 3:
+                stop_of(place).ask(INTERRUPTED)
+            loss.backward()
+            optimizer.step()
+    except SystemExit as stop:
+        left = sum(float(whole(p).double().sum()) for p in model.parameters())
+        raise SystemExit(f"{stop.code} {step} {left!r}") from None
+
+
+def test_all_leave_after_the_same_step() -> None:
+    ends = outcomes_real_world(4, stopped, 100.0)
+    assert {end.error_type for end in ends} == {SystemExit}, ends
+    (said,) = {end.error_message for end in ends}
+    assert said.startswith("130 3 ")
+
+
+def killed(when: str, world: Any) -> None:
+    """Rank 1 is killed in its sixth step, and others wait for its pieces."""
+    torch.set_num_threads(1)
+    model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(100_000):
+        ids, targets = batch(step, range(world.rank, world.rank + 1))
+        dies = step == 5 and world.rank == 1
+        if dies and when == "forward":
+            model.blocks[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("size", "when"), [(2, "forward"), (4, "backward")])
+def test_the_others_end_when_a_worker_is_killed(size: int, when: str) -> None:
+    ends = outcomes_real_world(size, partial(killed, when), 60.0)
+    assert ends[1].exit_code == -signal.SIGKILL
+    for end in ends[:1] + ends[2:]:
+        assert isinstance(end.error, PeerFailed) and end.error.ranks == (1,), end
+        assert end.error_message.endswith(" was killed by signal 9 (SIGKILL)")
+
+
+def parts(how: str, world: Any) -> None:
+    """Rank 0 ends, or evaluates, before rank 1 does."""
+    torch.set_num_threads(1)
+    model: Any = quorate.parallelize(Model())
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(2 + world.rank):
+        ids, targets = batch(step, range(world.rank, world.rank + 1))
+        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    if how == "the end of training":
+        optimizer.finish()
+    else:
+        with world.evaluate():
+            pass
+
+
+@pytest.mark.parametrize("how", ["the end of training", "a pause of training"])
+def test_workers_of_a_replica_that_part_learn_of_it_at_once(how: str) -> None:
+    for end in outcomes_real_world(2, partial(parts, how), 40.0):
+        assert isinstance(end.error, Mismatch), end
+        assert f"rank 0 {how}, rank 1 all_gather float32" in end.error_message
+
+
+def precise(precision: Any, world: Any) -> tuple[list[float], set[torch.dtype]]:
+    """Losses, and dtypes of what stays; inside the dtype of what is calculated is looked at."""
+    torch.set_num_threads(1)
+    model: Any = quorate.parallelize(Model(), precision=precision)
+    optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=3e-3), model)
+    inside = list[torch.dtype]()
+    model.blocks[0].mix.register_forward_hook(lambda module, _, out: inside.append(out.dtype))
+    losses = []
+    for step in range(8):
+        optimizer.zero_grad()
+        ids, targets = batch(step, range(world.rank, world.rank + 1))
+        loss = F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert set(inside) == {torch.float32 if precision is None else getattr(torch, precision)}
+    stays = [x for state in optimizer.state.values() for x in state.values()]
+    optimizer.finish()
+    return losses, {x.dtype for p in model.parameters() for x in (p, p.grad, *stays)}
+
+
+def precisions(world: Any) -> dict[str | None, tuple[list[float], set[torch.dtype]]]:
+    return {each: precise(each, world) for each in (None, "bfloat16", "float16")}
+
+
+def test_calculated_in_16_bits_and_kept_in_32() -> None:
+    for told in run_real_world(2, precisions, 60.0):
+        for losses, dtypes in told.values():
+            torch.testing.assert_close(losses, told[None][0], rtol=0.02, atol=0.0)
+            assert dtypes == {torch.float32}
+
+
+def compiled(world: Any) -> tuple[list[Tensor], list[Tensor]]:
+    torch.set_num_threads(1)
+    ends = []
+    for compiles in (False, True):
+        model: Any = quorate.parallelize(Model())
+        called: Any = torch.compile(model) if compiles else model
+        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        for step in range(3):
+            optimizer.zero_grad()
+            ids, targets = batch(step, range(world.rank, world.rank + 1))
+            F.cross_entropy(called(ids).flatten(0, 1), targets.flatten()).backward()
+            optimizer.step()
+        optimizer.finish()
+        ends.append([whole(p) for p in model.parameters()])
+    return ends[0], ends[1]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_trained_alike() -> None:
+    for plain, other in run_real_world(2, compiled, 110.0):
+        assert max(map(furthest, plain, other)) < 2e-6
