@@ -39,7 +39,7 @@ BUDGETS = {
     "unit/report": 27,
     "unit/rounds": 84,
     "unit/servers": 8,
-    "unit/sharding": 2,
+    "unit/sharding": 8,
     "unit/simulation": 16,
     "unit/strategies": 165,
     "unit/topology": 4,

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import trained
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.strategies import strategies
 from quorate.wire.current import Place
@@ -22,6 +23,11 @@ def check_call(optimizer: Optimizer, model: object, strategy: object, name: obje
     known = set(map(id, model.parameters()))
     mine = [p for group in optimizer.param_groups for p in group["params"]]
     if mine and not any(id(p) in known for p in mine):
+        if any(map(is_sharded, model.parameters())):
+            raise ConfigurationError(
+                "the optimizer was made before quorate.parallelize, and has parameters that the model has no more; "
+                "make it from model.parameters() afterwards"
+            )
         raise ConfigurationError(
             f"the optimizer has no parameter of the model ({type(model).__name__}); give distribute the model that the "
             "optimizer was made for"

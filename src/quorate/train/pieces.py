@@ -9,7 +9,6 @@ from typing import Any
 from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
@@ -30,14 +29,9 @@ def as_pieces(
     """The strategy and the rest as they are where each worker has a piece of a replica.
 
     A replica ends where one of its workers does. Raises `ConfigurationError` for what would be decided differently for
-    the pieces of one replica, and for an optimizer that was made before the model was spread.
+    the pieces of one replica, and for an optimizer that needs whole parameters.
     """
     label = watched.strategy
-    if not any(is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
-        raise ConfigurationError(
-            "the optimizer was made before quorate.parallelize, and has parameters that the model has no more; make it "
-            "from model.parameters() afterwards"
-        )
     if not strategy.acts_on_pieces:
         raise ConfigurationError(
             f"{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on "

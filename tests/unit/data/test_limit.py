@@ -54,7 +54,7 @@ def test_those_that_wait_for_each_other_stop_at_the_same_batch(size: int, batch:
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_nobody_is_ahead_where_epochs_end(slow: int) -> None:
-    """One is slow to ask; the other asks twice meanwhile, at the end of an epoch and for the first batch of the next."""
+    """One is slow to ask; the other asks twice meanwhile: where an epoch ends, and for the first batch of the next."""
 
     def train(wire: Wire) -> int:
         limit, count = Limit(wire.channel("limit"), 1.0), 0

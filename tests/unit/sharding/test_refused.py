@@ -1,0 +1,143 @@
+"""Calls of `parallelize`, and of `distribute` on what it returned, that are refused, each in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD, Adafactor, Rprop
+from torch.utils.data import TensorDataset
+
+import quorate
+from quorate.core.errors import ConfigurationError
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
+from tests.support.processes import run_real_world
+
+TOKENS = TensorDataset(torch.arange(8.0))
+
+
+@dataclass(frozen=True)
+class Refused:
+    call: Callable[[], object]
+    words: str
+
+
+class Scaled(nn.Linear):
+    """It has a parameter without a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.factor = nn.Parameter(torch.tensor(1.0))
+
+
+def refused(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except ConfigurationError as error:
+        return str(error)
+    return "it was not refused"
+
+
+def model() -> Any:
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
+
+
+ALONE: dict[str, Refused] = {
+    "no model": Refused(
+        lambda: quorate.parallelize(SGD(model().parameters())),  # type: ignore[type-var]
+        "parallelize takes a torch.nn.Module, not SGD",
+    ),
+    "zero": Refused(lambda: quorate.parallelize(model(), zero=4), "zero=4 is unknown; known: 1, 2, 3"),  # type: ignore[arg-type]
+    "precision": Refused(
+        lambda: quorate.parallelize(model(), precision="int8"),  # type: ignore[arg-type]
+        "precision='int8' is unknown; known: float32, bfloat16, float16",
+    ),
+    "no parameters": Refused(lambda: quorate.parallelize(nn.ReLU()), "the model has no parameters to shard"),
+    "a single number": Refused(
+        lambda: quorate.parallelize(Scaled()),
+        "factor is a single number without a dimension; give it the shape (1,)",
+    ),
+    "lazy": Refused(
+        lambda: quorate.parallelize(nn.Sequential(nn.LazyLinear(3))),
+        "0.weight has no shape yet; run its lazy module once before quorate.parallelize",
+    ),
+    "virtual": Refused(
+        lambda: quorate.parallelize(model()),
+        "a mesh is of real processes, which torch's collectives connect; virtual workers have none",
+    ),
+}
+"""As they are refused in any world."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_refused_calls(name: str) -> None:
+    one = ALONE[name]
+    (said,) = VirtualWorld(1).run(joined(lambda world: refused(one.call)))
+    assert said == one.words
+
+
+def sharded() -> Any:
+    return quorate.parallelize(model())
+
+
+def distributed(*settings: Any, optimizer: Any = SGD, **named: Any) -> object:
+    spread = sharded()
+    return quorate.distribute(optimizer(spread.parameters()), spread, *settings, **named)
+
+
+def made_before() -> object:
+    plain = model()
+    optimizer = SGD(plain.parameters(), lr=0.1)
+    return quorate.distribute(optimizer, quorate.parallelize(plain))
+
+
+def dealt_out() -> object:
+    sharded()
+    return quorate.shard(TOKENS, 2, share="dynamic")
+
+
+PIECES = "does not act between replicas of shards as it is set here"
+WHOLE = "calculates with whole parameters, and not with pieces of them"
+SPREAD: dict[str, Refused] = {
+    "twice": Refused(lambda: quorate.parallelize(sharded()), "the model is sharded already; call quorate.parallelize"),
+    "a part of it twice": Refused(
+        lambda: quorate.parallelize(nn.Sequential(sharded())), "the model is sharded already"
+    ),
+    "blocks": Refused(lambda: quorate.parallelize(model(), blocks=["2"]), "blocks has 2, and the model has no such"),
+    "made before": Refused(made_before, "the optimizer was made before quorate.parallelize"),
+    "quorum": Refused(lambda: distributed("quorum"), f"quorum {PIECES}"),
+    "patience": Refused(lambda: distributed("d-psgd", patience=1.0), f"d-psgd {PIECES}"),
+    "a period in seconds": Refused(lambda: distributed("local-sgd", sync_every="2s"), f"local-sgd {PIECES}"),
+    "weight": Refused(lambda: distributed(weight="examples"), 'weight="examples" does not go with a model in shards'),
+    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with a model in'),
+    "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), f"LBFGS {WHOLE}"),
+    "adafactor": Refused(lambda: distributed(optimizer=Adafactor), f"Adafactor {WHOLE}"),
+    "rprop": Refused(lambda: distributed(optimizer=Rprop), f"Rprop {WHOLE}"),
+    "unequal shares": Refused(dealt_out, "a model in shards needs equally many batches on every worker"),
+}
+"""As they are refused on two real workers, which stay together."""
+
+
+def all_refused(world: Any) -> dict[str, str]:
+    told = {name: refused(one.call) for name, one in SPREAD.items()}
+    told["sizes"] = refused(lambda: world.mesh(replicas=3))
+    assert world.mesh(shards=2) is world.mesh(replicas=1)
+    return told
+
+
+def test_refused_on_real_workers() -> None:
+    first, second = run_real_world(2, all_refused, 60.0)
+    assert first == second
+    assert first.pop("sizes").startswith("2 workers cannot be laid out as replicas=3;")
+    for name, said in first.items():
+        assert said.startswith(SPREAD[name].words), name
+
+
+def test_before_join() -> None:
+    with pytest.raises(ConfigurationError, match=r"quorate\.join\(\)"):
+        quorate.parallelize(model())

@@ -1,0 +1,77 @@
+"""Where a worker is in a mesh, and whom it reaches from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from quorate.core.axes import Axes
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.mesh import seat_in
+from quorate.wire.virtual.world import VirtualWorld
+
+
+@dataclass
+class Mesh:
+    """What is asked of torch's; making one of those needs real processes."""
+
+    mesh: torch.Tensor
+    mesh_dim_names: tuple[str, ...] | None
+
+    def __getitem__(self, axis: str) -> str:
+        return axis
+
+
+def ranks(*shape: int) -> torch.Tensor:
+    return torch.arange(torch.tensor(shape).prod().item()).view(shape)
+
+
+def seats(mesh: Any, size: int) -> list[tuple[Axes, int, int, list[int], list[int], Any]]:
+    """Of each worker: the axes, its replica and shard, whom it reaches across and within, and what each replica has."""
+
+    def task(wire: Wire) -> tuple[Axes, int, int, list[int], list[int], Any]:
+        seat = seat_in(mesh, wire)
+        mine = torch.tensor([wire.rank])
+        across, within = (torch.cat(group.all_gather(mine).wait()).tolist() for group in (seat.across, seat.within))
+        return seat.axes, seat.replica, seat.shard, across, within, seat.workers
+
+    return VirtualWorld(size).run(task)
+
+
+def test_two_replicas_of_three_shards() -> None:
+    found = seats(Mesh(ranks(2, 3), ("replicas", "shards")), 6)
+    assert found[4] == (Axes(2, 3), 1, 1, [1, 4], [3, 4, 5], [[0, 1, 2], [3, 4, 5]])
+    assert [seat[1:3] for seat in found] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+def test_a_mesh_of_the_axes_the_other_way_round() -> None:
+    found = seats(Mesh(ranks(2, 2), ("shards", "replicas")), 4)
+    assert found[1] == (Axes(2, 2), 1, 0, [0, 1], [1, 3], [[0, 2], [1, 3]])
+
+
+def test_a_mesh_of_shards_alone() -> None:
+    assert seats(Mesh(ranks(3), ("shards",)), 3)[2] == (Axes(1, 3), 0, 2, [2], [0, 1, 2], [[0, 1, 2]])
+
+
+def test_ranks_in_an_order_of_the_scripts_own() -> None:
+    found = seats(Mesh(torch.tensor([[0, 2], [1, 3]]), ("replicas", "shards")), 4)
+    assert found[2] == (Axes(2, 2), 0, 1, [2, 3], [0, 2], [[0, 2], [1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        (Mesh(ranks(2), ("replicas",)), "the mesh has the axes replicas; quorate.parallelize takes one of replicas"),
+        (Mesh(ranks(2, 1), ("shards", "tensor")), "the mesh has the axes shards, tensor;"),
+        (Mesh(ranks(2), None), "the mesh has the axes without names;"),
+        (Mesh(ranks(3), ("shards",)), "the mesh has 3 workers, and this run 2; it has to have all"),
+    ],
+)
+def test_other_meshes_are_refused(mesh: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        seats(mesh, 2)
+    assert words in str(refused.value)
