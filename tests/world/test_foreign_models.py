@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import quorate
+from quorate.sharding.blocks import blocks_of
 from tests.support.foreign_models import FOREIGN, TRANSFORMERS, WRITTEN, batch, parameter
 from tests.support.processes import run_real_world
 
@@ -75,6 +76,8 @@ def in_one_process(name: str) -> Ended:
 
 def check(names: Sequence[str]) -> None:
     first, second = run_real_world(SHARDS, partial(all_in_shards, names), 200.0)
+    for name in names:
+        assert [block for block, _ in blocks_of(FOREIGN[name].make())] == list(FOREIGN[name].blocks)
     for name, zero in first:
         parameters, buffers, losses = in_one_process(name)
         found, theirs, told = first[name, zero]

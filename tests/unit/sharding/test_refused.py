@@ -111,7 +111,7 @@ SPREAD: dict[str, Refused] = {
     "blocks": Refused(lambda: quorate.parallelize(model(), blocks=["2"]), "blocks has 2, and the model has no such"),
     "made before": Refused(made_before, "the optimizer was made before quorate.parallelize"),
     "quorum": Refused(lambda: distributed("quorum"), f"quorum {PIECES}"),
-    "patience": Refused(lambda: distributed("d-psgd", patience=1.0), f"d-psgd {PIECES}"),
+    "patience": Refused(lambda: distributed("sgp", patience=1.0), f"sgp {PIECES}"),
     "a period in seconds": Refused(lambda: distributed("local-sgd", sync_every="2s"), f"local-sgd {PIECES}"),
     "weight": Refused(lambda: distributed(weight="examples"), 'weight="examples" does not go with a model in shards'),
     "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with a model in'),
