@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import quorate
 from tests.support.processes import run_real_world
-from tests.support.sharded_trainings import Case, replicated, sharded
+from tests.support.sharded_trainings import Case, Model, batch, replicated, sharded
 
 USES = {
     "plain": Case(),
@@ -66,6 +68,37 @@ def test_two_shards_are_one_worker(zero: int) -> None:
 def test_adamw() -> None:
     cases = [Case(optimizer="adamw", zero=zero, accumulates=zero) for zero in (1, 3)]
     assert max(furthest(cases, 2)) < 1e-5
+
+
+def sent_in_a_step(zero: Any, world: Any) -> int:
+    """Bytes, where three backward passes make one step."""
+    model: Any = quorate.parallelize(Model(), zero=zero)
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+    before = meter.bytes_out.total()
+    for part in range(3):
+        with nullcontext() if part == 2 else optimizer.accumulate():
+            model(batch(part, range(1))[0]).mean().backward()
+    optimizer.step()
+    sent = meter.bytes_out.total() - before
+    optimizer.finish()
+    return int(sent)
+
+
+def of_each_stage(world: Any) -> list[int]:
+    return [sent_in_a_step(zero, world) for zero in (1, 2, 3)]
+
+
+def test_what_each_stage_sends_of_accumulated_gradients() -> None:
+    """In times half of the parameters: to gather them for 3 forward passes (with 3, for as many backward passes, but
+    for the root's), and to reduce gradients 3 times, or once."""
+    model = Model()
+    half = 4 * sum(p.numel() for p in model.parameters()) / 2
+    root = 4 * sum(p.numel() for p in (*model.tokens.parameters(), *model.head.parameters())) / 2
+    for first, second, third in run_real_world(2, of_each_stage, 60.0):
+        assert first / half == pytest.approx(3 + 1, rel=0.02)
+        assert second / half == pytest.approx(3 + 3, rel=0.02)
+        assert third / half == pytest.approx(3 + 3 * (1 - root / half) + 3, rel=0.02)
 
 
 def test_replicas_of_shards_are_replicas() -> None:

@@ -42,6 +42,9 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
         for module in modules:
             module.set_custom_all_gather(gathering)
             module.set_custom_reduce_scatter(reducing)
+    if zero == 1:
+        root: Any = model
+        seat.traffic.reduces = root.set_requires_gradient_sync
     model.register_forward_hook(partial(_forget_gathered, modules))
 
 

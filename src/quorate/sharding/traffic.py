@@ -21,6 +21,8 @@ class Traffic:
     """Told the seconds of each wait."""
     meet: Callable[[str], None] = lambda call: None
     """Wait until all workers of the replica have come to the same call. Raises `Mismatch` where one makes another."""
+    reduces: Callable[[bool], None] | None = None
+    """Told whether the backward passes that follow reduce gradients; None where all do."""
 
     def wait(self, work: Work[T], clock: Clock) -> T:
         """The result of `work`. Raises as `Work.wait`."""

@@ -106,7 +106,7 @@ class Loop(Listener):
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
-        return self.worker.means.ready.pausing()
+        return self._watches.accumulating()
 
     # -- steps
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -48,6 +51,20 @@ class StepWatches:
         if is_bad:
             finite.note(replica.names, numbers)
         return self.leaves_out([worker.rank])
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Backward passes inside only add to `.grad`; of pieces, see `Traffic.reduces`."""
+        worker = self._worker
+        reduces = None if worker.seat is None else worker.seat.traffic.reduces
+        with worker.means.ready.pausing():
+            if reduces is not None:
+                reduces(False)
+            try:
+                yield
+            finally:
+                if reduces is not None:
+                    reduces(True)
 
     def training_pauses(self) -> None:
         """Raises `Mismatch` where workers of one replica are in the middle of a step."""
