@@ -15,6 +15,7 @@ from quorate.cli.main import main
 from quorate.launch.virtual.run import run_script
 from tests.architecture.test_documents import DOCUMENTS, blocks
 from tests.architecture.tree import ROOT
+from tests.support.programs import quorate
 
 EXCERPTS = {"docs/howto/my-own-script.md"}
 """Documents that show parts of the examples, which run as a whole."""
@@ -23,6 +24,8 @@ FRAGMENTS: dict[str, str] = {
     "docs/howto/launch-ray.md": "it needs Ray; a test under launchers runs it",
 }
 """Documents whose blocks are no Python that could run, and why."""
+PROCESSES = {"docs/howto/shard.md"}
+"""Documents whose blocks need workers that are processes."""
 SUPPLIED = {
     "torch": "import torch",
     "quorate": "import quorate",
@@ -121,9 +124,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def runs(text: str, folder: Path, size: int = 2) -> bool:
+def runs(text: str, folder: Path, size: int = 2, *, processes: bool = False) -> bool:
     script = folder / "block.py"
     script.write_text(text)
+    if processes:
+        return quorate(folder, "run", "-n", str(size), "block.py").returncode == 0
     return run_script(script, size=size, run_dir=folder / "logs") == 0
 
 
@@ -143,7 +148,10 @@ def test_what_is_shown_runs(document: Path, number: int, folder: Path, monkeypat
     monkeypatch.setenv("QUORATE_RUN", str(folder / "runs" / "here"))
     future = "from __future__ import annotations\n"  # has to stand before what is supplied
     head, body = (future, block.replace(future, "")) if future in block else ("", block)
-    assert runs("\n".join([head, *needed(body), body]), folder)
+    processes = document.relative_to(ROOT).as_posix() in PROCESSES
+    if processes:
+        monkeypatch.delenv("QUORATE_RUN")
+    assert runs("\n".join([head, *needed(body), body]), folder, processes=processes)
 
 
 def test_a_block_that_is_wrong_is_noticed(folder: Path) -> None:

@@ -94,6 +94,7 @@ def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     status, _, err = ended(process)
     assert status == 130 and "ended by SIGINT; every worker has ended" in err, err
+    assert not [line for log in logs(tmp_path, 2) for line in log if "leaving at once" in line]
     steps = [[line for line in log if line.startswith("step ")][-1].split()[:2] for log in logs(tmp_path, 2)]
     assert steps[0] == steps[1]
 
@@ -104,6 +105,7 @@ def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
         (["-n", "2", "--mesh", "shards=3"], "2 workers cannot be laid out as shards=3"),
         (["-n", "2", "--mesh", "pieces=2"], '"pieces=2" is no mesh; write replicas=R,shards=S'),
         (["-n", "2", "--zero", "4"], "zero=4 is unknown; known: 1, 2, 3"),
+        (["-n", "2", "--zero", "3", "--strategy", "ddp"], "--mesh and --zero do not go with the baseline ddp"),
         (["--virtual", "2", "--zero", "3"], "--mesh and --zero need processes (-n); virtual workers hold whole models"),
     ],
 )

@@ -34,6 +34,10 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         stage_of(1 if chosen.zero is None else chosen.zero)
         if is_virtual:
             raise ConfigurationError("--mesh and --zero need processes (-n); virtual workers hold whole models")
+        if chosen.strategy is not None and chosen.strategy in registry("baselines"):
+            raise ConfigurationError(
+                f"--mesh and --zero do not go with the baseline {chosen.strategy}, which holds whole models"
+            )
         if chosen.mesh is not None:
             axes_from_text(chosen.mesh, size)
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):

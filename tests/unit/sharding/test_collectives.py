@@ -26,7 +26,7 @@ NUMEL = 6
 def numbers(rank: int, size: int, dtype: torch.dtype) -> Tensor:
     """What `rank` has for everyone; sums of it depend on their order."""
     draw = torch.Generator().manual_seed(rank)
-    return (torch.randn(size * NUMEL, generator=draw, dtype=torch.float64) * 10.0 ** (4 * rank)).to(dtype)
+    return (torch.randn(size * NUMEL, generator=draw, dtype=torch.float64) * 3.0**rank).to(dtype)
 
 
 def pieces_of(wire: Wire) -> Pieces:
