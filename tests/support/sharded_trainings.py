@@ -80,6 +80,8 @@ class Case:
     precision: str | None = None
     numbers: str = "float32"
     evaluates: bool = False
+    looks: bool = False
+    """Another forward pass before each step, with a graph that nobody goes back through."""
 
 
 def batch(step: int, ranks: range) -> tuple[Tensor, Tensor]:
@@ -132,6 +134,8 @@ def train(case: Case, world: Any, each: int, *, shards: bool, seed: int = 1) -> 
             with optimizer.accumulate():
                 backward(step * case.accumulates + part)
         backward((step + 1) * case.accumulates - 1)
+        if case.looks:
+            losses.append(float(model(batch(98, range(1))[0]).float().mean().detach()))
         if case.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), case.clip)
         if scaler is None:

@@ -96,18 +96,18 @@ def test_one_bad_gradient_ends_all_where_that_was_asked_for() -> None:
         assert end.error.ranks == (2, 3) and end.error_message.startswith("the replica of ranks 2 and 3 brought a ")
 
 
-def stopped(world: Any) -> None:
-    """The last worker is asked to leave in the middle of its third step."""
+def stopped(strategy: str, asked: Sequence[int | None], world: Any) -> None:
+    """A worker is asked to leave in the middle of its step number `asked[rank]`; None: it is not."""
     torch.set_num_threads(1)
     model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
     place, step = current.here(), 0
     try:
         for step in range(1000):
             optimizer.zero_grad()
             ids, targets = batch(step, range(world.rank, world.rank + 1))
             loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-            if step == 2 and world.rank == 3:
+            if step == asked[world.rank]:
                 stop_of(place).ask(INTERRUPTED)
             loss.backward()
             optimizer.step()
@@ -116,11 +116,16 @@ def stopped(world: Any) -> None:
         raise SystemExit(f"{stop.code} {step} {left!r}") from None
 
 
-def test_all_leave_after_the_same_step() -> None:
-    ends = outcomes_real_world(4, stopped, 100.0)
+@pytest.mark.parametrize(
+    ("strategy", "asked", "last"),
+    [("all-reduce", [None, None, None, 2], 3), ("local-sgd", [None, 1, None, None], 8), ("d-psgd", [3, 2, 2, 3], 3)],
+)
+def test_all_leave_after_the_same_step(strategy: str, asked: list[int | None], last: int) -> None:
+    """Under gossip no exchange has everyone, and all are asked, as `quorate run` does."""
+    ends = outcomes_real_world(4, partial(stopped, strategy, asked), 60.0)
     assert {end.error_type for end in ends} == {SystemExit}, ends
     (said,) = {end.error_message for end in ends}
-    assert said.startswith("130 3 ")
+    assert said.startswith(f"130 {last} "), said
 
 
 def killed(when: str, world: Any) -> None:

@@ -26,6 +26,7 @@ USES = {
     "schedule, edits": Case(schedule=True, edits=True),
     "scaler": Case(scaler=True),
     "evaluations": Case(evaluates=True),
+    "looks": Case(looks=True),
 }
 STRATEGIES: dict[str, dict[str, Any]] = {
     "all-reduce": {},

@@ -137,12 +137,12 @@ class Headers:
         header: list[float] = sums.header.tolist()
         return header if self._within is None else self.joined(header)
 
-    def anywhere(self, is_so: bool) -> bool:
-        """Whether it is so for any piece of this replica; the workers of all pieces ask."""
+    def most_of_pieces(self, mine: float) -> float:
+        """The most that the worker of any piece of this replica has; all of them ask."""
         if self._within is None:
-            return is_so
-        mine = torch.tensor([float(is_so)], dtype=torch.float64)
-        return bool(torch.cat(self._within.all_gather(mine).wait()).any())
+            return mine
+        every = self._within.all_gather(torch.tensor([mine], dtype=torch.float64)).wait()
+        return float(torch.cat(every).max())
 
     def joined(self, header: Sequence[float]) -> list[float]:
         """The header of a sum of pieces of replicas, and those of the sums of the other pieces, as one, so that all

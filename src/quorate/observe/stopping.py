@@ -27,6 +27,8 @@ class Stop:
         self.asked: int | None = None
         self.is_due = False
         """All have agreed: this worker leaves where its next step begins."""
+        self.is_agreed = False
+        """It is due by agreement only: others hold pieces of this worker's replica, and leave after the same step."""
         self.since: list[int] | None = None
         """The optimizers' steps when it was due, where several make unequally many."""
         self.left_with: int | None = None

@@ -45,11 +45,16 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
     if zero == 1:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
-    model.register_forward_hook(partial(_forget_gathered, modules))
+    seat.traffic.forget = partial(_forget, modules)
+    model.register_forward_hook(partial(_forget_without_backward, modules))
 
 
-def _forget_gathered(modules: Sequence[FSDPModule], *_: object) -> None:
-    """After a forward pass that has no backward pass: the next one gathers parameters anew, as they are by then."""
+def _forget(modules: Sequence[FSDPModule]) -> None:
+    for module in modules:
+        module.reshard()
+
+
+def _forget_without_backward(modules: Sequence[FSDPModule], *_: object) -> None:
+    """After a forward pass that has no backward pass, which would do it."""
     if not torch.is_grad_enabled():
-        for module in modules:
-            module.reshard()
+        _forget(modules)

@@ -23,6 +23,8 @@ class Traffic:
     """Wait until all workers of the replica have come to the same call. Raises `Mismatch` where one makes another."""
     reduces: Callable[[bool], None] | None = None
     """Told whether the backward passes that follow reduce gradients; None where all do."""
+    forget: Callable[[], None] = lambda: None
+    """Give gathered parameters back; the next pass gathers them as they are by then."""
 
     def wait(self, work: Work[T], clock: Clock) -> T:
         """The result of `work`. Raises as `Work.wait`."""

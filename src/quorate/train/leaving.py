@@ -59,7 +59,7 @@ class Leaving:
         saving(self._place).boundary(is_forward_done=True)
         settles = all(training.settles for training in everyone)
         if not stop.is_due and stop.asked is not None:
-            stop.is_due = settles  # where no exchange has everyone, all are asked, and settle
+            stop.is_due = settles and not stop.is_agreed  # where no exchange has everyone, all are asked, and settle
         if stop.is_due and (_is_even(everyone) or self._passed(everyone)):
             leave(self._place, everyone, settles=settles)
 

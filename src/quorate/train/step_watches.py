@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.saving import saving
+from quorate.observe.stopping import stop_of
 from quorate.train.edits import Edits
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -20,7 +21,8 @@ class StepWatches:
     """
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
-        self._worker, self._saving, self._edits = worker, saving(place), Edits(worker)
+        self._worker, self._saving, self._edits, self._stop = worker, saving(place), Edits(worker), stop_of(place)
+        self._stop.is_agreed |= worker.seat is not None
 
     def step_begins(self) -> None:
         """`optimizer.step()` was called. Raises as `Edits.step_begins`."""
@@ -46,7 +48,7 @@ class StepWatches:
         sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
         on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
         is_bad = not finite.sees([*on_cpu, *sums])
-        if not worker.means.headers.anywhere(is_bad):
+        if not worker.means.headers.most_of_pieces(float(is_bad)):
             return False
         if is_bad:
             finite.note(replica.names, numbers)
@@ -77,11 +79,16 @@ class StepWatches:
 
     def _meet(self, call: str) -> None:
         if self._worker.seat is not None:
+            self._worker.seat.traffic.forget()
             self._worker.seat.traffic.meet(call)
 
     def step_ended(self) -> None:
         """The strategy has made its step. Raises as `Digests.look`."""
         worker = self._worker
+        if worker.seat is not None:
+            worker.seat.traffic.forget()
+        if worker.seat is not None and worker.strategy.steps_apart:
+            self._stop.learn(worker.means.headers.most_of_pieces(self._stop.mark))
         if not (worker.has_rounds or worker.differs):
             worker.digests.look(worker.updates)
         self._edits.step_ended()
