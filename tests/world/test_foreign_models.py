@@ -97,5 +97,5 @@ def test_models_that_others_wrote() -> None:
 @pytest.mark.slow
 def test_models_of_transformers() -> None:
     if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed; pip install 'quorate[transformers]' brings it")
+        pytest.skip("transformers is not installed; pip install transformers")
     check(list(TRANSFORMERS))
