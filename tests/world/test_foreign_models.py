@@ -99,3 +99,24 @@ def test_models_of_transformers() -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed; pip install transformers")
     check(list(TRANSFORMERS))
+
+
+def evaluated(world: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Statistics of batches, of this worker's own and inside an evaluation."""
+    torch.set_num_threads(1)
+    foreign = WRITTEN["residual"]
+    model: Any = quorate.parallelize(foreign.make(), world.mesh(shards=2))
+    optimizer = quorate.distribute(optimizer_of(model), model)
+    for step in range(2):
+        optimizer.zero_grad()
+        foreign.loss_of(model, batch(step, world.rank)).backward()
+        optimizer.step()
+    own = [x.clone() for x in model.buffers()]
+    with world.evaluate():
+        return own, [x.clone() for x in model.buffers()]
+
+
+def test_buffers_are_rank_0s_on_all_workers_of_all_replicas() -> None:
+    (first, _), *others = found = run_real_world(4, evaluated, 60.0)
+    assert not any(all(map(torch.equal, first, own)) for own, _ in others)
+    assert all(all(map(torch.equal, first, inside)) for _, inside in found)
