@@ -170,9 +170,14 @@ def replicated(case: Case, size: int) -> tuple[list[Tensor], list[float]]:
     return ends[0][0], ends[0][1]
 
 
-def kept(case: Case, root: Path, until: int, world: Any, *, shards: bool = True) -> tuple[list[Tensor], list[str]]:
+def kept(
+    case: Case, root: Path, until: int, world: Any, *, shards: bool = True, first_asks: int | None = None
+) -> tuple[list[Tensor], list[str]]:
     """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, saves one at the
-    end, and has the same batch in each step, however many share it; and the sentences that were told."""
+    end, and has the same batch in each step, however many share it; and the sentences that were told.
+
+    With `first_asks` only rank 0 saves, before that step.
+    """
     told: list[str] = []
     checkpoint_context(current.here()).root = root
     checkpoint_context(current.here()).tell = told.append
@@ -184,13 +189,16 @@ def kept(case: Case, root: Path, until: int, world: Any, *, shards: bool = True)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
     step = quorate.load(scheduler=scheduler) or 0
     while step < until:
+        if step == first_asks and world.is_first:
+            quorate.save(scheduler=scheduler)
         ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
         optimizer.zero_grad()
         F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
         optimizer.step()
         scheduler.step()
         step += 1
-    quorate.save(scheduler=scheduler)
+    if first_asks is None:
+        quorate.save(scheduler=scheduler)
     with world.evaluate(at="replica"):
         return [whole(p) for p in model.parameters()], told
 

@@ -69,3 +69,12 @@ def test_vectors_of_a_strategy_are_cut_anew(tmp_path: Path) -> None:
     wanted = go_on(case, tmp_path / "whole", 9, 2, shards=False)
     told = [furthest(end, wanted[rank // 2][0]) for rank, (end, _) in enumerate(ends)]
     assert max(told) < 1e-6, told
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_all_save_where_one_asks(tmp_path: Path, replicas: int) -> None:
+    case = Case(optimizer="adamw", replicas=replicas)
+    run_real_world(4, partial(kept, case, tmp_path, 4, first_asks=2), 120.0)
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000003"]
+    ends = go_on(case, tmp_path, 6, 4)
+    assert max(furthest(end, kept_alone(case, 6)) for end, _ in ends) < 2e-5

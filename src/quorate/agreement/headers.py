@@ -146,12 +146,14 @@ class Headers:
 
     def joined(self, header: Sequence[float]) -> list[float]:
         """The header of a sum of pieces of replicas, and those of the sums of the other pieces, as one, so that all
-        decide alike: somebody stops, or has brought numbers that are not finite, where one of them says so."""
+        decide alike: somebody stops, or has brought numbers that are not finite, where one of them says so; those that
+        have saved are counted."""
         assert self._within is not None
-        mine = torch.tensor([header[STOPPING], *header[self._bad_from :]], dtype=torch.float64)
-        stopping, *bad = torch.stack(self._within.all_gather(mine).wait()).amax(0).tolist()
+        mine = torch.tensor([header[SAVING], header[STOPPING], *header[self._bad_from :]], dtype=torch.float64)
+        every = torch.stack(self._within.all_gather(mine).wait())
+        _, stopping, *bad = every.amax(0).tolist()
         found = [*header[: self._bad_from], *bad]
-        found[STOPPING] = stopping
+        found[STOPPING], found[SAVING] = stopping, float(every[:, 0].sum())
         return found
 
     def learn(self, header: Sequence[float], size: int, *, is_away: bool, all_away: bool) -> None:
@@ -159,7 +161,8 @@ class Headers:
         same. `is_away` is this worker where it takes part without stepping, `all_away` are all."""
         self._announced.stop.learn(header[STOPPING])
         self.admission.learn(header, is_calm=not (header[ENDED] or header[PAUSED]))
-        self._announced.flags.learn(header[SAVING], size, is_away=is_away, all_away=all_away)
+        pieces = 1 if self._within is None else self._within.size
+        self._announced.flags.learn(header[SAVING], size * pieces, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0
         self.has_voted = self.has_voted or header[VOTES] > 0
 
