@@ -52,6 +52,7 @@ X = torch.arange(6.0)
     [
         [with_rows(X[:3], (0, 6)), with_rows(X[4:], (4, 6))],
         [with_rows(X[:3], (0, 6)), with_rows(X[2:], (2, 6))],
+        [with_rows(X[:3], (0, 6)), with_rows(X[1:4], (1, 6))],
         [with_rows(X[:3], (0, 6)), with_rows(X[3:5], (3, 6))],
         [with_rows(X[:3], (0, 6)), with_rows(X[3:], (3, 7))],
         [with_rows(X[:3], (0, 6)), X[3:]],
