@@ -12,21 +12,28 @@ import torch
 from quorate.core.records import Recorder, rows
 from quorate.observe import memory_use as module
 from quorate.observe.memory_use import LOOK_EVERY, ROW_EVERY, InUse, MemoryUse, in_use
+from tests.support.processes import run_real_board
+
+_BYTES = 64 << 20
+
+
+def looked(board: object, rank: int, size: int) -> list[InUse]:
+    """Before, while and after there are 64 MB, in a process that has freed nothing large before."""
+    found = [in_use()]
+    x = torch.ones(_BYTES, dtype=torch.uint8)
+    found.append(in_use())
+    del x
+    return [*found, in_use()]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it is not known")
 def test_what_is_allocated_is_live_and_what_is_given_back_is_not() -> None:
-    before = in_use()
-    x = torch.ones(64 << 20, dtype=torch.uint8)  # glibc takes none so large from memory it was given back
-    there = in_use()
-    if before.live is not None and there.live is not None:
-        assert there.live - before.live == pytest.approx(x.numel(), rel=0.05)
-    assert before.resident is not None and there.resident is not None
-    assert there.resident - before.resident > 0.9 * x.numel()
-    del x
-    after = in_use()
-    if before.live is not None and after.live is not None:
+    ((before, there, after),) = run_real_board(1, looked)
+    if before.live is not None and there.live is not None and after.live is not None:
+        assert there.live - before.live == pytest.approx(_BYTES, rel=0.05)
         assert after.live - before.live < 1 << 20
+    assert before.resident is not None and there.resident is not None
+    assert there.resident - before.resident > 0.9 * _BYTES
 
 
 def test_where_nothing_is_known_rows_say_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
