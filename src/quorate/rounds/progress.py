@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
+from quorate.rounds.events import happen
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
@@ -129,45 +130,41 @@ class RoundTask:
                 while asked.done():  # what is there already is not silence
                     self._take(*asked.wait())
                     asked = wire.receive(None, _TAG)
-            now = wire.clock.now()
-            self.member.passed(now)
-            self._watch(now)
+            self._happens({"what": "passed"})
+            self._watch(wire.clock.now())
+            self._turned()
+
+    def _turned(self) -> None:
+        """All that was there is taken."""
 
     def _take(self, source: int, message: Message) -> None:
         header = dict(message.header)
-        now = self._wire.clock.now()
         if "gone" in header:
-            self.member.have_died(header["gone"], now)
-            return
-        if header.pop("to", None) == "member":
-            if header.get("close"):
-                self._is_open = False
-            elif "note" in header:
-                self.member.note(header, now)
-            elif "jump" in header:
-                self.member.jump(header["jump"])
-            elif "save" in header:
-                self.member.keeping.wanted = max(self.member.keeping.wanted, header["save"])
-                self.member.ping()
-            elif "wish" in header:
-                self.member.wish = header["wish"]
-                self.member.ping()
-            elif "keep" in header:
-                self.member.keeping.keep(self.member.applied)
-            elif "restore" in header:
-                self.member.restore()
-            return
-        vector = None
-        if message.tensors and header["kind"] != "copy":
-            layout = self._layout_of(header["number"], header["settles"])
-            if header.get("coded"):
-                assert self._coding is not None, "all have the same codec"
-                layout = self._coding.codes.layout(layout) or layout
-            at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
-            vector = read(message.tensors, header.pop("sparse", None), at, self.blank)
+            self._happens({"what": "died", "ranks": header["gone"]})
+        elif header.pop("to", None) != "member":
+            self._happens({"what": "message", "source": source, "header": header}, message)
+        elif header.get("close"):
+            self._is_open = False
+        else:
+            self._happens({"what": "said", "said": header})
+
+    def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
+        """To the member, now."""
+        return self.happen({**event, "now": self._wire.clock.now()}, message)
+
+    def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
+        """To the member; what came as `message` is laid out as its `header` says."""
+        if message is None or not message.tensors:
+            return happen(self.member, event)
+        header = event["header"]
         if header["kind"] == "copy":
-            header["tensors"] = message.tensors
-        self.member.received(source, header, vector, now)
+            return happen(self.member, event, tensors=message.tensors)
+        layout = self._layout_of(header["number"], header["settles"])
+        if header.get("coded"):
+            assert self._coding is not None, "all have the same codec"
+            layout = self._coding.codes.layout(layout) or layout
+        at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
+        return happen(self.member, event, read(message.tensors, message.header.get("sparse"), at, self.blank))
 
     def _layout_of(self, number: int, settles: bool) -> Layout:
         """Of the vectors of a round."""
@@ -191,7 +188,7 @@ class RoundTask:
         member = self.member
         if member.is_wanted or member.leads in member.dead:
             member.is_wanted = False
-            self._stand(now)
+            self._stand()
         elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):
             self._pinged = None
         elif self._pinged is None:
@@ -201,18 +198,18 @@ class RoundTask:
         elif now >= self._pinged + member.patience.seconds:
             self._pinged = None
             member.heard_at = now
-            self._stand(now)
+            self._stand()
 
-    def _stand(self, now: float) -> None:
+    def _stand(self) -> None:
         """Take the lease; where another one has taken it meanwhile, follow that one."""
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
         held = {"term": 0, "leads": 0} if written is None else json.loads(written)
-        if (term := self.member.term_to_take(held, now)) is None:
+        if (term := self._happens({"what": "lease", "held": held})) is None:
             return
         new = json.dumps({"term": term, "leads": self._wire.rank}).encode()
         if board.swap(key, written, new):
-            self.member.stand(term, now)
+            self._happens({"what": "stand", "term": term})
 
     def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
         tensors = () if vector is None else vector.parts
