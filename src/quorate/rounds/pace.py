@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from quorate.core.contracts import Work
 from quorate.rounds.arrival import Arrival, Wait
+from quorate.rounds.entering import copies_wanted
 from quorate.rounds.log import Round
 from quorate.rounds.progress import RoundTask
 
@@ -21,6 +22,10 @@ class Copied:
     header: dict[str, Any]
 
 
+Give = Callable[[int, bool], None]
+"""Gives a worker a copy of this replica, which is whole for one that joins."""
+
+
 class Called(Work[int], Protocol):
     """A round that is waited for; `wait` returns its number."""
 
@@ -30,6 +35,10 @@ class Called(Work[int], Protocol):
 
 class Pace(Protocol):
     """Decides for the training thread of one worker."""
+
+    @property
+    def version(self) -> int:
+        """The newest round that was applied."""
 
     def call(self, about: dict[str, Any], *, waits: bool) -> Called:
         """Call for a round, if none has started since the previous step returned; what to wait for."""
@@ -53,20 +62,30 @@ class Pace(Protocol):
 
 class OwnPace:
     """As it goes: what is there is taken. `stretch` says of one that joins where its copy is from (-1: there is none);
-    `give` gives copies."""
+    `settles` whether this worker settles, `give` gives a copy."""
 
     def __init__(
-        self, progress: RoundTask, arrival: Arrival, stretch: Callable[[], int], give: Callable[[], None]
+        self,
+        progress: RoundTask,
+        arrival: Arrival,
+        stretch: Callable[[], int],
+        settles: Callable[[], bool],
+        give: Give,
     ) -> None:
         self._progress, self._member, self._arrival = progress, progress.member, arrival
-        self._stretch, self._give = stretch, give
+        self._stretch, self._settles, self._give = stretch, settles, give
+        self.about_to_give: Give = lambda to, is_whole: None
+
+    @property
+    def version(self) -> int:
+        return self._progress.applied
 
     def call(self, about: dict[str, Any], *, waits: bool) -> Wait:
         started = self._member.started
-        if started > self._member.applied:
-            self._progress.say({"note": "ride", "computing": started if waits else self._member.applied})
+        if started > self.version:
+            self._progress.say({"note": "ride", "computing": started if waits else self.version})
             return Wait(self._arrival, started, is_called_for=False)
-        computing = None if waits else self._member.applied
+        computing = None if waits else self.version
         self._progress.say({"note": "call", "since": started, "computing": computing, **about})
         return Wait(self._arrival, started + 1)
 
@@ -77,7 +96,7 @@ class OwnPace:
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
         if (copied := self._copied()) is not None:
             return copied
-        one = self._member.log.get(self._member.applied + 1)
+        one = self._member.log.get(self.version + 1)
         if one is not None and one.number <= up_to:
             return one
         self._arrival.drain()
@@ -94,14 +113,16 @@ class OwnPace:
             is_known = not member.is_outside or header["stretch"] <= self._stretch()
         else:
             at = header["number"], header["log_term"]
-            is_known = at == (member.applied, member.log.term_of(member.applied))
+            is_known = at == (self.version, member.log.term_of(self.version))
         return None if is_known else Copied(source, header)
 
     def applied(self, number: int) -> None:
-        self._member.applied = number
+        self._progress.applied = number
 
     def until(self, number: int, *, is_called_for: bool = True) -> None:
         self._arrival.until(number, is_called_for=is_called_for)
 
     def serve(self) -> None:
-        self._give()
+        for to, is_whole in copies_wanted(self._member, settles=self._settles()):
+            self.about_to_give(to, is_whole)
+            self._give(to, is_whole)

@@ -14,21 +14,19 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
-from quorate.rounds.events import happen
+from quorate.rounds.events import add, happen
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.pieces import layout_of_piece
+from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.sparse import read, written
 from quorate.rounds.terms import Agreed
 
-_TAG = "rounds"
+TAG = "rounds"
 NEWS = "news"
 _LEASE = "lease"
-_URGENT = ("look", "there", "here", "ping", "pong", "term", "state")
-"""Kinds of messages that say who is there, or who leads: they do not wait for vectors to get through, and mean the same
-before and after them."""
 _IDLE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.01
 """After which one that found another about to lead looks again, where the leader has died."""
@@ -69,7 +67,7 @@ class RoundTask:
         self._pinged: float | None = None
         self._is_open = True
         if agreed.tolerates_death:
-            self._wire.tolerate_deaths(_TAG)
+            self._wire.tolerate_deaths(TAG)
             self.member.have_died(self._wire.dead, self._wire.clock.now())  # one that joins has not seen them go
         self.task = wire.spawn(self._run, "progress")
 
@@ -89,13 +87,27 @@ class RoundTask:
 
     # -- for the training thread
 
+    @property
+    def applied(self) -> int:
+        """The newest round that the replica is after."""
+        return self.member.applied
+
+    @applied.setter
+    def applied(self, number: int) -> None:
+        self.member.applied = number
+
+    def add(self, vector: Flat, about: Mapping[str, Any]) -> None:
+        """A gradient waits for a round from now on; it is not the caller's more."""
+        with self.lock:
+            add(self.member, vector, about)
+
     def say(self, header: dict[str, Any]) -> None:
         """Tell the member what this worker does."""
-        self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, _TAG)
+        self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, TAG)
 
     def carry(self, to: int, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Send another worker's member a message with tensors of any kind."""
-        self._wire.send(Message(tuple(tensors), header, shared=True), to, _TAG)
+        self._wire.send(Message(tuple(tensors), header, shared=True), to, TAG)
 
     def check(self) -> None:
         """Raise what has ended the task."""
@@ -118,7 +130,7 @@ class RoundTask:
             raise
 
     def _serve(self, wire: Wire) -> None:
-        asked = wire.receive(None, _TAG)
+        asked = wire.receive(None, TAG)
         while self._is_open:
             try:
                 source, message = asked.wait(self._seconds())
@@ -126,10 +138,10 @@ class RoundTask:
                 pass
             else:
                 self._take(source, message)
-                asked = wire.receive(None, _TAG)
+                asked = wire.receive(None, TAG)
                 while asked.done():  # what is there already is not silence
                     self._take(*asked.wait())
-                    asked = wire.receive(None, _TAG)
+                    asked = wire.receive(None, TAG)
             self._happens({"what": "passed"})
             self._watch(wire.clock.now())
             self._turned()
@@ -212,6 +224,9 @@ class RoundTask:
             self._happens({"what": "stand", "term": term})
 
     def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
+        self._wire.send(self._written(to, header, vector), to, TAG)
+
+    def _written(self, to: int, header: dict[str, Any], vector: Flat | None) -> Message:
         tensors = () if vector is None else vector.parts
         if (
             vector is not None
@@ -221,7 +236,7 @@ class RoundTask:
         ):
             tensors, are_sparse = written(vector)
             header |= {"sparse": are_sparse} if any(are_sparse) else {}
-        self._wire.send(Message(tensors, header, shared=True, urgent=header["kind"] in _URGENT), to, _TAG)
+        return Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, NEWS)

@@ -14,13 +14,14 @@ from quorate.core.vectors import Flat, Layout
 from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copies
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copy
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.meeting import Meeting
-from quorate.rounds.pace import Called, Copied, OwnPace, Pace
-from quorate.rounds.pending import PendingGradients
+from quorate.rounds.pace import Called, Copied, OwnPace
 from quorate.rounds.progress import RoundTask
+from quorate.rounds.row_paces import pace_in
+from quorate.rounds.row_tasks import row_task
 from quorate.rounds.standing import Standing
 from quorate.rounds.terms import Agreed, check, check_change
 
@@ -37,14 +38,18 @@ class Rounds:
         fragments: Fragments | None = None,
         watching: Watching | None = None,
         coding: Coding | None = None,
+        row: Wire | None = None,
     ) -> None:
+        """`row` are the workers of this replica, where it is in pieces: see `row_tasks`."""
         check(agreed)
         self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching or NobodyWatches()
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
-        self._progress = RoundTask(wire, agreed, layout, self._handed, coding)
+        own = wire, agreed, layout, self._handed, coding
+        self._progress = RoundTask(*own) if row is None else row_task(*own, row=row)
         self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
-        self._pace: Pace = OwnPace(self._progress, self._arrival, lambda: self._stretch, self._give_copies)
+        own_pace = OwnPace(self._progress, self._arrival, lambda: self._stretch, lambda: self._settles, self._give_copy)
+        self._pace = pace_in(row, self._progress, self._arrival, own_pace, self._give_copy)
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
         self.progress = 0.0
@@ -69,7 +74,7 @@ class Rounds:
 
     @property
     def version(self) -> int:
-        return self._member.applied
+        return self._pace.version
 
     @property
     def ledger(self) -> Any:
@@ -87,11 +92,9 @@ class Rounds:
         step returned (what has started it would have applied by then), else rides with the next one. The work is done
         when every round that has started, or that was called for, is there.
         """
-        member = self._member
         if vector is not None:
-            with self._progress.lock:
-                assert isinstance(member.pending, PendingGradients), "fragments are handed in"
-                member.pending.add(vector, weight, self.version, step, options, measures)
+            about = {"weight": weight, "version": self.version, "step": step, "options": options, "measures": measures}
+            self._progress.add(vector, about)
         return self._call(waits=waits)
 
     def _call(self, *, waits: bool, slack: float | None = None) -> Called:
@@ -274,15 +277,18 @@ class Rounds:
         (keeping := self._member.keeping).kept = kept
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
+        self._pace.applied(kept.number)
         self._is_due, self.progress = False, kept.progress
 
     def give_copies(self) -> None:
         """Answer those that were told to copy this replica."""
         self._pace.serve()
 
-    def _give_copies(self) -> None:
-        at = Position(self._rests, self._looks, self.version, self._member.pending.times)
-        give_copies(self._member, self._progress, self._replica, self._watching, at, settles=self._settles)
+    def _give_copy(self, to: int, is_whole: bool) -> None:
+        give_copy(to, self.version, self._member, self._progress, self._replica, is_whole=is_whole)
+        if is_whole:
+            at = Position(self._rests, self._looks, self.version, self._member.pending.times)
+            self._watching.gave(at, to)
 
     def close(self) -> None:
         """End the task beside the training thread."""

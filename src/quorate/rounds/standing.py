@@ -20,7 +20,7 @@ class Standing:
 
     @property
     def version(self) -> int:
-        return self._task.member.applied
+        return self._task.applied
 
     @property
     def newest(self) -> int:
