@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.core.local_tensor import local
 from quorate.core.vectors import Flat
 from quorate.replica.worker_momentum import AVERAGE, HEAVY_BALL, TINY, OwnMoment, WorkerMomentum, beta_of, mean_factor
 
@@ -32,7 +33,7 @@ def restore_moments(
     for place, p in enumerate(parameters):
         found = [(vector.segment(place), numbers[place]) for vector, numbers in kept if numbers[place][0]]
         if found:
-            m = torch.zeros_like(p)
+            m = torch.zeros_like(local(p))
             for x, _ in found:
                 m.add_(x.to(p.dtype), alpha=1.0 if len(kept) == 1 else 1 / len(kept))
             count, left, ahead, cosine = found[0][1]

@@ -54,7 +54,7 @@ class RoundTask:
         self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_hand)]
         """Their memory is there before the first step needs it."""
         self.member = Member(
-            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, wire.host_of, self._layout_of
+            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, self._host_of, self._layout_of
         )
         if isinstance(self.member.pending, PendingGradients):
             self.member.pending.coding = coding
@@ -178,6 +178,9 @@ class RoundTask:
         at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
         return happen(self.member, event, read(message.tensors, message.header.get("sparse"), at, self.blank))
 
+    def _host_of(self, rank: int) -> int:
+        return self._wire.host_of(rank)
+
     def _layout_of(self, number: int, settles: bool) -> Layout:
         """Of the vectors of a round."""
         return self.layout if self._handed is None else self._handed.fragments.layout(number, settles=settles)
@@ -232,7 +235,7 @@ class RoundTask:
             vector is not None
             and self._coding is not None
             and not header.get("coded")
-            and self._wire.host_of(to) != self._wire.host_of(self._wire.rank)
+            and self._host_of(to) != self._host_of(self._wire.rank)
         ):
             tensors, are_sparse = written(vector)
             header |= {"sparse": are_sparse} if any(are_sparse) else {}

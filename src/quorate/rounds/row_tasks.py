@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
@@ -51,6 +53,9 @@ class _RowTask(RoundTask):
         self._is_at = 0
         """The newest round that the training thread has applied."""
         self._copies = 0
+        hosts = torch.tensor([wire.host_of(rank) for rank in range(wire.max_size)])
+        self._hosts: list[int] = row.channel("hosts").broadcast(hosts, 0).wait().tolist()
+        """Of the first workers of all replicas."""
         super().__init__(wire, agreed, layout, pending, coding)
 
     @property
@@ -64,6 +69,9 @@ class _RowTask(RoundTask):
     def add(self, vector: Flat, about: Mapping[str, Any]) -> None:
         self._gradients.append((vector, about))
         self.say({"add": True})
+
+    def _host_of(self, rank: int) -> int:
+        return self._hosts[rank]
 
     def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
         self.member.applied = event["applied"]
@@ -158,6 +166,7 @@ class FollowingTask(_RowTask):
         self._following = row.spawn(self._follow, _EVENTS)
 
     def say(self, header: dict[str, Any]) -> None:
+        """The first worker says it; this one notes that its training thread has done its part."""
         if not header.keys().isdisjoint(_HANDED):
             self._to_row.send(Message(header={"handed in": True}), self._row.rank, TAG)
 

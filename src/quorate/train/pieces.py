@@ -36,8 +36,8 @@ def as_pieces(
         raise ConfigurationError(
             f"{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on "
             "the clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
-            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, and gossip without patience, "
-            "sync_every being a number of steps"
+            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, "
+            "sync_every being a number of steps, and quorum and its presets"
         )
     if isinstance(optimizer, _NEEDS_WHOLE):
         raise ConfigurationError(

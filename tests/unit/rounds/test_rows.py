@@ -1,4 +1,4 @@
-"""Rounds of replicas in pieces: whatever is decided for one piece of a replica is decided for all, and nothing is lost."""
+"""Rounds of replicas in pieces: what is decided for one piece of a replica is decided for all, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def gradient(replica: int, step: int) -> Tensor:
 def training(
     shards: int, steps: int, seconds: Callable[[int, int, int, Rounds], float], waits: bool = True, **settings: Any
 ) -> Callable[[Wire], Piece]:
-    """Of workers in replicas of `shards`; `seconds(replica, shard, step, rounds)` is how long each worker of it computes."""
+    """Of workers in replicas of `shards`; `seconds(replica, shard, step, rounds)` is how long each computes."""
 
     def live(wire: Wire) -> Piece:
         replica, shard = divmod(wire.rank, shards)
