@@ -13,14 +13,14 @@ one to each other worker.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from quorate.core.contracts import Message, Wire
-from quorate.core.errors import WireTimeout
+from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
 from quorate.rounds.events import add
@@ -73,6 +73,12 @@ class _RowTask(RoundTask):
     def _host_of(self, rank: int) -> int:
         return self._hosts[rank]
 
+    def _new_dead(self, ranks: Collection[int]) -> list[int]:
+        """Of replicas of which a worker has died, those of which none had. Raises `PeerFailed` where this is one."""
+        if self._wire.rank in ranks:
+            raise PeerFailed("a worker of this replica has died")
+        return sorted(set(ranks) - self.member.dead)
+
     def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
         self.member.applied = event["applied"]
         if event["what"] == "said" and "add" in event["said"]:
@@ -110,8 +116,9 @@ class FirstTask(_RowTask):
         if header.get("to") == "row":
             self._delivery.has(header["other"], *header["has"])
         elif "gone" in header:
-            self._delivery.forget(header["gone"])
-            super()._take(source, message)
+            new = self._new_dead(header["gone"])
+            self._delivery.forget(new)
+            super()._take(source, Message(header={"gone": new}))
         elif source == self._wire.rank:
             super()._take(source, message)
         elif (asked := self._delivery.came(source, message)) is not None:
@@ -182,8 +189,9 @@ class FollowingTask(_RowTask):
             self._take(*found)
 
     def _take(self, source: int, message: Message) -> None:
-        if "gone" in message.header:
-            return  # the first worker tells
+        if "gone" in message.header:  # which others, the first worker tells
+            self._new_dead(message.header["gone"])
+            return
         stream = stream_of(message)
         assert stream is not None, "others than the first of a replica are sent pieces only"
         self._counts[source, stream] += 1
@@ -256,6 +264,8 @@ class FollowingTask(_RowTask):
         while (one := member.log.get(self._newest + 1)) is not None:
             self.rounds.append(one)
             self._newest += 1
+        if self.copies or self.rounds:
+            self._tell()  # the member has told of it before it was here
 
     def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
         if vector is None:

@@ -81,7 +81,7 @@ class StrategyWorker:
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
-        self.losses = Losses(wire, self.timer, lambda: self.version)
+        self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
