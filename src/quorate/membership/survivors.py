@@ -16,6 +16,7 @@ from quorate.agreement.equal_replicas import agree_on, can_be_averaged, widened
 from quorate.agreement.equal_replicas import level as level_all
 from quorate.agreement.means import MeansOfAll
 from quorate.core.contracts import Message, Wire
+from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
@@ -100,14 +101,14 @@ def level(
         mine = Message()
         if ahead == wire.rank:
             about, state = optimizer_to_plain(optimizer)
-            mine = Message((*(x.detach().clone() for x in tensors), *(x.clone() for x in state)), about)
+            mine = Message((*(local(x).detach().clone() for x in tensors), *(x.clone() for x in state)), about)
         found = there.gather(mine, "replica").wait().get(ahead)
         if found is None:
             continue  # it has died meanwhile
         if ahead != wire.rank:
             with torch.no_grad():
                 for x, numbers in zip(tensors, found.tensors, strict=False):
-                    x.copy_(numbers)
+                    local(x).copy_(numbers)
             kept = [x.clone() for x in found.tensors[len(tensors) :]]  # others may be given the same memory
             optimizer_from_plain(optimizer, dict(found.header), kept)
         return most

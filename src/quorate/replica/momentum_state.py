@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import as_piece_of, local
 from quorate.core.vectors import Flat
 from quorate.replica.worker_momentum import AVERAGE, HEAVY_BALL, TINY, OwnMoment, WorkerMomentum, beta_of, mean_factor
 
@@ -63,10 +63,11 @@ def _into_plain(momentum: WorkerMomentum, state: dict[str, Any]) -> dict[str, An
         if own is None or key is None:
             continue
         entry = kept[number] = dict(kept.get(number, {}))
-        entry[key] = own.m.clone()
+        m = own.m.clone()
         if momentum.kind in ("adam", "nadam"):  # torch divides by what its own count of steps makes of it
             begun = 1 - mean_factor(own) ** float(entry.get("step", own.count))
-            entry[key].mul_(begun / max(1 - own.left, TINY))
+            m.mul_(begun / max(1 - own.left, TINY))
+        entry[key] = as_piece_of(p, m)
         if "mu_product" in entry:
             entry["mu_product"] = torch.full_like(entry["mu_product"], own.ahead)
     return {**state, "state": kept}
@@ -80,7 +81,7 @@ def _from_plain(momentum: WorkerMomentum) -> None:
             continue
         count = int(float(state.get("step", 1))) or 1
         beta = float(group_of[p]["betas"][1]) if momentum.kind == "lion" else beta_of(group_of[p])
-        momentum.own[p] = OwnMoment(state[key].detach().clone(), count, beta**count)
+        momentum.own[p] = OwnMoment(local(state[key]).detach().clone(), count, beta**count)
         momentum.own[p].ahead = float(state.get("mu_product", 0.0)) or 1.0
         if momentum.kind == "sgd":
             del state[key]

@@ -249,6 +249,8 @@ class FollowingTask(_RowTask):
             assert message is not None
             event["header"]["replica"] = message.header["replica"]
         found = self.happen(event, message)
+        if "restore" in event.get("said", ()):
+            self._newest = self.member.log.newest
         self._collect()
         return found
 
