@@ -284,9 +284,7 @@ class WorkerRounds:
         self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        left = self._tolerance.survivors
-        if left is not None:
-            left.among([*range(self._wire.size), *joined], number)
+        self._tolerance.go_on_with([*range(self._wire.size), *joined], number, self._agreed.pieces)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)

@@ -5,7 +5,7 @@ It holds from the moment when every worker has been through `distribute`; whoeve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -21,6 +21,7 @@ from quorate.core.strategy import Strategy
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
+from quorate.sharding.mesh import Seat
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.failure import (
@@ -36,13 +37,10 @@ _TAG = "gone"
 """Nobody reads what comes under it: this worker sees `Wire.dead`."""
 
 
-def tolerate_deaths(
-    place: Place, name: str, strategy: Strategy, across: Wire | None = None, replica: Collection[int] = ()
-) -> None:
+def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | None = None) -> None:
     """Optimizer `name` is distributed on this worker: at a death, or an error in a script, do what `strategy` says.
 
-    Workers go on only where the strategies of all optimizers do. Of replicas in pieces `across` are the workers that
-    hold the same piece as this one, and `replica` the ranks of its own.
+    Workers go on only where the strategies of all optimizers do. `seat` is this worker's where replicas are in pieces.
     """
     wire = place.wire
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
@@ -51,9 +49,9 @@ def tolerate_deaths(
     own = place.context(DeathTolerance)
     if wanted and not own.is_refused:
         own.survivors = own.survivors or Survivors(wire.channel("survivors"))
-        if across is not None:
-            own.between = own.between or Survivors(across.channel("survivors"))
-            own.replica = frozenset(replica)
+        if seat is not None:
+            own.between = own.between or Survivors(seat.across.channel("survivors"))
+            own.replica = frozenset(seat.mates)
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
             allow_going_on(wire.board, wire.size, name=name)

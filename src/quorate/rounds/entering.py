@@ -105,7 +105,7 @@ class Knocking:
     def knock(self, stretch: int) -> None:
         """Its newest copy is of that stretch (-1: there is none); it is worth nothing where all have settled since."""
         if stretch == self._member.log.stretch:
-            self._progress.say({"note": "enter", "stretch": stretch, "computing": self._member.applied})
+            self._progress.say({"note": "enter", "stretch": stretch, "computing": self._progress.applied})
         else:
             self._progress.say({"note": "copy"})
 

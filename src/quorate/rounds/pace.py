@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quorate.core.contracts import Work
+from quorate.core.errors import WireTimeout
 from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.entering import copies_wanted
 from quorate.rounds.log import Round
@@ -53,6 +55,16 @@ class Pace(Protocol):
     def applied(self, number: int) -> None:
         """The replica is as after that round."""
 
+    follows: bool
+    """Whether another worker decides."""
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether this worker has not joined yet."""
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Return when something has come, or after so long."""
+
     def until(self, number: int, *, is_called_for: bool = True) -> None:
         """As `Arrival.until`."""
 
@@ -72,6 +84,7 @@ class OwnPace:
         settles: Callable[[], bool],
         give: Give,
     ) -> None:
+        self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
         self._stretch, self._settles, self._give = stretch, settles, give
         self.about_to_give: Give = lambda to, is_whole: None
@@ -115,6 +128,14 @@ class OwnPace:
             at = header["number"], header["log_term"]
             is_known = at == (self.version, member.log.term_of(self.version))
         return None if is_known else Copied(source, header)
+
+    @property
+    def is_outside(self) -> bool:
+        return self._member.is_outside
+
+    def wait_for_news(self, seconds: float) -> None:
+        with suppress(WireTimeout):
+            self._arrival.next_news(seconds)
 
     def applied(self, number: int) -> None:
         self._progress.applied = number

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from quorate.core.contracts import Wire
-from quorate.core.errors import WireTimeout
 from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.arrival import Arrival, Wait
@@ -154,14 +153,14 @@ class Rounds:
     def enter(self) -> Iterator[Round]:
         """Join those that train: see `rounds.entering`; the rounds to be applied on the way."""
         knocking = Knocking(self._member, self._progress, self._wire)
-        while self._member.is_outside:
+        while self._pace.is_outside:
             knocking.knock(self._stretch)
-            with suppress(WireTimeout):
-                self._arrival.next_news(KNOCK_SECONDS)
+            self._pace.wait_for_news(KNOCK_SECONDS)
             self._progress.check()
             with self._look():
                 yield from self._completed()
-            knocking.check()
+            if not self._pace.follows:
+                knocking.check()
         self._rests, self._looks = 1, 0
         self._wire.enter()
 

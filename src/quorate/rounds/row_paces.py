@@ -26,6 +26,7 @@ class TellingPace:
     """That of the first worker: `own` decides. `row` are the workers of the replica."""
 
     def __init__(self, own: OwnPace, row: Wire) -> None:
+        self.follows = False
         self._own, self._row = own, row.channel(_TAG)
         own.about_to_give = self._about_to_give
 
@@ -60,6 +61,14 @@ class TellingPace:
             self._tell(what="round", number=found.number, term=found.term)
         return found
 
+    @property
+    def is_outside(self) -> bool:
+        self._tell(what="outside", is_so=(is_so := self._own.is_outside))
+        return is_so
+
+    def wait_for_news(self, seconds: float) -> None:
+        self._own.wait_for_news(seconds)
+
     def applied(self, number: int) -> None:
         self._own.applied(number)
 
@@ -93,6 +102,7 @@ class FollowingPace:
     """That of another worker."""
 
     def __init__(self, task: FollowingTask, arrival: Arrival, row: Wire, give: Give) -> None:
+        self.follows = True
         self._task, self._arrival, self._give = task, arrival, give
         self._row = row.channel(_TAG)
         self._asked = self._row.receive(0, _TAG)
@@ -156,6 +166,13 @@ class FollowingPace:
             source, header = self._task.copies.popleft()
             if header["place"] == place:
                 return Copied(source, header)
+
+    @property
+    def is_outside(self) -> bool:
+        return bool(self.told("outside")["is_so"])
+
+    def wait_for_news(self, seconds: float) -> None:
+        """The first worker does."""
 
     def applied(self, number: int) -> None:
         self._task.applied = number

@@ -89,6 +89,7 @@ def begin_rounds(
             learning,
             has_window=agreed.window > 0,
             tolerates_death=agreed.tolerates_death,
+            pieces=agreed.pieces,
         ),
         tolerance=place.context(DeathTolerance),
         clip_norm=clip_norm,

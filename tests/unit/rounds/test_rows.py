@@ -20,6 +20,7 @@ from quorate.rounds.progress import TAG
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.row_tasks import FirstTask, FollowingTask
 from quorate.rounds.terms import Agreed
+from quorate.wire.group import GroupWire
 from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import VirtualWorld
 
@@ -48,6 +49,7 @@ class Piece:
     copied: list[int] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     ledger: Ledger | None = None
+    met_with: list[list[int]] = field(default_factory=list)
 
     def apply(self, one: Round) -> None:
         if one.sum is not None:
@@ -65,7 +67,7 @@ class Piece:
         return True
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        raise AssertionError("nobody joins")
+        self.met_with.append(list(joined))
 
     def boundary(self) -> None:
         """Nothing is kept."""
@@ -76,18 +78,30 @@ def gradient(replica: int, step: int) -> Tensor:
 
 
 def training(
-    shards: int, steps: int, seconds: Callable[[int, int, int, Rounds], float], waits: bool = True, **settings: Any
+    shards: int,
+    steps: int,
+    seconds: Callable[[int, int, int, Rounds], float],
+    waits: bool = True,
+    joins: float = 0.0,
+    **settings: Any,
 ) -> Callable[[Wire], Piece]:
-    """Of workers in replicas of `shards`; `seconds(replica, shard, step, rounds)` is how long each computes."""
+    """Of workers in replicas of `shards`; `seconds(replica, shard, step, rounds)` is how long each computes. Newcomers
+    come when `joins` seconds have passed."""
 
     def live(wire: Wire) -> Piece:
         replica, shard = divmod(wire.rank, shards)
-        across = wire.channel("across").group(range(shard, wire.size, shards))
-        within = wire.channel("within").group(range(replica * shards, (replica + 1) * shards))
+        rows = [range(first, first + shards) for first in range(0, wire.max_size, shards)]
+        column = [row[shard] for row in rows]
+        across = GroupWire(wire.channel("across"), column, rows, wire.size // shards)
+        within = GroupWire(wire.channel("within"), rows[replica], size=shards)
         piece = piece_of(shard, shards)
         own = Piece(torch.zeros(piece.stop - piece.start, dtype=torch.float64), layout_of(piece))
-        agreed = Agreed(size=across.size, pieces=shards, vector_bytes=8 * WIDTH, **settings)
+        agreed = Agreed(size=across.size, max_size=across.max_size, pieces=shards, vector_bytes=8 * WIDTH, **settings)
         rounds = Rounds(across, agreed, own.layout, own, row=within)
+        if across.is_newcomer:
+            wire.clock.sleep(joins)
+            for one in rounds.enter():
+                own.apply(one)
         for step in range(steps):
             begin = wire.clock.now()
             wire.clock.sleep(seconds(replica, shard, step, rounds))
@@ -189,3 +203,19 @@ def test_a_worker_that_stands_still_holds_up_its_own_replica_alone(
     check(found, shards, 16 if all(one.ledger.lost == 0 for one in found if one.ledger) else None)
     quick = [one for rank, one in enumerate(found) if rank // shards not in {replica for replica, _, _ in stuck}]
     assert all(max(one.steps) < seconds / 2 for one in quick)
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(("replicas", "shards"), [(1, 2), (2, 2), (3, 3)])
+def test_a_replica_joins_with_all_its_pieces(replicas: int, shards: int, seed: int) -> None:
+    draw = random.Random(seed)
+    late, size = random.Random(seed + 1), replicas * shards
+
+    def pause(replica: int, shard: int, step: int, rounds: Rounds) -> float:
+        return late.choice([0.01, 0.02])
+
+    live = training(shards, 20, pause, joins=0.3 * draw.random(), tolerates_death=True, wait_for=1)
+    network = links(size + shards, draw)
+    found = VirtualWorld(size, joiners=shards, network=network, timeout=60.0).run(live)
+    check(found, shards, 20)
+    assert all(one.met_with[-1] == [replicas] for one in found)
