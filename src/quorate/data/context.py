@@ -20,6 +20,9 @@ class DataContext:
     """The run's."""
     seat: int | None = None
     """The rank whose place a worker has that joined."""
+    deals: tuple[int, int] | None = None
+    """Into how many shares data is dealt out, and which is this worker's, where several workers have the same one;
+    None: as many as there are workers."""
     nobody_waits: bool = False
     """Whether an optimizer was distributed by a strategy that does not wait for all workers in each step."""
     needs_equal_shares: str | None = None

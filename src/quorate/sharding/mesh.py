@@ -1,4 +1,4 @@
-"""The mesh of a run's workers, replicas by shards, and where each worker is in it."""
+"""The mesh of a run's workers, replicas by shards by tensor, and where each worker is in it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import REPLICAS, SHARDS, Axes, Zero
+from quorate.core.axes import AXES, REPLICAS, SHARDS, TENSOR, Axes, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.traffic import Traffic
@@ -28,14 +29,18 @@ class Meshes:
 
 
 def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
-    """The mesh of all workers, rows being replicas; made once, by all workers together."""
+    """The mesh of all workers, rows being replicas; made once, by all workers together. Where nothing is computed
+    together it has no third axis."""
     made = place.context(Meshes).made
     if axes not in made:
         if not dist.is_initialized():
             raise ConfigurationError(
                 "a mesh is of real processes, which torch's collectives connect; virtual workers have none"
             )
-        made[axes] = init_device_mesh(device.type, (axes.replicas, axes.shards), mesh_dim_names=(REPLICAS, SHARDS))
+        sizes = dict(zip(AXES, (axes.replicas, axes.shards, axes.tensor), strict=True))
+        if axes.tensor == 1:
+            del sizes[TENSOR]
+        made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     return made[axes]
 
 
@@ -46,12 +51,20 @@ class Seat:
     axes: Axes
     replica: int
     shard: int
+    part: int
+    """Its place among those that compute layers together."""
     across: Wire
-    """Those that hold the same shard, one of each replica, in order."""
+    """Those that hold the same piece, one of each replica, in order."""
     within: Wire
     """The workers of its replica."""
+    beside: Wire
+    """Those of its replica that hold the other shards of the same neurons and heads."""
+    together: Wire
+    """Those that compute layers with it, on the same batches."""
     shards: DeviceMesh
-    """The same workers, as torch knows them."""
+    """The workers of `beside`, as torch knows them."""
+    parts: DeviceMesh | None
+    """Those of `together`; None where there are no others."""
     workers: Sequence[Sequence[int]]
     """The ranks of each replica's workers."""
     traffic: Traffic = field(default_factory=Traffic)
@@ -61,15 +74,31 @@ class Seat:
 def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     """This worker's seat. Raises `ConfigurationError` for a mesh that has other axes, or other workers."""
     names = tuple(mesh.mesh_dim_names or ())
-    if SHARDS not in names or not set(names) <= {REPLICAS, SHARDS}:
+    if SHARDS not in names or not set(names) <= set(AXES):
         raise ConfigurationError(
-            f"the mesh has the axes {', '.join(names) or 'without names'}; quorate.parallelize takes one of replicas "
-            "and shards, as world.mesh(replicas=2, shards=2) makes it"
+            f"the mesh has the axes {', '.join(names) or 'without names'}; quorate.parallelize takes one of replicas, "
+            "shards and tensor, as world.mesh(replicas=2, shards=2) makes it"
         )
-    ranks = mesh.mesh if names == (REPLICAS, SHARDS) else mesh.mesh.T if len(names) == 2 else mesh.mesh.unsqueeze(0)
+    there = [name for name in AXES if name in names]
+    sizes = [mesh.mesh.shape[names.index(name)] if name in names else 1 for name in AXES]
+    ranks = mesh.mesh.permute([names.index(name) for name in there]).reshape(sizes)
     if ranks.numel() != wire.size:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
-    (replica,), (shard,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
-    across = wire.channel("mesh/across").group(ranks[:, shard].tolist())
-    within = wire.channel("mesh/within").group(ranks[replica].tolist())
-    return Seat(Axes(*ranks.shape), replica, shard, across, within, mesh[SHARDS], ranks.tolist())
+    (replica,), (shard,), (part,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
+
+    def among(name: str, members: Tensor) -> Wire:
+        return wire.channel(f"mesh/{name}").group(members.flatten().tolist())
+
+    return Seat(
+        axes=Axes(*sizes),
+        replica=replica,
+        shard=shard,
+        part=part,
+        across=among("across", ranks[:, shard, part]),
+        within=among("within", ranks[replica]),
+        beside=among("beside", ranks[replica, :, part]),
+        together=among("together", ranks[replica, shard]),
+        shards=mesh[SHARDS],
+        parts=mesh[TENSOR] if sizes[2] > 1 else None,
+        workers=ranks.flatten(1).tolist(),
+    )
