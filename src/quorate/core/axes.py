@@ -52,9 +52,7 @@ def axes_for(size: int, replicas: int | None, shards: int | None, tensor: int | 
     if not is_right:
         asked = ",".join(f"{name}={number}" for name, number in given.items() if number is not None)
         times = "replicas times shards" if tensor is None else "replicas times shards times tensor"
-        raise ConfigurationError(
-            f"{size} workers cannot be laid out as {asked}; {times} is the number of workers"
-        )
+        raise ConfigurationError(f"{size} workers cannot be laid out as {asked}; {times} is the number of workers")
     left = size // known
     if replicas is None:
         return Axes(left, shards or 1, tensor or 1)

@@ -10,9 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import AXES, REPLICAS, SHARDS, TENSOR, Axes, Zero
+from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.data.context import data_context
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 
@@ -42,6 +43,20 @@ def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
             del sizes[TENSOR]
         made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     return made[axes]
+
+
+def deal_to(place: Place, axes: Axes, own: int | None = None) -> None:
+    """Let data be dealt out so that workers along the tensor axis have the same: into `axes.batches` shares, of which
+    this worker has the `own` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has been dealt."""
+    data = data_context(place)
+    if axes.tensor == 1 or data.deals is not None:
+        return
+    if data.made:
+        raise ConfigurationError(
+            "quorate.shard was called before quorate.parallelize, and has given workers that compute a model together "
+            "different batches; call quorate.parallelize before it"
+        )
+    data.deals = axes.batches, place.wire.rank // axes.tensor if own is None else own
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,7 @@ class World:
         """Whether the workers' models differ between steps (gossip, local steps): then two things can be evaluated."""
         return differ(self._place)
 
-    def mesh(
-        self, *, replicas: int | None = None, shards: int | None = None, tensor: int | None = None
-    ) -> DeviceMesh:
+    def mesh(self, *, replicas: int | None = None, shards: int | None = None, tensor: int | None = None) -> DeviceMesh:
         """All workers as `replicas` of the model times `shards` of each times `tensor` that compute its layers
         together: a torch `DeviceMesh` with these axes (the last one only where it is not 1).
 

@@ -1,8 +1,8 @@
 """What workers that compute layers together send each other: activations, and the gradients of these.
 
-Each function is a step of the calculation on one side, and its transpose on the other (Shoeybi et al. 2019, Megatron-LM,
-arXiv 1909.08053, section 3: f and g; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2, for pieces of the
-sequence). Sums have the same bits on all workers. Gradients of gradients are not formed.
+Each function is a step of the calculation on one side, and its transpose on the other (Shoeybi et al. 2019,
+Megatron-LM, arXiv 1909.08053, section 3: f and g; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2, for pieces
+of the sequence). Sums have the same bits on all workers. Gradients of gradients are not formed.
 """
 
 from __future__ import annotations

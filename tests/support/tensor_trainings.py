@@ -1,0 +1,151 @@
+"""Training of models whose layers several workers compute together, and the same in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import quorate
+from tests.support import foreign_models
+from tests.support.foreign_models import LENGTH, TOKENS, WIDTH
+
+BATCH, STEPS = 4, 3
+
+
+def mlp() -> nn.Module:
+    """Two pairs, a norm, and a layer that nobody shares."""
+    pair = lambda: nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 12))  # noqa: E731
+    return nn.Sequential(pair(), nn.LayerNorm(12), pair(), nn.Linear(12, 5))
+
+
+def bert() -> nn.Module:
+    """That of `transformers`, from a configuration; with an entry for padding, and a bias that is tied."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes = {"vocab_size": 62, "hidden_size": WIDTH, "intermediate_size": 96, "max_position_embeddings": LENGTH}
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertForMaskedLM(BertConfig(**sizes, **rates, num_hidden_layers=2, num_attention_heads=4))
+
+
+def gpt2() -> nn.Module:
+    """With a vocabulary that two workers can share."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    rates = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
+    sizes = {"vocab_size": 62, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 4}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **rates))
+
+
+def images(model: Any, ids: Tensor) -> Tensor:
+    """A loss of numbers made of tokens."""
+    x = (ids[:, :1].double() * torch.linspace(0.1, 1.0, 12)).sin().float()
+    return F.cross_entropy(model(x), ids[:, 0] % 5)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model, what it is trained on, and how many of its layers are to be cut."""
+
+    make: Callable[[], nn.Module]
+    loss_of: Callable[[Any, Tensor], Tensor] = foreign_models.of_its_own
+    styles: dict[str, int] = field(default_factory=dict)
+
+
+MODELS = {
+    "mlp": Cut(mlp, images, {"columns": 2, "rows": 2}),
+    "gpt2": Cut(gpt2, styles={"fused": 2, "columns": 2, "rows": 4, "embedding": 1, "head": 1}),
+    "llama": Cut(foreign_models.llama, styles={"columns": 10, "rows": 4}),
+    "bert": Cut(bert, styles={"columns": 8, "rows": 4, "embedding": 1, "head": 1}),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training; `mesh` is what `world.mesh` is given."""
+
+    model: str = "mlp"
+    mesh: dict[str, int] = field(default_factory=lambda: {"tensor": 2})
+    strategy: str = "all-reduce"
+    settings: dict[str, Any] = field(default_factory=dict)
+    zero: int = 3
+    clip: float | None = 0.05
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class End:
+    """What is compared."""
+
+    losses: list[float]
+    norms: list[float]
+    gradients: dict[str, Tensor]
+    """After the first backward pass, before they are clipped; mean of a replica."""
+    parameters: dict[str, Tensor]
+
+
+def batch(step: int, number: int) -> Tensor:
+    """The one of these that all workers of a tensor group have."""
+    draw = torch.Generator().manual_seed(1000 * step + number)
+    return torch.randint(0, TOKENS, (BATCH, LENGTH + 1), generator=draw)
+
+
+def whole(p: Any) -> Tensor:
+    """All of a tensor that may be in pieces."""
+    found: Tensor = p.full_tensor() if hasattr(p, "full_tensor") else p
+    return found.detach().clone()
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train(case: Case, model: Any, optimizer: Any, backward: Callable[[int], float]) -> End:
+    losses, norms, gradients = [], [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        losses.append(backward(step))
+        if step == 0:
+            gradients = {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+        if case.clip is not None:
+            norms.append(float(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), case.clip))))
+        optimizer.step()
+    if hasattr(optimizer, "finish"):
+        optimizer.finish()
+    return End(losses, norms, gradients, {name: whole(p) for name, p in model.named_parameters()})
+
+
+def cut(case: Case, world: Any) -> End:
+    """On one of several workers; their models begin differently."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1 + world.rank)
+    about = MODELS[case.model]
+    mesh = world.mesh(**case.mesh)
+    model: Any = quorate.parallelize(about.make(), mesh, zero=case.zero, **case.options)
+    optimizer = quorate.distribute(optimizer_of(model), model, case.strategy, **case.settings)
+    number = world.rank // mesh["tensor"].size()
+
+    def backward(step: int) -> float:
+        loss = about.loss_of(model, batch(step, number))
+        loss.backward()
+        return loss.item()
+
+    return train(case, model, optimizer, backward)
+
+
+def alone(case: Case, batches: range) -> End:
+    """In one process, on the mean of the losses of `batches`; of losses the first one's is kept."""
+    torch.manual_seed(1)
+    about = MODELS[case.model]
+    model = about.make()
+
+    def backward(step: int) -> float:
+        losses = [about.loss_of(model, batch(step, number)) for number in batches]
+        torch.stack(losses).mean().backward()
+        return losses[0].item()
+
+    return train(case, model, optimizer_of(model), backward)
