@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quorate
+from quorate.wire.virtual.world import VirtualWorld
 from tests.support import foreign_models
 from tests.support.foreign_models import LENGTH, TOKENS, WIDTH
+from tests.support.joined import joined
 
 BATCH, STEPS = 4, 3
 
@@ -41,6 +43,13 @@ def gpt2() -> nn.Module:
     return GPT2LMHeadModel(GPT2Config(**sizes, **rates))
 
 
+def of_its_own(model: Any, ids: Tensor) -> Tensor:
+    """What a model of `transformers` calculates itself."""
+    ids = ids[:, :-1].contiguous()
+    loss: Tensor = model(input_ids=ids, labels=ids).loss
+    return loss
+
+
 def images(model: Any, ids: Tensor) -> Tensor:
     """A loss of numbers made of tokens."""
     x = (ids[:, :1].double() * torch.linspace(0.1, 1.0, 12)).sin().float()
@@ -52,7 +61,7 @@ class Cut:
     """A model, what it is trained on, and how many of its layers are to be cut."""
 
     make: Callable[[], nn.Module]
-    loss_of: Callable[[Any, Tensor], Tensor] = foreign_models.of_its_own
+    loss_of: Callable[[Any, Tensor], Tensor] = of_its_own
     styles: dict[str, int] = field(default_factory=dict)
 
 
@@ -122,30 +131,33 @@ def train(case: Case, model: Any, optimizer: Any, backward: Callable[[int], floa
 def cut(case: Case, world: Any) -> End:
     """On one of several workers; their models begin differently."""
     torch.set_num_threads(1)
-    torch.manual_seed(1 + world.rank)
-    about = MODELS[case.model]
     mesh = world.mesh(**case.mesh)
-    model: Any = quorate.parallelize(about.make(), mesh, zero=case.zero, **case.options)
-    optimizer = quorate.distribute(optimizer_of(model), model, case.strategy, **case.settings)
-    number = world.rank // mesh["tensor"].size()
-
-    def backward(step: int) -> float:
-        loss = about.loss_of(model, batch(step, number))
-        loss.backward()
-        return loss.item()
-
-    return train(case, model, optimizer, backward)
+    torch.manual_seed(1 + world.rank)
+    made = quorate.parallelize(MODELS[case.model].make(), mesh, zero=case.zero, **case.options)
+    number = world.rank // case.mesh["tensor"]
+    return distributed(case, made, range(number, number + 1))
 
 
-def alone(case: Case, batches: range) -> End:
-    """In one process, on the mean of the losses of `batches`; of losses the first one's is kept."""
-    torch.manual_seed(1)
+def distributed(case: Case, model: Any, batches: range) -> End:
+    """On the mean of the losses of `batches`, of which the first one's is kept."""
     about = MODELS[case.model]
-    model = about.make()
+    optimizer = quorate.distribute(optimizer_of(model), model, case.strategy, **case.settings)
 
     def backward(step: int) -> float:
         losses = [about.loss_of(model, batch(step, number)) for number in batches]
         torch.stack(losses).mean().backward()
         return losses[0].item()
 
-    return train(case, model, optimizer_of(model), backward)
+    return train(case, model, optimizer, backward)
+
+
+def whole_replicas(case: Case, workers: int) -> list[End]:
+    """The same of workers that hold the whole model each."""
+    replicas = case.mesh.get("replicas", 1)
+    each = workers // case.mesh["tensor"] // replicas
+
+    def one(world: Any) -> End:
+        torch.manual_seed(1)
+        return distributed(case, MODELS[case.model].make(), range(each * world.rank, each * (world.rank + 1)))
+
+    return VirtualWorld(replicas).run(joined(one))

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from tests.support.processes import run_real_world
-from tests.support.tensor_trainings import MODELS, Case, End, alone, cut
+from tests.support.tensor_trainings import MODELS, Case, End, cut, whole_replicas
 
 NAMES = [name for name in MODELS if name != "mlp"]
 needs_transformers = pytest.mark.skipif(
@@ -31,14 +31,15 @@ def far(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
 
 
 def check(cases: Sequence[Case], workers: int) -> None:
-    for ends in zip(cases, *run_real_world(workers, partial(all_of, cases), 300.0), strict=True):
-        case, found = ends[0], ends[1:]
-        wanted = alone(case, range(workers // case.mesh["tensor"]))
-        assert found[0].losses[0] == pytest.approx(wanted.losses[0], rel=1e-5), case
-        for end in found:
-            assert far(end.gradients, wanted.gradients) < 1e-5, case
-            assert end.norms == pytest.approx(wanted.norms, rel=1e-5), case
-            assert far(end.parameters, wanted.parameters) < 1e-5, case
+    for case, *found in zip(cases, *run_real_world(workers, partial(all_of, cases), 300.0), strict=True):
+        wanted = whole_replicas(case, workers)
+        for rank, end in enumerate(found):
+            same = wanted[rank * len(wanted) // workers]
+            if rank * len(wanted) % workers == 0:
+                assert end.losses[0] == pytest.approx(same.losses[0], rel=1e-5), case
+            assert far(end.gradients, same.gradients) < 1e-5, case
+            assert end.norms == pytest.approx(same.norms, rel=1e-5), case
+            assert far(end.parameters, same.parameters) < 1e-5, case
 
 
 def test_two_workers_compute_an_mlp() -> None:
@@ -48,3 +49,23 @@ def test_two_workers_compute_an_mlp() -> None:
 @needs_transformers
 def test_two_workers_compute_models_of_transformers() -> None:
     check([Case(name) for name in NAMES], 2)
+
+
+BOTH = {"shards": 2, "tensor": 2}
+APART = {"replicas": 2, "tensor": 2}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "all-reduce": {},
+    "local-sgd": {"sync_every": 2, "momentum": "average"},
+    "diloco": {"sync_every": 2},
+    "d-psgd": {},
+}
+
+
+def test_an_mlp_on_four_workers() -> None:
+    across = [Case(mesh=APART, strategy=name, settings=settings) for name, settings in STRATEGIES.items()]
+    check([*(Case(mesh=BOTH, zero=zero) for zero in (1, 2, 3)), *across], 4)
+
+
+@needs_transformers
+def test_models_of_transformers_on_four_workers() -> None:
+    check([Case(name, mesh=mesh) for name in NAMES for mesh in (BOTH, APART)], 4)
