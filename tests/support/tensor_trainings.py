@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.checkpoint.participants import checkpoint_context
+from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support import foreign_models
 from tests.support.foreign_models import LENGTH, TOKENS, WIDTH
@@ -161,3 +165,29 @@ def whole_replicas(case: Case, workers: int) -> list[End]:
         return distributed(case, MODELS[case.model].make(), range(each * world.rank, each * (world.rank + 1)))
 
     return VirtualWorld(replicas).run(joined(one))
+
+
+def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
+    """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, saves one at the
+    end, and has the same two batches in each step, however many share them."""
+    torch.set_num_threads(1)
+    checkpoint_context(current.here()).root = root
+    torch.manual_seed(1 + world.rank)
+    about, model = MODELS[case.model], MODELS[case.model].make()
+    groups, own = world.size, world.rank
+    if case.mesh:
+        model = quorate.parallelize(model, world.mesh(**case.mesh), zero=case.zero)
+        groups, own = world.size // case.mesh.get("tensor", 1), world.rank // case.mesh.get("tensor", 1)
+    optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4), model, case.strategy)
+    loader = quorate.shard(TensorDataset(torch.arange(64)), 2)
+    steps = quorate.load() or 0
+    batches = iter(loader)
+    for step in range(steps, until):
+        next(batches)
+        optimizer.zero_grad()
+        losses = [about.loss_of(model, batch(step, number)) for number in range(2) if number % groups == own]
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    quorate.save()
+    with world.evaluate(at="replica"):
+        return {name: whole(p) for name, p in model.named_parameters()}

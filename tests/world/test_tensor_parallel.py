@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
 from tests.support.processes import run_real_world
-from tests.support.tensor_trainings import MODELS, Case, End, cut, whole_replicas
+from tests.support.tensor_trainings import MODELS, Case, End, cut, kept, whole_replicas
 
 NAMES = [name for name in MODELS if name != "mlp"]
 needs_transformers = pytest.mark.skipif(
@@ -69,3 +70,23 @@ def test_an_mlp_on_four_workers() -> None:
 @needs_transformers
 def test_models_of_transformers_on_four_workers() -> None:
     check([Case(name, mesh=mesh) for name in NAMES for mesh in (BOTH, APART)], 4)
+
+
+LAYOUTS = [(2, {"tensor": 2}), (1, {}), (4, BOTH), (2, {"shards": 2}), (4, APART), (2, {}), (2, {"tensor": 2})]
+"""Workers, and their mesh; without one each holds the whole model."""
+
+
+def in_turn(name: str, root: Path, layouts: Sequence[tuple[int, dict[str, int]]]) -> list[dict[str, Tensor]]:
+    """Two steps more in each layout, and the parameters at the end."""
+    ends = []
+    for number, (workers, mesh) in enumerate(layouts):
+        task = partial(kept, Case(name, mesh=mesh), root, 2 * number + 2)
+        ends = run_real_world(workers, task, 100.0)
+    return ends
+
+
+@pytest.mark.parametrize("name", ["mlp", pytest.param("gpt2", marks=needs_transformers)])
+def test_checkpoints_are_loaded_in_any_layout(name: str, tmp_path: Path) -> None:
+    ends = in_turn(name, tmp_path / "cut", LAYOUTS)
+    (wanted,) = in_turn(name, tmp_path / "whole", [(1, {})] * len(LAYOUTS))
+    assert max(far(end, wanted) for end in ends) < 1e-4
