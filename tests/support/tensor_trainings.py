@@ -87,7 +87,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     zero: int = 3
     clip: float | None = 0.05
-    options: dict[str, Any] = field(default_factory=dict)
+    sequence: bool = False
 
 
 @dataclass
@@ -137,7 +137,9 @@ def cut(case: Case, world: Any) -> End:
     torch.set_num_threads(1)
     mesh = world.mesh(**case.mesh)
     torch.manual_seed(1 + world.rank)
-    made = quorate.parallelize(MODELS[case.model].make(), mesh, zero=case.zero, **case.options)
+    model = MODELS[case.model].make()
+    plan = quorate.tensor_plan(model, case.mesh["tensor"], sequence=case.sequence)
+    made = quorate.parallelize(model, mesh, zero=case.zero, tensor=plan)
     number = world.rank // case.mesh["tensor"]
     return distributed(case, made, range(number, number + 1))
 

@@ -49,7 +49,7 @@ def test_two_workers_compute_an_mlp() -> None:
 
 @needs_transformers
 def test_two_workers_compute_models_of_transformers() -> None:
-    check([Case(name) for name in NAMES], 2)
+    check([Case(name, sequence=sequence) for name in NAMES for sequence in (False, True)], 2)
 
 
 BOTH = {"shards": 2, "tensor": 2}

@@ -80,6 +80,7 @@ class _Calls:
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
         self._calls += 1
+        self._together.begin()
         if self._calls & (self._calls - 1):
             return
         together = self._together

@@ -29,6 +29,10 @@ class Together:
         self._own_draws: Tensor | None = None
         self._last: tuple[ReferenceType[Tensor], Tensor, bool] | None = None
 
+    def begin(self) -> None:
+        """A new call of the model: what is left of one that was broken off, or calculated again, is no more."""
+        self._own_draws = self._last = None
+
     def sum(self, x: Tensor) -> Tensor:
         """Over all. Cost: 2 (T - 1) / T of it sent."""
         found = x.detach().clone(memory_format=torch.contiguous_format)
@@ -48,14 +52,15 @@ class Together:
         mine = self.traffic.wait(self.wire.reduce_scatter(turned), self.wire.clock)
         return mine.view(turned.shape[0] // self.size, *turned.shape[1:]).movedim(0, dim).contiguous()
 
-    def copied(self, x: Tensor) -> Tensor:
-        """`x`, for a layer that is cut by columns: its gradient will be the sum over all.
+    def copied(self, x: Tensor, *, is_piece: bool = False) -> Tensor:
+        """`x`, or all pieces of the sequence of which it is one, for a layer that is cut by columns: its gradient will
+        be the sum over all.
 
         Layers that are given the same tensor one after the other form that sum once.
         """
         if self._last is not None and self._last[0]() is x and self._last[2] == torch.is_grad_enabled():
             return self._last[1]
-        found = copied(x, self)
+        found = joined_for_parts(x, self, 1) if is_piece else copied(x, self)
         self._last = ref(x), found, torch.is_grad_enabled()
         return found
 

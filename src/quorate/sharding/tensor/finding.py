@@ -17,6 +17,7 @@ from torch.nn import Embedding, Linear, Module, Sequential
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.heads import head_size
 from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_transposed, widths
+from quorate.sharding.tensor.sequence import styles_in_blocks
 
 _INPUTS = (
     ("q_proj", "k_proj", "v_proj"),
@@ -59,10 +60,14 @@ class _Found:
         return not any(name in self.styles for name in names)
 
 
-def tensor_plan(model: Module, workers: int) -> Plan:
+def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     """How `quorate.parallelize(model, tensor="auto")` cuts the layers of `model` over `workers`; to print, and change.
 
-    Raises `ConfigurationError` where heads, or neurons, are no multiple of `workers`. A vocabulary that is none stays
+    With `sequence` norms, dropout and what else is between cut layers work on pieces of the sequence (dimension 1 of
+    activations), of which each worker has one: between the first and the last of the model's blocks.
+
+    Raises `ConfigurationError` where heads, or neurons, are no multiple of `workers`, and with `sequence` for blocks
+    with other layers than norms and those that are cut. A vocabulary that is none stays
     whole, and the plan says so.
     """
     if not isinstance(model, Module):
@@ -80,6 +85,8 @@ def tensor_plan(model: Module, workers: int) -> Plan:
         if not isinstance(module, CLOSED) and not name.startswith(tuple(closed)):
             _pairs(name, module, workers, found)
     _vocabulary(model, workers, found)
+    if sequence:
+        found.styles |= styles_in_blocks(found.styles, found.why, model)
     plan = Plan(model, workers, found.styles, found.why)
     check_plan(plan, model, workers)
     return plan

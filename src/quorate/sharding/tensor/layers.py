@@ -19,6 +19,7 @@ from quorate.sharding.tensor.activations import Together, copied, joined, piece_
 from quorate.sharding.tensor.cut import of_fused
 from quorate.sharding.tensor.heads import tell_heads
 from quorate.sharding.tensor.plan import CLOSED, is_transposed, widths
+from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
 
@@ -41,8 +42,10 @@ class Layer:
     kept: list[list[tuple[Module, str, Any]]] = field(default_factory=list)
     after: list[Tensor | None] = field(default_factory=list)
     """What is added to the sum."""
-    is_cut_in_sequence: bool = False
-    """Whether what it gives is to be a piece of the sequence."""
+    is_in_sequence: bool = False
+    """Whether it is in a block that has a piece of the sequence."""
+    is_given_all: bool = False
+    """Whether it gets the whole sequence all the same."""
 
     def before(self, module: Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Put plain tensors in the place of parameters, and prepare the input."""
@@ -66,7 +69,7 @@ class Layer:
         if self.style == "fused" and key == "bias":
             return of_fused(copied(here, self.together), 0, self.together.size, self.together.rank)
         if self.style == "rows" and key == "bias":
-            self.after.append(copied(here, self.together) if self.is_cut_in_sequence else here)
+            self.after.append(copied(here, self.together) if self.is_in_sequence else here)
             return torch.zeros_like(here) if is_transposed(module) else None
         return here
 
@@ -79,10 +82,11 @@ class Layer:
                 f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {x.shape[-1]}; '
                 "what is cut by columns is to be followed by rows, and nothing else"
             )
-        if self.style == "rows":
-            together.draw_alike()
+        if self.style == "rows" or self.is_given_all:
+            if not self.is_in_sequence:
+                together.draw_alike()
             return x
-        return together.copied(x)
+        return together.copied(x, is_piece=self.is_in_sequence)
 
     def _own_entries(self, ids: Tensor) -> Tensor:
         count = self.width or 0
@@ -104,12 +108,11 @@ class Layer:
         if outside is not None:
             output = output.masked_fill(outside.unsqueeze(-1), 0.0)
         if self.style in ("rows", "embedding"):
-            is_piece = self.is_cut_in_sequence
-            output = piece_of_sum(output, together, 1) if is_piece else summed(output, together)
+            output = piece_of_sum(output, together, 1) if self.is_in_sequence else summed(output, together)
             return output if bias is None else output + bias
         if self.style == "head":
             return joined(output, together, output.dim() - 1)
-        if self.style in ("columns", "fused") and module.training:
+        if self.style in ("columns", "fused") and module.training and not self.is_in_sequence:
             together.draw_apart()
         return output if self.style != "whole" else None
 
@@ -124,13 +127,20 @@ def hook_layers(model: Module, plan: Mapping[str, str], together: Together) -> l
         for part in module.modules()
         if part is not module
     }
+    blocks = blocks_in(plan, model) if "sequence" in plan.values() else []
+    attentions = attentions_in(plan, model, blocks)
     layers = []
     for name, module in model.named_modules():
         owners = [module] if id(module) not in inside else []
         if owners and isinstance(module, _CALLS_NONE_OF_ITS_OWN):
             owners = list(module.modules())
         if any(p is not None for owner in owners for p in owner._parameters.values()):
-            layers.append(_hooked(name, module, owners, plan.get(name, "whole"), together))
+            layer = _hooked(name, module, owners, plan.get(name, "whole"), together)
+            layer.is_in_sequence = name.startswith(tuple(f"{block}." for block in blocks))
+            layer.is_given_all = name.rpartition(".")[0] in attentions and layer.style != "rows"
+            layers.append(layer)
+    if blocks:
+        Pieces(together).hook(model, blocks, attentions)
     for name, module in model.named_modules():
         _tell(name, module, plan, together.size)
     return layers
