@@ -20,9 +20,11 @@ from quorate.core.vectors import Flat, Layout
 _ROWS = "quorate_rows"
 
 Rows = tuple[int, ...]
-"""The first one that is here, and how many there are in all. Where layers are computed by several workers together these
-are of one worker's part of the tensor, and four more numbers say which: the dimension along which it is cut (-1: none),
-into how many runs that is divided first (3, where query, key and value lie in one tensor), the part, and of how many."""
+"""The first one that is here, and how many there are in all.
+
+Where layers are computed by several workers together these are of one worker's part of the tensor, and four more
+numbers say which: the dimension along which it is cut (-1: none), into how many runs that is divided first (3, where
+query, key and value lie in one tensor), the part, and of how many."""
 
 
 def with_rows(x: Tensor, rows: Rows) -> Tensor:
@@ -144,7 +146,8 @@ def _part(x: Tensor, dim: int, runs: int, part: int, parts: int) -> Tensor:
     """A worker's part of each of the runs along `dim`."""
     if dim < 0:
         return x
-    return x.unflatten(dim, (runs, parts, -1)).select(dim + 1, part).flatten(dim, dim + 1)
+    found: Tensor = x.unflatten(dim, (runs, parts, -1)).select(dim + 1, part).flatten(dim, dim + 1)
+    return found
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
@@ -172,7 +175,8 @@ def named_pieces(vector: Flat, parameters: Sequence[Tensor]) -> dict[str, Tensor
 
 
 def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layout: Layout) -> Flat:
-    """The inverse, over a `layout` of pieces of `parameters` or of whole tensors. Raises `CheckpointError` for those of other ones."""
+    """The inverse, over a `layout` of pieces of `parameters` or of whole tensors. Raises `CheckpointError` for those of
+    other ones."""
     layout = layout if header.numel() else layout.bare
     vector = Flat.zeros(layout)
     for segment, there, p in zip(layout.segments, vector.segments(), parameters, strict=True):

@@ -84,7 +84,7 @@ class _Calls:
         if self._calls & (self._calls - 1):
             return
         together = self._together
-        mine = torch.tensor([_digest([*args, *kwargs.values()]), zlib.crc32(torch.get_rng_state().numpy())])
+        mine = torch.tensor([_digest([*args, *kwargs.values()]), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
         found = together.traffic.wait(together.wire.all_gather(mine), together.wire.clock)
         for what, at in (("batches", 0), ("random numbers", 1)):
             if any(int(other[at]) != int(found[0][at]) for other in found):
@@ -103,7 +103,7 @@ def _digest(values: Any) -> int:
     for value in values:
         if isinstance(value, Tensor):
             x = local(value).detach().contiguous()
-            found = zlib.crc32(x.view(-1).view(torch.uint8).numpy(), found) if x.numel() else found
+            found = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), found) if x.numel() else found
         elif isinstance(value, list | tuple):
             found = zlib.crc32(_digest(value).to_bytes(4, "little"), found)
         elif isinstance(value, dict):

@@ -51,7 +51,7 @@ def _piece(p: Parameter, placement: Any, mesh: DeviceMesh) -> Parameter:
         x = of_fused(x, placement.dim, mesh.size(), mesh.get_local_rank())
     elif isinstance(placement, Shard):
         x = x.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()]
-    whole = {"shape": p.shape, "stride": torch.empty(p.shape, device="meta").stride()}
+    whole: dict[str, Any] = {"shape": p.shape, "stride": torch.empty(p.shape, device="meta").stride()}
     held = x.clone(memory_format=torch.contiguous_format)
     made = Parameter(DTensor.from_local(held, mesh, [placement], run_check=False, **whole), p.requires_grad)
     for key, value in vars(p).items():
@@ -61,4 +61,5 @@ def _piece(p: Parameter, placement: Any, mesh: DeviceMesh) -> Parameter:
 
 def of_fused(x: Tensor, dim: int, workers: int, worker: int) -> Tensor:
     """A worker's part of query, of key, and of value, which lie one behind the other along `dim`."""
-    return x.unflatten(dim, (FUSED, workers, -1)).select(dim + 1, worker).flatten(dim, dim + 1)
+    found: Tensor = x.unflatten(dim, (FUSED, workers, -1)).select(dim + 1, worker).flatten(dim, dim + 1)
+    return found

@@ -99,7 +99,7 @@ def _under(name: str, child: str) -> str:
 def _child(module: Module, path: str) -> Any:
     found: Any = module
     for key in path.split("."):
-        found = getattr(found, "_modules", {}).get(key)
+        found = found._modules.get(key) if isinstance(found, Module) else None
     return found
 
 
@@ -158,9 +158,9 @@ def _pairs(name: str, module: Module, workers: int, found: _Found) -> None:
         for first, last in _in_sequence(module):
             _cut_pair(name, module, (first,), last, workers, found)
         return
-    for first, last in _PAIRS:
-        layers = [_child(module, one) for one in (*first, last)]
-        if all(map(is_linear, layers)) and found.takes(*(_under(name, one) for one in (*first, last))):
+    for known_first, known_last in _PAIRS:
+        layers = [_child(module, one) for one in (*known_first, known_last)]
+        if all(map(is_linear, layers)) and found.takes(*(_under(name, one) for one in (*known_first, known_last))):
             inner = {widths(layer)[1] for layer in layers[:-1]}
             if inner == {widths(layers[-1])[0]}:
                 (width,) = inner
@@ -168,7 +168,7 @@ def _pairs(name: str, module: Module, workers: int, found: _Found) -> None:
                 if any(width in p.shape for p in module.parameters() if id(p) not in known and p.dim() == 1):
                     found.why[name] = "it has parameters of the width between its linear layers"
                     return
-                _cut_pair(name, module, first, last, workers, found)
+                _cut_pair(name, module, known_first, known_last, workers, found)
                 return
 
 

@@ -56,8 +56,8 @@ class Plan(dict[str, str]):
             shown = (_dims(self.shapes.get(name, ())), style, _dims(self.piece_of(name)), self.why.get(name, ""))
             lines.setdefault((re.sub(r"\b\d+\b", "*", name), *shown), []).append(name)
         rows = [("module", "shape", "style", "piece", "")]
-        for (_, *shown), names in lines.items():
-            rows.append((_in_one(names), *shown))  # type: ignore[arg-type]
+        for (_, shape, style, piece, why), names in lines.items():
+            rows.append((_in_one(names), shape, style, piece, why))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         return "\n".join(
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
@@ -112,11 +112,11 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
             raise unknown("style of a layer", str(style), STYLES)
         if style in ("whole", "sequence"):
             continue
-        module, wanted = named[name], "Embedding" if style == "embedding" else "linear layer"
+        module, wanted = named[name], "torch Embedding" if style == "embedding" else "linear layer"
         fits = type(module) is Embedding if style == "embedding" else is_linear(module)
         if not fits:
             raise ConfigurationError(
-                f'the tensor plan has "{style}" for {name}, which is a {type(module).__name__} and no {wanted}'
+                f'the tensor plan has "{style}" for {name}, of the class {type(module).__name__}; it is for a {wanted}'
             )
         if style == "embedding" and module.max_norm is not None:
             raise ConfigurationError(f"{name} has a max_norm, which looks at whole rows of all; leave it whole")

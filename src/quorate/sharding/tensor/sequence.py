@@ -52,8 +52,8 @@ def styles_in_blocks(plan: Mapping[str, str], why: Mapping[str, str], model: Mod
         if any(True for _ in module.parameters(recurse=False)):
             if not (isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")):
                 raise ConfigurationError(
-                    f"{name} is a {type(module).__name__} that is not cut, and may need the whole sequence; leave that "
-                    "whole"
+                    f"{name}, of the class {type(module).__name__}, is not cut, and may need the whole sequence; "
+                    "do not cut that"
                 )
             found[name] = "sequence"
     return found
@@ -93,8 +93,8 @@ class Pieces:
         x = args[0] if args else kwargs["hidden_states"]
         if x.dim() < 3 or x.shape[1] % together.size:
             raise ConfigurationError(
-                f"a sequence of {x.shape[1] if x.dim() > 1 else 0} cannot be cut for {together.size} workers; pad it to "
-                "a multiple, or leave the sequence whole"
+                f"activations of the shape {tuple(x.shape)} cannot be cut along the sequence, dimension 1, for "
+                f"{together.size} workers; pad it to a multiple, or leave sequence=True out"
             )
         if module.training:
             together.draw_apart()
