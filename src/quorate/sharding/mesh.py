@@ -45,9 +45,9 @@ def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
     return made[axes]
 
 
-def deal_to(place: Place, axes: Axes, own: int | None = None) -> None:
+def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
     """Let data be dealt out so that workers along the tensor axis have the same: into `axes.batches` shares, of which
-    this worker has the `own` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has been dealt."""
+    this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has been dealt."""
     data = data_context(place)
     if axes.tensor == 1 or data.deals is not None:
         return
@@ -56,7 +56,10 @@ def deal_to(place: Place, axes: Axes, own: int | None = None) -> None:
             "quorate.shard was called before quorate.parallelize, and has given workers that compute a model together "
             "different batches; call quorate.parallelize before it"
         )
-    data.deals = axes.batches, place.wire.rank // axes.tensor if own is None else own
+    own, part = divmod(place.wire.rank, axes.tensor)
+    if seat is not None:
+        own, part = seat.replica * axes.shards + seat.shard, seat.part
+    data.deals, data.repeats = (axes.batches, own), part > 0
 
 
 @dataclass(frozen=True)

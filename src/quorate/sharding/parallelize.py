@@ -109,7 +109,7 @@ def parallelize(
             "tensor= says how layers are cut, and the mesh has no tensor axis: world.mesh(tensor=2)"
         )
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
-    deal_to(place, axes, seat.replica * axes.shards + seat.shard)
+    deal_to(place, axes, seat)
     known.calls += 1
     _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)

@@ -106,7 +106,7 @@ def _child(module: Module, path: str) -> Any:
 def _attention(name: str, module: Module, model: Module, workers: int, found: _Found) -> None:
     inputs = next((some for some in _INPUTS if all(is_linear(_child(module, one)) for one in some)), None)
     fused = _child(module, "c_attn")
-    if inputs is None and not (is_transposed(fused) if isinstance(fused, Module) else False):
+    if inputs is None and (fused is None or not is_transposed(fused)):
         return
     first = [_under(name, one) for one in inputs or ("c_attn",)]
     last = _output_of(name, module, model, is_fused=inputs is None)
