@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
@@ -131,3 +133,25 @@ def test_bytes_and_batches() -> None:
     assert [found for found, _ in ends] == [2 * 4 * BATCH * WIDTH] * 4
     (first, one), (second, other) = [tuple(given for _, given in ends[at : at + 2]) for at in (0, 2)]
     assert first == one and second == other and sorted(first + second) == list(range(16))
+
+
+def on_pieces(world: Any) -> tuple[float, Tensor]:
+    """A loss over pieces of a vocabulary, and the gradient of its table."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    model: Any = nn.Sequential(nn.Embedding(62, WIDTH), nn.Linear(WIDTH, 62))
+    if world is not None:
+        model = quorate.parallelize(model, tensor={"0": "embedding", "1": "logits"})
+    tokens = torch.arange(60).view(4, 15)
+    with nullcontext() if world is None else loss_parallel():
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten().flip(0))
+        loss.backward()
+    gradient = model[0].weight.grad
+    return loss.item(), gradient if world is None else gradient.full_tensor()
+
+
+def test_a_loss_over_pieces_of_the_vocabulary() -> None:
+    wanted, gradient = on_pieces(None)
+    for loss, found in run_real_world(2, on_pieces, 60.0):
+        assert loss == pytest.approx(wanted, rel=1e-6)
+        torch.testing.assert_close(found, gradient)

@@ -53,7 +53,7 @@ def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
         raise ConfigurationError(
             f"layers are computed together on the CPU only so far, and the model is on {device.type}; use shards there"
         )
-    together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic)
+    together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
     cut_parameters(model, plan, seat.parts)
     hook_layers(model, plan, together)
     calls = _Calls(together)

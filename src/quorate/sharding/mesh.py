@@ -47,7 +47,8 @@ def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
 
 def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
     """Let data be dealt out so that workers along the tensor axis have the same: into `axes.batches` shares, of which
-    this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has been dealt."""
+    this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has
+    been dealt."""
     data = data_context(place)
     if axes.tensor == 1 or data.deals is not None:
         return

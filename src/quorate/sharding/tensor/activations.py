@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
@@ -23,8 +24,8 @@ from quorate.sharding.traffic import Traffic
 class Together:
     """The workers that compute one model's layers together, seen from one of them."""
 
-    def __init__(self, wire: Wire, traffic: Traffic) -> None:
-        self.wire, self.traffic = wire, traffic
+    def __init__(self, wire: Wire, traffic: Traffic, mesh: DeviceMesh) -> None:
+        self.wire, self.traffic, self.mesh = wire, traffic, mesh
         self.rank, self.size = wire.rank, wire.size
         self._own_draws: Tensor | None = None
         self._last: tuple[ReferenceType[Tensor], Tensor, bool] | None = None

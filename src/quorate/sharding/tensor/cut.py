@@ -42,7 +42,7 @@ def _placement(module: Module, style: str, key: str) -> Placement | None:
         return None
     if key == "weight":
         return _StridedShard(dim, split_factor=FUSED) if style == "fused" else Shard(dim)
-    return Shard(0) if style in ("columns", "head") and is_linear(module) else None
+    return Shard(0) if style in ("columns", "head", "logits") and is_linear(module) else None
 
 
 def _piece(p: Parameter, placement: Any, mesh: DeviceMesh) -> Parameter:

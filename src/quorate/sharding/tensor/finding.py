@@ -67,8 +67,7 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     activations), of which each worker has one: between the first and the last of the model's blocks.
 
     Raises `ConfigurationError` where heads, or neurons, are no multiple of `workers`, and with `sequence` for blocks
-    with other layers than norms and those that are cut. A vocabulary that is none stays
-    whole, and the plan says so.
+    with other layers than norms and those that are cut. A vocabulary that is none stays whole, and the plan says so.
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")
@@ -97,7 +96,7 @@ def _under(name: str, child: str) -> str:
 
 
 def _child(module: Module, path: str) -> Any:
-    found: Any = module
+    found: Module | None = module
     for key in path.split("."):
         found = found._modules.get(key) if isinstance(found, Module) else None
     return found
@@ -106,7 +105,7 @@ def _child(module: Module, path: str) -> Any:
 def _attention(name: str, module: Module, model: Module, workers: int, found: _Found) -> None:
     inputs = next((some for some in _INPUTS if all(is_linear(_child(module, one)) for one in some)), None)
     fused = _child(module, "c_attn")
-    if inputs is None and (fused is None or not is_transposed(fused)):
+    if inputs is None and (not is_transposed(fused)):
         return
     first = [_under(name, one) for one in inputs or ("c_attn",)]
     last = _output_of(name, module, model, is_fused=inputs is None)

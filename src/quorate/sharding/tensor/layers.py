@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Module, MultiheadAttention
 
 from quorate.core.errors import ConfigurationError
@@ -112,6 +113,9 @@ class Layer:
             return output if bias is None else output + bias
         if self.style == "head":
             return joined(output, together, output.dim() - 1)
+        if self.style == "logits":
+            pieces: Any = DTensor.from_local(output, together.mesh, [Shard(output.dim() - 1)], run_check=False)
+            return pieces
         if self.style in ("columns", "fused") and module.training and not self.is_in_sequence:
             together.draw_apart()
         return output if self.style != "whole" else None

@@ -11,7 +11,7 @@ from torch.nn import Embedding, Linear, Module, TransformerDecoderLayer, Transfo
 
 from quorate.core.errors import ConfigurationError, unknown
 
-STYLES = ("columns", "rows", "fused", "embedding", "head", "sequence", "whole")
+STYLES = ("columns", "rows", "fused", "embedding", "head", "logits", "sequence", "whole")
 FUSED = 3
 """Query, key and value, in one layer."""
 CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
@@ -23,9 +23,9 @@ class Plan(dict[str, str]):
 
     `columns` cuts what a layer gives (its output is a piece), `rows` what it takes (its input is a piece, its output
     the sum, whole again), `fused` is columns of a layer that gives query, key and value in one. `embedding` and `head`
-    cut the vocabulary of an embedding and of the layer that gives logits, which are whole again behind it. `sequence`
-    is for layers that work on a piece of the sequence, such as norms. Columns are to be followed by rows, and between
-    the two each neuron, or head, is to be calculated by itself.
+    cut the vocabulary of an embedding and of the layer that gives logits, which are whole again behind it; with
+    `logits` these stay a `DTensor` in pieces. `sequence` is for norms that work on a piece of the sequence. Columns are
+    to be followed by rows, and between the two each neuron, or head, is to be calculated by itself.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ def _in_one(names: list[str]) -> str:
     return ".".join(column[0] if len(column) == 1 else f"{column[0]}-{column[-1]}" for column in columns)
 
 
-def is_transposed(module: Module) -> bool:
+def is_transposed(module: Module | None) -> bool:
     """Whether it is the `Conv1D` of `transformers`: a linear layer with its weight the other way round."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and hasattr(module, "nx")
 
@@ -96,7 +96,7 @@ def widths(layer: Any) -> tuple[int, int]:
 
 def cut_dim(style: str, *, is_transposed: bool) -> int | None:
     """The dimension of the weight that is cut; None where none is."""
-    if style in ("columns", "fused", "head", "embedding"):
+    if style in ("columns", "fused", "head", "logits", "embedding"):
         return 1 if is_transposed else 0
     return (0 if is_transposed else 1) if style == "rows" else None
 
