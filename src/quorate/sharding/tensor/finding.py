@@ -71,7 +71,7 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+    if _is_no_number(workers):
         raise ConfigurationError(f"workers is a whole number from 1 on, not {workers!r}")
     found = _Found()
     closed = [f"{name}." for name, module in model.named_modules() if isinstance(module, CLOSED)]
@@ -89,6 +89,10 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     plan = Plan(model, workers, found.styles, found.why)
     check_plan(plan, model, workers)
     return plan
+
+
+def _is_no_number(workers: object) -> bool:
+    return isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
 
 
 def _under(name: str, child: str) -> str:
