@@ -109,9 +109,21 @@ def test_what_is_refused() -> None:
         assert "quorate.shard was called before quorate.parallelize" in told
 
 
+class Gated(nn.Module):
+    """Two layers that take the same, and one behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(WIDTH, NEURONS), nn.Linear(WIDTH, NEURONS)
+        self.down_proj = nn.Linear(NEURONS, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 def sent(world: Any) -> tuple[int, list[int]]:
     """Bytes of one step, and the examples that a worker was given."""
-    model: Any = quorate.parallelize(mlp(), world.mesh(replicas=1, shards=2, tensor=2), zero=2)
+    model: Any = quorate.parallelize(Gated(), world.mesh(replicas=1, shards=2, tensor=2), zero=2)
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
     loader = quorate.shard(TensorDataset(torch.arange(16)), 4, shuffle=False)
     given = [int(n) for (batch,) in loader for n in batch]
@@ -128,7 +140,10 @@ def sent(world: Any) -> tuple[int, list[int]]:
 
 
 def test_bytes_and_batches() -> None:
-    """The sum behind the pair forward, and before it backward: for two workers each sends what it has once."""
+    """One sum behind the pair forward, and one before it backward, for both layers that take the same.
+
+    Of two workers each sends what it has once.
+    """
     ends = run_real_world(4, sent, 60.0)
     assert [found for found, _ in ends] == [2 * 4 * BATCH * WIDTH] * 4
     (first, one), (second, other) = [tuple(given for _, given in ends[at : at + 2]) for at in (0, 2)]
