@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
     from quorate.sharding.parallelize import parallelize as parallelize
+    from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
 
-__all__ = ["World", "distribute", "files", "join", "load", "log", "parallelize", "save", "shard"]
+__all__ = ["World", "distribute", "files", "join", "load", "log", "parallelize", "save", "shard", "tensor_plan"]
 
 _PLACES = {
     "join": "quorate.launch.worker.join",
@@ -30,6 +31,7 @@ _PLACES = {
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "parallelize": "quorate.sharding.parallelize",
+    "tensor_plan": "quorate.sharding.tensor.finding",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",
 }

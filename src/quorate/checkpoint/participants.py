@@ -106,8 +106,21 @@ class Distributed:
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Of how many shards the model is, and which one is here."""
-        return (1, 0) if self.seat is None else (self.seat.axes.shards, self.seat.shard)
+        """Of how many shards, or parts of these, the model is, and which one is here."""
+        if self.seat is None:
+            return 1, 0
+        axes = self.seat.axes
+        return axes.shards * axes.tensor, self.seat.shard * axes.tensor + self.seat.part
+
+    @property
+    def parts(self) -> int:
+        """How many workers compute its layers together."""
+        return 1 if self.seat is None else self.seat.axes.tensor
+
+    @property
+    def reads(self) -> tuple[int, int]:
+        """As which shard of how many it reads a checkpoint: whole, where it takes parts of layers out of that."""
+        return (1, 0) if self.parts > 1 else self.shard
 
     @property
     def parameters(self) -> list[Parameter]:

@@ -114,6 +114,7 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
             "model": models[id(one.model)],
             "optimizer": optimizer,
             "shards": one.shard[0],
+            "tensor": one.parts,
         }
     if any(kept["others"] or kept["state"] for kept in rest.values()):
         files.append(_file(shard_file(STRATEGY, shards, shard), rest, memory))

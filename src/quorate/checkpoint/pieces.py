@@ -12,32 +12,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.core.axes import rows_of
+from quorate.core.axes import TENSOR, rows_of
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
 from quorate.core.vectors import Flat, Layout
 
 _ROWS = "quorate_rows"
 
-Rows = tuple[int, int]
-"""The first one that is here, and how many there are in all."""
+Rows = tuple[int, ...]
+"""The first one that is here, and how many there are in all.
+
+Where layers are computed by several workers together these are of one worker's part of the tensor, and four more
+numbers say which: the dimension along which it is cut (-1: none), into how many runs that is divided first (3, where
+query, key and value lie in one tensor), the part, and of how many."""
 
 
 def with_rows(x: Tensor, rows: Rows) -> Tensor:
     """`x`, marked as these rows of another tensor. Raises `ValueError` where it cannot be that."""
-    first, count = rows
+    first, count, *cut = rows
     if not (x.dim() and first >= 0 and first + x.shape[0] <= max(first, count)):
         raise ValueError(f"{x.shape[0] if x.dim() else 'no'} rows from {first} on are not among {count}")
+    if cut and not (-1 <= cut[0] < x.dim() and cut[1] > 0 and 0 <= cut[2] < cut[3]):
+        raise ValueError(f"{cut} is no part of a tensor of {x.dim()} dimensions")
     found = x.view(x.shape)  # a tensor of its own
-    setattr(found, _ROWS, (first, count))
+    setattr(found, _ROWS, rows)
     return found
 
 
 def rows_from(said: Any) -> Rows:
-    """What a file says. Raises `ValueError` for what is no pair of whole numbers."""
-    if not (isinstance(said, list) and len(said) == 2 and all(type(number) is int for number in said)):
+    """What a file says. Raises `ValueError` for what is not two whole numbers, or six."""
+    if not (isinstance(said, list) and len(said) in (2, 6) and all(type(number) is int for number in said)):
         raise ValueError(f"{said!r} are no rows")
-    return said[0], said[1]
+    return tuple(said)
 
 
 def rows_in(x: Tensor) -> Rows | None:
@@ -51,7 +57,16 @@ def rows_here(x: Tensor) -> Rows | None:
         return None
     sharded: Any = x
     mesh = sharded.device_mesh
-    return rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0]
+    names = mesh.mesh_dim_names or ()
+    if TENSOR not in names:
+        return rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0]
+    place = names.index(TENSOR)
+    how, parts = sharded.placements[place], mesh.size(place)
+    dim = getattr(how, "dim", -1)
+    count = x.shape[0] // parts if dim == 0 else x.shape[0]
+    shards, shard = (mesh.size(0), mesh.get_local_rank(0)) if place else (1, 0)
+    first = rows_of(count, shards, shard).start
+    return first, count, dim, getattr(how, "split_factor", 1), mesh.get_local_rank(place), parts
 
 
 def joined(trees: Sequence[Any], shards: int, shard: int) -> Any:
@@ -86,14 +101,23 @@ def _at(tree: Any, key: Any) -> Any:
 
 def _rows(parts: Sequence[Any], shards: int, shard: int) -> Tensor:
     """Rows of a tensor that lies in several parts, of any sizes."""
-    told = [(rows_in(x), x) for x in parts if isinstance(x, Tensor)]
-    counts = {rows[1] for rows, _ in told if rows is not None}
-    if len(told) != len(parts) or len(counts) != 1 or any(rows is None for rows, _ in told):
+    told = [(rows, x) for x in parts if isinstance(x, Tensor) and (rows := rows_in(x)) is not None]
+    if len(told) != len(parts) or len({(rows[1:4], rows[5:]) for rows, _ in told}) != 1:
         raise CheckpointError("the files of its shards do not belong together: they have pieces of different tensors")
-    (count,) = counts
-    wanted, found, reached = rows_of(count, shards, shard), list[Tensor](), 0
+    count, *cut = told[0][0][1:]
+    if not cut:
+        wanted = rows_of(count, shards, shard)
+        whole = _in_order(told, count, wanted)
+    else:
+        whole = _of_parts(told, count, *cut)
+        wanted = rows_of(whole.shape[0], shards, shard)
+        count, whole = whole.shape[0], whole[wanted.start : wanted.stop]
+    return whole if shards == 1 else with_rows(whole, (wanted.start, count))
+
+
+def _in_order(told: Sequence[tuple[Rows, Tensor]], count: int, wanted: range) -> Tensor:
+    found, reached = list[Tensor](), 0
     for rows, x in told:
-        assert rows is not None
         if rows[0] != reached:
             raise CheckpointError("the files of its shards do not belong together: rows are missing, or there twice")
         reached += x.shape[0]
@@ -102,8 +126,28 @@ def _rows(parts: Sequence[Any], shards: int, shard: int) -> Tensor:
             found.append(x[begin - rows[0] : end - rows[0]])
     if reached != count:
         raise CheckpointError("the files of its shards do not belong together: the last rows are missing")
-    whole = found[0] if len(found) == 1 else torch.cat(found) if found else told[0][1][:0]
-    return whole if shards == 1 else with_rows(whole, (wanted.start, count))
+    return found[0] if len(found) == 1 else torch.cat(found) if found else told[0][1][:0]
+
+
+def _of_parts(told: Sequence[tuple[Rows, Tensor]], count: int, dim: int, runs: int, _: int, parts: int) -> Tensor:
+    """The inverse of `_part`."""
+    each = [[(rows, x) for rows, x in told if rows[4] == part] for part in range(parts)]
+    if not all(each):
+        raise CheckpointError("the files of its shards do not belong together: a part of a tensor is missing")
+    found = [_in_order(some, count, range(count)) for some in each]
+    if dim < 0:
+        return found[0]
+    if any(x.shape[dim] % runs for x in found):
+        raise CheckpointError("the files of its shards do not belong together: a part has no whole runs")
+    return torch.stack([x.unflatten(dim, (runs, -1)) for x in found], dim + 1).flatten(dim, dim + 2)
+
+
+def _part(x: Tensor, dim: int, runs: int, part: int, parts: int) -> Tensor:
+    """A worker's part of each of the runs along `dim`."""
+    if dim < 0:
+        return x
+    found: Tensor = x.unflatten(dim, (runs, parts, -1)).select(dim + 1, part).flatten(dim, dim + 1)
+    return found
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
@@ -119,6 +163,7 @@ def fitted(mine: Tensor, x: Tensor) -> Tensor:
         return x
     mine_here = local(mine)
     if rows_in(x) is None:
+        x = _part(x, *here[2:]) if here[2:] else x
         x = x[here[0] : here[0] + mine_here.shape[0]]
     return as_piece_of(mine, x.to(mine_here.device))
 
@@ -129,12 +174,15 @@ def named_pieces(vector: Flat, parameters: Sequence[Tensor]) -> dict[str, Tensor
     return {segment.name: as_piece_of(p, numbers) for segment, numbers, p in named}
 
 
-def flat_of_pieces(kept: Any, header: Tensor, layout: Layout) -> Flat:
-    """The inverse, over a `layout` of pieces or of whole tensors. Raises `CheckpointError` for those of other ones."""
+def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layout: Layout) -> Flat:
+    """The inverse, over a `layout` of pieces of `parameters` or of whole tensors. Raises `CheckpointError` for those of
+    other ones."""
     layout = layout if header.numel() else layout.bare
     vector = Flat.zeros(layout)
-    for segment, there in zip(layout.segments, vector.segments(), strict=True):
+    for segment, there, p in zip(layout.segments, vector.segments(), parameters, strict=True):
         x = kept.get(segment.name) if isinstance(kept, dict) else None
+        if isinstance(x, Tensor) and rows_in(x) is None and x.shape == p.shape:
+            x = local(fitted(p, x))
         if not isinstance(x, Tensor) or x.shape != there.shape:
             raise CheckpointError(f"the checkpoint's vectors are of another model: they have no such {segment.name}")
         there.copy_(x)

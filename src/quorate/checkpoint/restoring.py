@@ -110,29 +110,29 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         if any(one.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
         shards = about["shards"]
-        if shards != one.shard[0]:
+        is_cut_anew = (shards, about.get("tensor", 1)) != (one.shard[0], one.parts)
+        if is_cut_anew:
             sentences.append(f"resumed in {_shards(one.shard[0])} what was in {_shards(shards)}")
         models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
-        _restore_model(one, joined([tensors for tensors, _ in models], *one.shard), models[0][1])
-        restore_optimizer(one, joined(optimizers, *one.shard))
+        _restore_model(one, joined([tensors for tensors, _ in models], *one.reads), models[0][1])
+        restore_optimizer(one, joined(optimizers, *one.reads))
         trees = [tree[one.name] for tree in opened.shared if one.name in tree]
-        kept = joined(trees[: max(1, shards)], *one.shard) if trees else {"others": [], "state": {}}
+        kept = joined(trees[: max(1, shards)], *one.reads) if trees else {"others": [], "state": {}}
         _copy_all(others_of(one), kept["others"], f"parameters that {folder.name} keeps beside its model")
         own = [worker["optimizers"][one.name] for worker in workers]
-        olds = [joined(own[first : first + shards], *one.shard) for first in range(0, len(own), shards)]
+        olds = [joined(own[first : first + shards], *one.reads) for first in range(0, len(own), shards)]
         seat = (rank, size) if one.seat is None else (one.seat.replica, one.seat.axes.replicas)
         _restore_own(place, one, olds, *seat)
-        sentences += restore_state(
-            one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=shards != one.shard[0]
-        )
+        sentences += restore_state(one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
         if one.worker is not None:
             one.worker.strategy.restored(one.worker, None)
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)
     generators_of = [worker["generators"] for worker in workers]
-    if rank < past:
-        generators.restore(generators_of[rank])
+    drawn = min((rank - rank % one.parts for one in everything.ordered), default=rank)
+    if drawn < past:  # those that compute layers together draw alike
+        generators.restore(generators_of[drawn])
     return sentences
 
 

@@ -39,6 +39,7 @@ class _OptimizerAbout(TypedDict):
     model: FileName
     optimizer: FileName
     shards: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
+    tensor: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
 
 
 @with_config(STRICT)

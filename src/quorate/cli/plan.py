@@ -52,7 +52,9 @@ class RunOptions:
     imbalance: str | None = option(IMBALANCE)
     pace: str | None = option(PACE)
     share: str | None = option("How data is cut, instead of the script's: static, dynamic.")
-    mesh: str | None = option("Replicas of the model, each in shards: replicas=R,shards=S.")
+    mesh: str | None = option(
+        "Replicas of the model, each in shards, layers computed together: replicas=R,shards=S,tensor=T."
+    )
     zero: int | None = option("Stage of ZeRO for the shards: 1, 2, 3.")
     seconds: float | None = option("End the training after so many seconds.")
     failures: str | None = option("How workers fail, for --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.")

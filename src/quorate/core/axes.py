@@ -1,4 +1,4 @@
-"""The axes of the workers: so many replicas of the model, each spread over so many workers."""
+"""The axes of the workers: so many replicas of the model, each in so many shards, each computed by so many workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 
-REPLICAS, SHARDS = "replicas", "shards"
+REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
+AXES = (REPLICAS, SHARDS, TENSOR)
 Zero = Literal[1, 2, 3]
 """A stage of ZeRO: what is sharded is the optimizer's state (1), gradients as well (2), and parameters (3)."""
 STAGES: tuple[Zero, ...] = (1, 2, 3)
@@ -15,32 +16,47 @@ STAGES: tuple[Zero, ...] = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Axes:
-    """`replicas` x `shards` workers. Workers of one replica have neighbouring ranks."""
+    """`replicas` x `shards` x `tensor` workers. Workers of one replica have neighbouring ranks, and those that compute
+    layers together the nearest."""
 
     replicas: int
     shards: int
+    tensor: int = 1
 
     @property
     def in_words(self) -> str:
         """As the command line takes it."""
-        return f"{REPLICAS}={self.replicas},{SHARDS}={self.shards}"
+        return f"{REPLICAS}={self.replicas},{SHARDS}={self.shards}" + (f",{TENSOR}={self.tensor}" * (self.tensor > 1))
+
+    @property
+    def batches(self) -> int:
+        """How many different batches the workers have at a time: those along the tensor axis have the same."""
+        return self.replicas * self.shards
 
 
-def axes_for(size: int, replicas: int | None, shards: int | None) -> Axes:
-    """The axes of `size` workers; one of the two may be None, and is found. Raises `ConfigurationError`."""
-    for name, number in ((REPLICAS, replicas), (SHARDS, shards)):
+def axes_for(size: int, replicas: int | None, shards: int | None, tensor: int | None = None) -> Axes:
+    """The axes of `size` workers. Raises `ConfigurationError`.
+
+    `replicas` is found from the others where it is None, or else `shards`; what is left out besides is 1.
+    """
+    given = {REPLICAS: replicas, SHARDS: shards, TENSOR: tensor}
+    for name, number in given.items():
         if number is not None and _is_no_size(number):
             raise ConfigurationError(f"{name}={number!r} is no size of a mesh; it is a whole number from 1 on")
-    if replicas is None and shards is None:
-        raise ConfigurationError("a mesh needs replicas=, shards=, or both; what is left out is found from the other")
-    known = (replicas or 1) * (shards or 1)
+    if replicas is None and shards is None and tensor is None:
+        raise ConfigurationError(
+            "a mesh needs replicas=, shards= or tensor=; what is left out is found from the others"
+        )
+    known = (replicas or 1) * (shards or 1) * (tensor or 1)
     is_right = size % known == 0 if replicas is None or shards is None else size == known
     if not is_right:
-        asked = ",".join(f"{n}={v}" for n, v in ((REPLICAS, replicas), (SHARDS, shards)) if v is not None)
-        raise ConfigurationError(
-            f"{size} workers cannot be laid out as {asked}; replicas times shards is the number of workers"
-        )
-    return Axes(replicas or size // known, shards or size // known)
+        asked = ",".join(f"{name}={number}" for name, number in given.items() if number is not None)
+        times = "replicas times shards" if tensor is None else "replicas times shards times tensor"
+        raise ConfigurationError(f"{size} workers cannot be laid out as {asked}; {times} is the number of workers")
+    left = size // known
+    if replicas is None:
+        return Axes(left, shards or 1, tensor or 1)
+    return Axes(replicas, shards or left, tensor or 1)
 
 
 def _is_no_size(number: object) -> bool:
@@ -52,12 +68,12 @@ def axes_from_text(text: str, size: int) -> Axes:
     told: dict[str, int] = {}
     for item in text.split(","):
         name, _, number = item.strip().partition("=")
-        if name not in (REPLICAS, SHARDS) or name in told or not (number.isdecimal() and len(number) < 7):
+        if name not in AXES or name in told or not (number.isdecimal() and len(number) < 7):
             raise ConfigurationError(
-                f'"{text}" is no mesh; write replicas=R,shards=S (one of the two may be left out), in whole numbers'
+                f'"{text}" is no mesh; write replicas=R,shards=S,tensor=T (some may be left out), in whole numbers'
             )
         told[name] = int(number)
-    return axes_for(size, told.get(REPLICAS), told.get(SHARDS))
+    return axes_for(size, *map(told.get, AXES))
 
 
 def stage_of(zero: object) -> Zero:

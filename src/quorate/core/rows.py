@@ -89,7 +89,9 @@ class Distribute(Row):
     zero: int | None = None
     """Of a model that `parallelize` has spread."""
     shards: int | None = None
-    """Likewise: workers of a replica."""
+    """Likewise: how many shards a replica is in."""
+    tensor: int | None = None
+    """Likewise: workers that compute layers together, on the same batches; those behind the first count no examples."""
     foreseen: Mapping[str, int] | None = None
     """Bytes that this worker holds between steps: parameters (with buffers), gradients, optimizer."""
 

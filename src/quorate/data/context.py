@@ -20,6 +20,11 @@ class DataContext:
     """The run's."""
     seat: int | None = None
     """The rank whose place a worker has that joined."""
+    deals: tuple[int, int] | None = None
+    """Into how many shares data is dealt out, and which is this worker's, where several workers have the same one;
+    None: as many as there are workers."""
+    repeats: bool = False
+    """Whether another worker counts the examples that this one has as well."""
     nobody_waits: bool = False
     """Whether an optimizer was distributed by a strategy that does not wait for all workers in each step."""
     needs_equal_shares: str | None = None

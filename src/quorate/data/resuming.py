@@ -77,6 +77,7 @@ def add(place: Place, number: int, loader: Loader) -> None:
 
 
 def _place_at(loader: Loader, number: int, workers: Sequence[dict[str, Any]]) -> None:
-    states = [worker[str(number)] for worker in workers if str(number) in worker]
+    found = [worker[str(number)] for worker in workers if str(number) in worker]
+    states = list({state.get("rank"): state for state in found}.values())  # workers that share batches share positions
     if states:
         loader.load_state_dicts(states)

@@ -105,9 +105,15 @@ def _share(
 ) -> Share:
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
     wire, context = place.wire, data_context(place)
-    choices: dict[str, Any] = {"size": wire.size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
-    seat = (wire.rank if context.seat is None else context.seat) % wire.size
+    size, own = (wire.size, wire.rank) if context.deals is None else context.deals
+    choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
+    seat = (own if context.seat is None or context.deals is not None else context.seat) % size
     if kind == OWN:
+        if context.deals is not None:
+            raise ConfigurationError(
+                'files(..., read="own") gives every worker examples of its own, and those along the tensor axis of a '
+                "mesh need the same; leave read= out"
+            )
         if len(ends) != wire.size:
             raise ConfigurationError(
                 f'files of {len(ends)} workers are not those of {wire.size}; call quorate.files(..., read="own") after '

@@ -13,6 +13,7 @@ from quorate.core.contracts import Clock, Work
 from quorate.core.records import Recorder
 from quorate.core.rows import Step
 from quorate.data.consumption import consumed
+from quorate.data.context import data_context
 from quorate.observe.memory_use import memory_use
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter
@@ -146,6 +147,8 @@ class StepTimer:
         taken = consumed(self._place)
         taken.stepped()
         data, examples, tokens = taken.take() if self.is_first else (0.0, None, None)
+        if data_context(self._place).repeats:
+            examples, tokens = examples and 0, tokens and 0
         if self.recorder is not None:
             sent, received = self._exchanged()
             losses = [] if is_scaled else self._losses

@@ -35,8 +35,7 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
     fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
-        pieces = Pieces(Metered(seat.within.channel("fsdp"), seat.traffic.meter), seat.traffic)
-        seat.traffic.meet = pieces.meet
+        pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
         gathering: Any = WireAllGather(pieces)
         reducing: Any = WireReduceScatter(pieces)
         for module in modules:

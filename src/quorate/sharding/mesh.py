@@ -1,17 +1,19 @@
-"""The mesh of a run's workers, replicas by shards, and where each worker is in it."""
+"""The mesh of a run's workers, replicas by shards by tensor, and where each worker is in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import REPLICAS, SHARDS, Axes, Zero
+from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.data.context import data_context
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.group import GroupWire
@@ -26,18 +28,60 @@ class Meshes:
     told_zero: Zero | None = None
     """The same of the stage of ZeRO."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
+    start_group: Callable[[str, int, int], None] | None = None
+    """Starts torch's default process group of a worker that joins: its name, the place of the worker, and its size."""
 
 
 def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
-    """The mesh of all workers, rows being replicas; made once, by all workers together."""
-    made = place.context(Meshes).made
+    """The mesh of all workers, rows being replicas; made once, by all workers together. Where nothing is computed
+    together it has no third axis."""
+    known = place.context(Meshes)
+    made = known.made
     if axes not in made:
+        if known.start_group is not None and not dist.is_initialized():
+            each = axes.shards * axes.tensor
+            replica, position = divmod(place.wire.rank - place.wire.size, each)
+            known.start_group(f"replica {axes.replicas + replica}", position, each)
         if not dist.is_initialized():
             raise ConfigurationError(
                 "a mesh is of real processes, which torch's collectives connect; virtual workers have none"
             )
-        made[axes] = init_device_mesh(device.type, (axes.replicas, axes.shards), mesh_dim_names=(REPLICAS, SHARDS))
+        replicas = 1 if place.wire.is_newcomer else axes.replicas
+        sizes = dict(zip(AXES, (replicas, axes.shards, axes.tensor), strict=True))
+        if axes.tensor == 1:
+            del sizes[TENSOR]
+        made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     return made[axes]
+
+
+def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
+    """The ranks of replicas that may join those of `ranks`, laid out alike; such workers come in whole replicas. Raises
+    `ConfigurationError` where replicas are not of neighbouring ranks."""
+    each = ranks[0].numel()
+    more = torch.arange(wire.size, wire.max_size - (wire.max_size - wire.size) % each)
+    if more.numel() and not torch.equal(ranks.flatten(), torch.arange(wire.size)):
+        raise ConfigurationError(
+            "workers join replicas of neighbouring ranks, as world.mesh() lays them out; this mesh has others"
+        )
+    return more.reshape(-1, *ranks.shape[1:])
+
+
+def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
+    """Let data be dealt out so that workers along the tensor axis have the same: into `axes.batches` shares, of which
+    this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has
+    been dealt."""
+    data = data_context(place)
+    if axes.tensor == 1 or data.deals is not None:
+        return
+    if data.made:
+        raise ConfigurationError(
+            "quorate.shard was called before quorate.parallelize, and has given workers that compute a model together "
+            "different batches; call quorate.parallelize before it"
+        )
+    own, part = divmod(place.wire.rank, axes.tensor)
+    if seat is not None:
+        own, part = seat.replica * axes.shards + seat.shard, seat.part
+    data.deals, data.repeats = (axes.batches, own), part > 0
 
 
 @dataclass(frozen=True)
@@ -47,36 +91,65 @@ class Seat:
     axes: Axes
     replica: int
     shard: int
+    part: int
+    """Its place among those that compute layers together."""
     across: Wire
-    """Those that hold the same shard, one of each replica, in order."""
+    """Those that hold the same piece, one of each replica, in order."""
     within: Wire
     """The workers of its replica."""
+    beside: Wire
+    """Those of its replica that hold the other shards of the same neurons and heads."""
+    together: Wire
+    """Those that compute layers with it, on the same batches."""
     shards: DeviceMesh
-    """The same workers, as torch knows them."""
+    """The workers of `beside`, as torch knows them."""
+    parts: DeviceMesh | None
+    """Those of `together`; None where there are no others."""
     workers: Sequence[Sequence[int]]
-    """The ranks of each replica's workers."""
+    """The ranks of each replica's workers, and of those of replicas that may join."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """What these send each other for one model."""
 
     @property
     def mates(self) -> Sequence[int]:
         """The ranks of its replica's workers."""
         return self.workers[self.replica]
 
-    traffic: Traffic = field(default_factory=Traffic)
-    """What these send each other for one model."""
-
 
 def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     """This worker's seat. Raises `ConfigurationError` for a mesh that has other axes, or other workers."""
     names = tuple(mesh.mesh_dim_names or ())
-    if SHARDS not in names or not set(names) <= {REPLICAS, SHARDS}:
+    if SHARDS not in names or not set(names) <= set(AXES):
         raise ConfigurationError(
-            f"the mesh has the axes {', '.join(names) or 'without names'}; quorate.parallelize takes one of replicas "
-            "and shards, as world.mesh(replicas=2, shards=2) makes it"
+            f"the mesh has the axes {', '.join(names) or 'without names'}; quorate.parallelize takes one of replicas, "
+            "shards and tensor, as world.mesh(replicas=2, shards=2) makes it"
         )
-    ranks = mesh.mesh if names == (REPLICAS, SHARDS) else mesh.mesh.T if len(names) == 2 else mesh.mesh.unsqueeze(0)
+    there = [name for name in AXES if name in names]
+    sizes = [mesh.mesh.shape[names.index(name)] if name in names else 1 for name in AXES]
+    ranks = mesh.mesh.permute([names.index(name) for name in there]).reshape(sizes)
+    if wire.is_newcomer:  # its mesh is of its own replica alone
+        sizes[0] = wire.size // ranks.numel()
+        ranks = torch.arange(wire.size).reshape(sizes)
     if ranks.numel() != wire.size:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
-    (replica,), (shard,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
-    across = GroupWire(wire.channel("mesh/across"), ranks[:, shard].tolist(), ranks.tolist())
-    within = wire.channel("mesh/within").group(ranks[replica].tolist())
-    return Seat(Axes(*ranks.shape), replica, shard, across, within, mesh[SHARDS], ranks.tolist())
+    ranks = torch.cat([ranks, newcomers(ranks, wire)])
+    (replica,), (shard,), (part,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
+
+    def among(name: str, members: Tensor) -> Wire:
+        own = members.flatten().tolist()
+        return GroupWire(wire.channel(f"mesh/{name}"), own, size=len(own))
+
+    workers = ranks.flatten(1).tolist()
+    return Seat(
+        axes=Axes(*sizes),
+        replica=replica,
+        shard=shard,
+        part=part,
+        across=GroupWire(wire.channel("mesh/across"), ranks[:, shard, part].tolist(), workers, sizes[0]),
+        within=among("within", ranks[replica]),
+        beside=among("beside", ranks[replica, :, part]),
+        together=among("together", ranks[replica, shard]),
+        shards=mesh[SHARDS],
+        parts=mesh[TENSOR] if sizes[2] > 1 else None,
+        workers=workers,
+    )

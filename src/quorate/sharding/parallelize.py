@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,10 +16,11 @@ from torch.optim import Optimizer
 from quorate.core.axes import Axes, Zero, stage_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
-from quorate.sharding.mesh import Meshes, Seat, mesh_of, seat_in
+from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -36,6 +37,8 @@ class Sharded:
     zero: Zero
     blocks: Sequence[str]
     precision: Precision | None = None
+    plan: Mapping[str, str] | None = None
+    """Which layers several workers compute together."""
 
 
 @dataclass
@@ -53,6 +56,7 @@ def parallelize(
     zero: Zero = 3,
     precision: Precision | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
+    tensor: Literal["auto"] | Mapping[str, str] | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
 
@@ -66,13 +70,19 @@ def parallelize(
     dtype of gathered parameters and of activations; parameters, sums and the optimizer stay in their own. `blocks`
     lists what is gathered as one (names, modules or classes); None: the repeated parts of the model.
 
+    Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
+    plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
+    be changed and given; without a mesh all workers do so.
+
     Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
     (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and what the strategy sends of 1 / S of the model.
 
     Raises `ConfigurationError` before `quorate.join()`, for what is no model, a model that is sharded or distributed
-    already, virtual workers, and a mesh of other workers or axes.
+    already, virtual workers, a mesh of other workers or axes, and heads or widths that the workers along the tensor
+    axis cannot share evenly.
     """
     from quorate.sharding.by_fsdp import is_sharded_already, shard
+    from quorate.sharding.by_tensor import by_tensor, meet_within, plan_for
 
     place = current.here()
     if not isinstance(model, Module):
@@ -81,7 +91,7 @@ def parallelize(
     if precision is not None and precision not in _PRECISIONS:
         raise ConfigurationError(f"precision={precision!r} is unknown; known: {', '.join(_PRECISIONS)}")
     known = place.context(_Models)
-    if is_sharded_already(model):
+    if is_sharded_already(model) or any(map(is_sharded, model.parameters())):
         raise ConfigurationError("the model is sharded already; call quorate.parallelize once, on a plain model")
     parameters = list(model.parameters())
     if not parameters:
@@ -90,20 +100,36 @@ def parallelize(
     told = place.context(Meshes)
     zero = zero if told.told_zero is None else told.told_zero
     if mesh is None or told.told is not None:
-        mesh = mesh_of(place, told.told or Axes(1, place.wire.size), parameters[0].device)
+        usual = Axes(1, place.wire.size) if tensor is None else Axes(1, 1, place.wire.size)
+        mesh = mesh_of(place, told.told or usual, parameters[0].device)
     seat = seat_in(mesh, place.wire)
+    axes = seat.axes
+    if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and told.told is None:
+        raise ConfigurationError(
+            "tensor= says how layers are cut, and the mesh has no tensor axis: world.mesh(tensor=2)"
+        )
+    plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
+    deal_to(place, axes, seat)
     known.calls += 1
-    _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
+    if not place.wire.is_newcomer:  # it gets all from those that it joins
+        _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
     words = in_words(found)  # before torch gives their classes other names
-    if seat.axes.shards > 1 or precision is not None:
+    if plan is not None:
+        by_tensor(model, plan, seat)
+        if place.wire.rank == 0:
+            tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
+    if axes.shards > 1 or plan is not None:
+        meet_within(seat)
+    if axes.shards > 1 or precision is not None:
         shard(model, [block for _, block in found], seat, zero, precision)
         if place.wire.rank == 0:
-            spread = f"{seat.axes.shards} workers for each of {_replicas(seat)}"
+            spread = f"{axes.shards} workers for each of {_replicas(seat)}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
-        if seat.axes.shards > 1:
+    if axes.shards > 1 or precision is not None or plan is not None:
+        if axes.shards > 1 or plan is not None:
             data_context(place).needs_equal_shares = "a model in shards"
-        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision)
+        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision, plan)
     return model
 
 

@@ -26,6 +26,8 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     """
     spread = sharded(kept.model, place, kept.optimizer)
     how = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
+    if spread is not None and spread.plan is not None:
+        how["tensor"] = spread.seat.axes.tensor
     return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from quorate.core.axes import Axes
+from quorate.core.axes import Axes, axes_for, axes_from_text
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.mesh import seat_in
@@ -62,11 +62,42 @@ def test_ranks_in_an_order_of_the_scripts_own() -> None:
     assert found[2] == (Axes(2, 2), 0, 1, [2, 3], [0, 2], [[0, 2], [1, 3]])
 
 
+def test_a_third_axis() -> None:
+    def task(wire: Wire) -> tuple[Any, ...]:
+        seat = seat_in(Mesh(ranks(2, 3, 2), ("replicas", "shards", "tensor")), wire)  # type: ignore[arg-type]
+        mine = torch.tensor([wire.rank])
+        groups = (seat.across, seat.within, seat.beside, seat.together)
+        return seat.replica, seat.shard, seat.part, [torch.cat(g.all_gather(mine).wait()).tolist() for g in groups]
+
+    found = VirtualWorld(12).run(task)
+    assert found[9] == (1, 1, 1, [[3, 9], [6, 7, 8, 9, 10, 11], [7, 9, 11], [8, 9]])
+    assert {seat[:3] for seat in found} == {(r, s, t) for r in range(2) for s in range(3) for t in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "axes"),
+    [
+        ((None, None, 2), Axes(4, 1, 2)),
+        ((2, None, 2), Axes(2, 2, 2)),
+        ((None, 2, 2), Axes(2, 2, 2)),
+        ((2, None, None), Axes(2, 4)),
+        ((2, 2, 2), Axes(2, 2, 2)),
+    ],
+)
+def test_what_is_left_out_is_found(asked: tuple[int | None, int | None, int | None], axes: Axes) -> None:
+    assert axes_for(8, *asked) == axes_from_text(axes.in_words, 8) == axes
+
+
+def test_a_product_that_is_not_the_number_of_workers() -> None:
+    with pytest.raises(ConfigurationError, match="8 workers cannot be laid out as replicas=2,tensor=3; replicas times"):
+        axes_for(8, 2, None, 3)
+
+
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [
         (Mesh(ranks(2), ("replicas",)), "the mesh has the axes replicas; quorate.parallelize takes one of replicas"),
-        (Mesh(ranks(2, 1), ("shards", "tensor")), "the mesh has the axes shards, tensor;"),
+        (Mesh(ranks(2, 1), ("shards", "stages")), "the mesh has the axes shards, stages;"),
         (Mesh(ranks(2), None), "the mesh has the axes without names;"),
         (Mesh(ranks(3), ("shards",)), "the mesh has 3 workers, and this run 2; it has to have all"),
     ],

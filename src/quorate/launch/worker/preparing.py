@@ -24,7 +24,7 @@ from quorate.launch.local.chaos import began
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.baselines import baselines
 from quorate.observe.pacing import Pacing, injected
-from quorate.sharding.mesh import Meshes
+from quorate.sharding.mesh import Meshes, deal_to
 from quorate.train.chosen import chosen_in
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -46,6 +46,7 @@ def prepare(place: Place, chosen: Overrides) -> None:
     if chosen.mesh is not None or chosen.zero is not None:
         meshes = place.context(Meshes)
         meshes.told = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
+        deal_to(place, meshes.told)
         meshes.told_zero = None if chosen.zero is None else stage_of(chosen.zero)
     told.learning_rate_factor = chosen.learning_rate_factor
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:

@@ -1,0 +1,117 @@
+"""A model's layers computed by several workers together. Importing this takes torch a second."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.local_tensor import local
+from quorate.sharding.collectives import Pieces
+from quorate.sharding.mesh import Seat
+from quorate.sharding.tensor.activations import Together
+from quorate.sharding.tensor.cut import cut_parameters
+from quorate.sharding.tensor.finding import tensor_plan
+from quorate.sharding.tensor.layers import hook_layers
+from quorate.sharding.tensor.plan import Plan, check_plan
+from quorate.wire.metered import Metered
+
+
+def plan_for(model: Module, tensor: object, workers: int) -> Plan:
+    """What the script says, checked. Raises `ConfigurationError`."""
+    if tensor == "auto" or tensor is None:
+        plan = tensor_plan(model, workers)
+    elif isinstance(tensor, Mapping):
+        why = tensor.why if isinstance(tensor, Plan) else {}
+        plan = Plan(model, workers, tensor, why)
+    else:
+        raise ConfigurationError(
+            f'tensor={tensor!r} is no plan; it is "auto", what quorate.tensor_plan returns, or names of modules and '
+            "their styles"
+        )
+    check_plan(plan, model, workers)
+    if all(style == "whole" for style in plan.values()):
+        raise ConfigurationError(
+            "the tensor plan cuts no layer of the model, so that workers would only repeat each other; name layers in "
+            "tensor={...}, or use shards"
+        )
+    return plan
+
+
+def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
+    """Cut `model`, in place; its workers draw the same random numbers from now on."""
+    assert seat.parts is not None
+    device = next(model.parameters()).device
+    if device.type != "cpu":
+        raise ConfigurationError(
+            f"layers are computed together on the CPU only so far, and the model is on {device.type}; use shards there"
+        )
+    together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
+    cut_parameters(model, plan, seat.parts)
+    hook_layers(model, plan, together)
+    calls = _Calls(together)
+    model.register_forward_pre_hook(calls.before, with_kwargs=True)
+    model.register_forward_hook(calls.behind, always_call=True)
+    _draw_alike(together)
+
+
+def _draw_alike(together: Together) -> None:
+    """Give the generators of torch, numpy and python the state that they have on the first of the workers."""
+    seed = torch.empty((), dtype=torch.int64).random_()
+    together.wire.broadcast(seed, 0).wait()
+    torch.manual_seed(int(seed))
+    np.random.seed(int(seed) % 2**32)
+    random.seed(int(seed))
+
+
+class _Calls:
+    """Watches the calls of one model: workers that compute it together are to be given the same."""
+
+    def __init__(self, together: Together) -> None:
+        self._together, self._calls = together, 0
+
+    def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
+        self._calls += 1
+        self._together.begin()
+        if self._calls & (self._calls - 1):
+            return
+        together = self._together
+        mine = torch.tensor([_digest([*args, *kwargs.values()]), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
+        found = together.traffic.wait(together.wire.all_gather(mine), together.wire.clock)
+        for what, at in (("batches", 0), ("random numbers", 1)):
+            if any(int(other[at]) != int(found[0][at]) for other in found):
+                raise Mismatch(
+                    f"workers that compute a model together were given different {what} (call {self._calls} of the "
+                    "model); deal data by quorate.shard, and draw alike on all workers along the tensor axis"
+                )
+
+    def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
+        """Whatever has happened, all draw alike from here on."""
+        self._together.draw_alike()
+
+
+def _digest(values: Any) -> int:
+    found = 0
+    for value in values:
+        if isinstance(value, Tensor):
+            x = local(value).detach().contiguous()
+            found = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), found) if x.numel() else found
+        elif isinstance(value, list | tuple):
+            found = zlib.crc32(_digest(value).to_bytes(4, "little"), found)
+        elif isinstance(value, dict):
+            found = zlib.crc32(_digest(value.values()).to_bytes(4, "little"), found)
+    return found
+
+
+def meet_within(seat: Seat) -> None:
+    """Let all workers of the replica come to pauses and to the end together."""
+    pieces = Pieces(Metered(seat.within.channel("meetings"), seat.traffic.meter), seat.traffic)
+    seat.traffic.meet = pieces.meet

@@ -1,0 +1,137 @@
+"""What workers that compute layers together send each other: activations, and the gradients of these.
+
+Each function is a step of the calculation on one side, and its transpose on the other (Shoeybi et al. 2019,
+Megatron-LM, arXiv 1909.08053, section 3: f and g; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2, for pieces
+of the sequence). Sums have the same bits on all workers. Gradients of gradients are not formed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+
+from quorate.core.contracts import Wire
+from quorate.core.draws import mixed
+from quorate.sharding.traffic import Traffic
+
+
+class Together:
+    """The workers that compute one model's layers together, seen from one of them."""
+
+    def __init__(self, wire: Wire, traffic: Traffic, mesh: DeviceMesh) -> None:
+        self.wire, self.traffic, self.mesh = wire, traffic, mesh
+        self.rank, self.size = wire.rank, wire.size
+        self._own_draws: Tensor | None = None
+        self._last: tuple[ReferenceType[Tensor], Tensor, bool] | None = None
+
+    def begin(self) -> None:
+        """A new call of the model: what is left of one that was broken off, or calculated again, is no more."""
+        self._own_draws = self._last = None
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Over all. Cost: 2 (T - 1) / T of it sent."""
+        found = x.detach().clone(memory_format=torch.contiguous_format)
+        return self.traffic.wait(self.wire.all_reduce(found), self.wire.clock)
+
+    def join(self, x: Tensor, dim: int) -> Tensor:
+        """All pieces one behind the other along `dim`. Cost: (T - 1) pieces sent."""
+        return torch.cat(self.traffic.wait(self.wire.all_gather(x.detach().contiguous()), self.wire.clock), dim)
+
+    def piece(self, x: Tensor, dim: int) -> Tensor:
+        """The one that lies here, along `dim`."""
+        return x.detach().chunk(self.size, dim)[self.rank].contiguous()
+
+    def piece_of_sum(self, x: Tensor, dim: int) -> Tensor:
+        """The same of the sum over all. Cost: (T - 1) / T of it sent."""
+        turned = x.detach().movedim(dim, 0).contiguous()
+        mine = self.traffic.wait(self.wire.reduce_scatter(turned), self.wire.clock)
+        return mine.view(turned.shape[0] // self.size, *turned.shape[1:]).movedim(0, dim).contiguous()
+
+    def copied(self, x: Tensor, *, is_piece: bool = False) -> Tensor:
+        """`x`, or all pieces of the sequence of which it is one, for a layer that is cut by columns: its gradient will
+        be the sum over all.
+
+        Layers that are given the same tensor one after the other form that sum once.
+        """
+        if self._last is not None and self._last[0]() is x and self._last[2] == torch.is_grad_enabled():
+            return self._last[1]
+        found = joined_for_parts(x, self, 1) if is_piece else copied(x, self)
+        self._last = ref(x), found, torch.is_grad_enabled()
+        return found
+
+    def draw_apart(self) -> None:
+        """From now on random numbers differ between these workers, as what is computed does.
+
+        Whatever comes depends on the state of the generator alone, so that it comes again where torch calculates
+        activations a second time.
+        """
+        if self._own_draws is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_())
+            self._own_draws = torch.get_rng_state()
+            torch.default_generator.manual_seed(mixed(seed, self.rank))
+
+    def draw_alike(self) -> None:
+        """The end of it: all draw the same numbers again."""
+        self._last = None
+        if self._own_draws is not None:
+            torch.set_rng_state(self._own_draws)
+            self._own_draws = None
+
+
+class _Sent(Function):
+    """Calls one method of `Together` forward, and another one backward; none where it is empty."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, together: Together, there: str, back: str, dims: tuple[int, ...]) -> Tensor:
+        """What `there` gives."""
+        ctx.how = together, back, dims
+        return getattr(together, there)(x, *(dims if there != "sum" else ())) if there else x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """What `back` gives."""
+        together, back, dims = ctx.how
+        found = getattr(together, back)(gradient, *(dims if back != "sum" else ())) if back else gradient
+        return found, None, None, None, None
+
+
+def _sent(x: Tensor, together: Together, there: str, back: str, *dims: int) -> Tensor:
+    found: Tensor = _Sent.apply(x, together, there, back, dims)  # type: ignore[no-untyped-call]
+    return found
+
+
+def copied(x: Tensor, together: Together) -> Tensor:
+    """Nothing forward, the sum backward (f)."""
+    return _sent(x, together, "", "sum")
+
+
+def summed(x: Tensor, together: Together) -> Tensor:
+    """The sum forward, nothing backward (g)."""
+    return _sent(x, together, "sum", "")
+
+
+def joined(x: Tensor, together: Together, dim: int) -> Tensor:
+    """All pieces, which all go on with alike: the gradient of each piece is there."""
+    return _sent(x, together, "join", "piece", dim)
+
+
+def joined_for_parts(x: Tensor, together: Together, dim: int) -> Tensor:
+    """All pieces, of which each worker calculates something else: gradients are summed."""
+    return _sent(x, together, "join", "piece_of_sum", dim)
+
+
+def piece_of(x: Tensor, together: Together, dim: int) -> Tensor:
+    """The piece that lies here of what all have."""
+    return _sent(x, together, "piece", "join", dim)
+
+
+def piece_of_sum(x: Tensor, together: Together, dim: int) -> Tensor:
+    """The same of the sum."""
+    return _sent(x, together, "piece_of_sum", "join", dim)

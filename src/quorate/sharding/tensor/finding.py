@@ -1,0 +1,221 @@
+"""The plan of a model, found from how its layers are named and arranged.
+
+What is known: attention with separate layers for query, key, value and output (as Llama and BERT write it), or with the
+first three in one `Conv1D` (GPT-2); pairs of linear layers with functions of single numbers between them; embeddings,
+and the layer that gives logits. Everything else stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.nn import Embedding, Linear, Module, Sequential
+
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.tensor.heads import head_size
+from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_transposed, widths
+from quorate.sharding.tensor.sequence import styles_in_blocks
+
+_INPUTS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("to_q", "to_k", "to_v"),
+    ("wq", "wk", "wv"),
+    ("q", "k", "v"),
+)
+_OUTPUTS = ("o_proj", "out_proj", "out_lin", "wo", "o", "out", "proj")
+_PAIRS = (
+    (("gate_proj", "up_proj"), "down_proj"),
+    (("up_proj",), "down_proj"),
+    (("c_fc",), "c_proj"),
+    (("fc1",), "fc2"),
+    (("fc_1",), "fc_2"),
+    (("lin1",), "lin2"),
+    (("linear1",), "linear2"),
+    (("w1", "w3"), "w2"),
+    (("up",), "down"),
+    (("wi_0", "wi_1"), "wo"),
+    (("wi",), "wo"),
+    (("dense_h_to_4h",), "dense_4h_to_h"),
+    (("intermediate.dense",), "output.dense"),
+)
+"""Layers that are cut by columns, and the one behind them."""
+_OF_SINGLE_NUMBERS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid),
+    *(nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout, nn.Identity),
+)
+
+
+@dataclass
+class _Found:
+    styles: dict[str, str] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+
+    def takes(self, *names: str) -> bool:
+        """Whether none of them has a style yet."""
+        return not any(name in self.styles for name in names)
+
+
+def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
+    """How `quorate.parallelize(model, tensor="auto")` cuts the layers of `model` over `workers`; to print, and change.
+
+    With `sequence` norms, dropout and what else is between cut layers work on pieces of the sequence (dimension 1 of
+    activations), of which each worker has one: between the first and the last of the model's blocks.
+
+    Raises `ConfigurationError` where heads, or neurons, are no multiple of `workers`, and with `sequence` for blocks
+    with other layers than norms and those that are cut. A vocabulary that is none stays whole, and the plan says so.
+    """
+    if not isinstance(model, Module):
+        raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")
+    if _is_no_number(workers):
+        raise ConfigurationError(f"workers is a whole number from 1 on, not {workers!r}")
+    found = _Found()
+    closed = [f"{name}." for name, module in model.named_modules() if isinstance(module, CLOSED)]
+    for name, module in model.named_modules():
+        if isinstance(module, CLOSED):
+            found.why[name] = f"{type(module).__name__} of torch calculates with its layers itself"
+        elif not name.startswith(tuple(closed)):
+            _attention(name, module, model, workers, found)
+    for name, module in model.named_modules():
+        if not isinstance(module, CLOSED) and not name.startswith(tuple(closed)):
+            _pairs(name, module, workers, found)
+    _vocabulary(model, workers, found)
+    if sequence:
+        found.styles |= styles_in_blocks(found.styles, found.why, model)
+    plan = Plan(model, workers, found.styles, found.why)
+    check_plan(plan, model, workers)
+    return plan
+
+
+def _is_no_number(workers: object) -> bool:
+    return isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+
+
+def _under(name: str, child: str) -> str:
+    return f"{name}.{child}" if name else child
+
+
+def _child(module: Module, path: str) -> Any:
+    found: Module | None = module
+    for key in path.split("."):
+        found = found._modules.get(key) if isinstance(found, Module) else None
+    return found
+
+
+def _attention(name: str, module: Module, model: Module, workers: int, found: _Found) -> None:
+    inputs = next((some for some in _INPUTS if all(is_linear(_child(module, one)) for one in some)), None)
+    fused = _child(module, "c_attn")
+    if inputs is None and (not is_transposed(fused)):
+        return
+    first = [_under(name, one) for one in inputs or ("c_attn",)]
+    last = _output_of(name, module, model, is_fused=inputs is None)
+    why = None
+    if last is None:
+        why = "no layer was found that takes what its heads give"
+    elif _others(module, inputs or ("c_attn",), last.removeprefix(f"{name}.")):
+        why = "it has parameters beside its linear layers"
+    elif inputs is None and widths(fused)[1] != 3 * widths(_child(model, last))[0]:
+        why = "its fused layer does not give query, key and value of one width"
+    size = head_size(module, [_child(model, one) for one in first], is_fused=inputs is None)
+    if why is None and size is None:
+        why = "it does not say how many heads it has"
+    if why is not None:
+        found.why[name] = why
+        return
+    assert last is not None and size is not None
+    for one in first:
+        heads = widths(_child(model, one))[1] // size // (3 if inputs is None else 1)
+        if heads % workers:
+            raise ConfigurationError(
+                f"{one} has {heads} heads of {size}, which {workers} workers cannot share evenly; take a number of "
+                f"workers that divides {heads}, or a plan without it"
+            )
+        found.styles[one] = "fused" if inputs is None else "columns"
+    found.styles[last] = "rows"
+
+
+def _output_of(name: str, module: Module, model: Module, *, is_fused: bool) -> str | None:
+    known = ("c_proj",) if is_fused else _OUTPUTS
+    here = next((one for one in known if is_linear(_child(module, one))), None)
+    if here is not None:
+        return _under(name, here)
+    parent = name.rpartition(".")[0]
+    beside = _under(parent, "output.dense")  # as BERT has it
+    return beside if is_linear(_child(model, beside)) else None
+
+
+def _others(module: Module, inputs: tuple[str, ...], last: str) -> bool:
+    """Whether it has parameters that are in none of these layers."""
+    known = {
+        id(p) for one in (*inputs, last) if _child(module, one) is not None for p in _child(module, one).parameters()
+    }
+    return any(id(p) not in known for p in module.parameters())
+
+
+def _pairs(name: str, module: Module, workers: int, found: _Found) -> None:
+    if isinstance(module, Sequential):
+        for first, last in _in_sequence(module):
+            _cut_pair(name, module, (first,), last, workers, found)
+        return
+    for known_first, known_last in _PAIRS:
+        layers = [_child(module, one) for one in (*known_first, known_last)]
+        if all(map(is_linear, layers)) and found.takes(*(_under(name, one) for one in (*known_first, known_last))):
+            inner = {widths(layer)[1] for layer in layers[:-1]}
+            if inner == {widths(layers[-1])[0]}:
+                (width,) = inner
+                known = {id(p) for layer in layers for p in layer.parameters()}
+                if any(width in p.shape for p in module.parameters() if id(p) not in known and p.dim() == 1):
+                    found.why[name] = "it has parameters of the width between its linear layers"
+                    return
+                _cut_pair(name, module, known_first, known_last, workers, found)
+                return
+
+
+def _in_sequence(module: Sequential) -> Iterator[tuple[str, str]]:
+    """Pairs with nothing but functions of single numbers between them."""
+    before: str | None = None
+    for key, child in module.named_children():
+        if isinstance(child, Linear):
+            if before is not None and widths(module.get_submodule(before))[1] == widths(child)[0]:
+                yield before, key
+                before = None
+            else:
+                before = key
+        elif not (isinstance(child, _OF_SINGLE_NUMBERS) or type(child).__module__ == "transformers.activations"):
+            before = None
+
+
+def _cut_pair(name: str, module: Module, first: tuple[str, ...], last: str, workers: int, found: _Found) -> None:
+    width = widths(_child(module, last))[0]
+    if width % workers:
+        raise ConfigurationError(
+            f"{_under(name, last)} takes {width} neurons, which {workers} workers cannot share evenly; take a number "
+            f"of workers that divides {width}, or a plan without it"
+        )
+    found.styles |= {_under(name, one): "columns" for one in first} | {_under(name, last): "rows"}
+
+
+def _vocabulary(model: Module, workers: int, found: _Found) -> None:
+    """An embedding whose weight a linear layer shares, or that has as many entries as such a layer at the end gives."""
+    named = dict(model.named_modules())
+    tables = {name: module for name, module in named.items() if type(module) is Embedding}
+    heads = {name: module for name, module in named.items() if isinstance(module, Linear) and name not in found.styles}
+    for name, table in tables.items():
+        tied = [other for other, layer in heads.items() if layer.weight is table.weight]
+        alike = [
+            other
+            for other in ("lm_head", "head", "output")
+            if other in heads and widths(heads[other]) == (table.embedding_dim, table.num_embeddings)
+        ]
+        ends = tied or alike
+        if not ends:
+            continue
+        if table.num_embeddings % workers or table.max_norm is not None:
+            why = f"{table.num_embeddings} entries are no multiple of {workers}"
+            found.why |= dict.fromkeys([name, *ends], why if table.max_norm is None else "it has a max_norm")
+            continue
+        found.styles |= {name: "embedding"} | dict.fromkeys(ends, "head")

@@ -1,0 +1,178 @@
+"""What is done around each layer's own forward pass, so that several workers compute a model together.
+
+Parameters are `DTensor`s; while a layer calculates, its module has the plain tensors that lie here, with a graph that
+leads back to the parameters. So the code of a model sees plain tensors only, some of them narrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import Module, MultiheadAttention
+
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
+from quorate.sharding.tensor.cut import of_fused
+from quorate.sharding.tensor.heads import tell_heads
+from quorate.sharding.tensor.plan import CLOSED, is_transposed, widths
+from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
+
+_CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
+
+
+@dataclass
+class Layer:
+    """One module with parameters of its own."""
+
+    name: str
+    style: str
+    together: Together
+    owners: list[Module]
+    """Whose parameters it calculates with: its own, and for some modules of torch those inside."""
+    width: int | None = None
+    """Of its whole input, or of the piece of it that it takes."""
+    first: int = 0
+    """The first entry of a cut embedding that is here."""
+    outside: list[Tensor] = field(default_factory=list)
+    """Of each call that is under way: which of its numbers are entries of others."""
+    kept: list[list[tuple[Module, str, Any]]] = field(default_factory=list)
+    after: list[Tensor | None] = field(default_factory=list)
+    """What is added to the sum."""
+    is_in_sequence: bool = False
+    """Whether it is in a block that has a piece of the sequence."""
+    is_given_all: bool = False
+    """Whether it gets the whole sequence all the same."""
+
+    def before(self, module: Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Put plain tensors in the place of parameters, and prepare the input."""
+        kept: list[tuple[Module, str, Any]] = []
+        self.kept.append(kept)
+        for owner in self.owners:
+            for key, p in list(owner._parameters.items()):
+                if p is not None and hasattr(p, "to_local"):
+                    kept.append((owner, key, p))
+                    owner._parameters[key] = self._plain(module, key, p)
+        if self.style in ("whole", "sequence"):
+            return None
+        if not args or not isinstance(args[0], Tensor):
+            raise ConfigurationError(f"{self.name} is cut, and was not given a tensor as its first argument")
+        return (self._input(args[0]), *args[1:])
+
+    def _plain(self, module: Module, key: str, p: Any) -> Any:
+        here = p.to_local()
+        if self.style == "sequence":
+            return copied(here, self.together)
+        if self.style == "fused" and key == "bias":
+            return of_fused(copied(here, self.together), 0, self.together.size, self.together.rank)
+        if self.style == "rows" and key == "bias":
+            self.after.append(copied(here, self.together) if self.is_in_sequence else here)
+            return torch.zeros_like(here) if is_transposed(module) else None
+        return here
+
+    def _input(self, x: Tensor) -> Tensor:
+        together = self.together
+        if self.style == "embedding":
+            return self._own_entries(x)
+        if x.shape[-1] != self.width:
+            raise ConfigurationError(
+                f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {x.shape[-1]}; '
+                "what is cut by columns is to be followed by rows, and nothing else"
+            )
+        if self.style == "rows" or self.is_given_all:
+            if not self.is_in_sequence:
+                together.draw_alike()
+            return x
+        return together.copied(x, is_piece=self.is_in_sequence)
+
+    def _own_entries(self, ids: Tensor) -> Tensor:
+        count = self.width or 0
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count * self.together.size:
+            raise IndexError(f"{self.name} has {count * self.together.size} entries, and was asked for another one")
+        outside = (ids < self.first) | (ids >= self.first + count)
+        self.outside.append(outside)
+        return (ids - self.first).masked_fill(outside, 0)
+
+    def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Put the parameters back, and make whole what is to be whole. Without an `output` something was raised."""
+        for owner, key, p in self.kept.pop():
+            owner._parameters[key] = p
+        bias = self.after.pop() if self.after else None
+        outside = self.outside.pop() if self.outside else None
+        if not isinstance(output, Tensor):
+            return None
+        together = self.together
+        if outside is not None:
+            output = output.masked_fill(outside.unsqueeze(-1), 0.0)
+        if self.style in ("rows", "embedding"):
+            output = piece_of_sum(output, together, 1) if self.is_in_sequence else summed(output, together)
+            return output if bias is None else output + bias
+        if self.style == "head":
+            return joined(output, together, output.dim() - 1)
+        if self.style == "logits":
+            pieces: Any = DTensor.from_local(output, together.mesh, [Shard(output.dim() - 1)], run_check=False)
+            return pieces
+        if self.style in ("columns", "fused") and module.training and not self.is_in_sequence:
+            together.draw_apart()
+        return output if self.style != "whole" else None
+
+
+def hook_layers(model: Module, plan: Mapping[str, str], together: Together) -> list[Layer]:
+    """Let every module of `model` calculate with its pieces. Raises `ConfigurationError` for heads that do not
+    divide."""
+    inside = {
+        id(part): module
+        for module in model.modules()
+        if isinstance(module, _CALLS_NONE_OF_ITS_OWN)
+        for part in module.modules()
+        if part is not module
+    }
+    blocks = blocks_in(plan, model) if "sequence" in plan.values() else []
+    attentions = attentions_in(plan, model, blocks)
+    layers = []
+    for name, module in model.named_modules():
+        owners = [module] if id(module) not in inside else []
+        if owners and isinstance(module, _CALLS_NONE_OF_ITS_OWN):
+            owners = list(module.modules())
+        if any(p is not None for owner in owners for p in owner._parameters.values()):
+            layer = _hooked(name, module, owners, plan.get(name, "whole"), together)
+            layer.is_in_sequence = name.startswith(tuple(f"{block}." for block in blocks))
+            layer.is_given_all = name.rpartition(".")[0] in attentions and layer.style != "rows"
+            layers.append(layer)
+    if blocks:
+        Pieces(together).hook(model, blocks, attentions)
+    for name, module in model.named_modules():
+        _tell(name, module, plan, together.size)
+    return layers
+
+
+def _hooked(name: str, module: Any, owners: list[Module], style: str, together: Together) -> Layer:
+    layer = Layer(name, style, together, owners)
+    if style == "embedding":
+        layer.width = module.num_embeddings // together.size
+        layer.first = layer.width * together.rank
+        if module.padding_idx is not None:
+            own = module.padding_idx - layer.first
+            module.padding_idx = own if 0 <= own < layer.width else None
+    elif style not in ("whole", "sequence"):
+        takes, gives = widths(module)  # of the whole, as is the shape of a DTensor
+        layer.width = takes // together.size if style == "rows" else takes
+        if is_transposed(module) and style != "rows":
+            module.nf = gives // together.size
+    module.register_forward_pre_hook(layer.before)
+    module.register_forward_hook(layer.behind, always_call=True)
+    return layer
+
+
+def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> None:
+    children = {key: plan.get(f"{name}.{key}" if name else key) for key in module._modules}
+    inputs = [key for key, style in children.items() if style == "columns"]
+    fused = [key for key, style in children.items() if style == "fused"]
+    if len(inputs) >= 3:
+        tell_heads(name, module, widths(module.get_submodule(inputs[0]))[1], workers)
+    elif fused:
+        tell_heads(name, module, widths(module.get_submodule(fused[0]))[1] // 3, workers)

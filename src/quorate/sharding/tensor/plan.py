@@ -1,0 +1,155 @@
+"""A plan: which layers of a model are cut, and along what. It can be printed, and changed as a dictionary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Embedding, Linear, Module, TransformerDecoderLayer, TransformerEncoderLayer
+
+from quorate.core.errors import ConfigurationError, unknown
+
+STYLES = ("columns", "rows", "fused", "embedding", "head", "logits", "sequence", "whole")
+FUSED = 3
+"""Query, key and value, in one layer."""
+CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
+"""Modules of torch that calculate with the parameters of others: nothing inside is cut."""
+
+
+class Plan(dict[str, str]):
+    """Names of modules, and the style of each; what is not in it is whole.
+
+    `columns` cuts what a layer gives (its output is a piece), `rows` what it takes (its input is a piece, its output
+    the sum, whole again), `fused` is columns of a layer that gives query, key and value in one. `embedding` and `head`
+    cut the vocabulary of an embedding and of the layer that gives logits, which are whole again behind it; with
+    `logits` these stay a `DTensor` in pieces. `sequence` is for norms that work on a piece of the sequence. Columns are
+    to be followed by rows, and between the two each neuron, or head, is to be calculated by itself.
+    """
+
+    def __init__(
+        self, model: Module, workers: int, styles: Mapping[str, str] | None = None, why: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(styles or {})
+        self.workers, self.why = workers, dict(why or {})
+        """Of modules that were left whole: the reason."""
+        self.shapes = {
+            name: tuple(module.weight.shape)
+            for name, module in model.named_modules()
+            if isinstance(getattr(module, "weight", None), Tensor) and module.weight.dim()
+        }
+        self._transposed = {name for name, module in model.named_modules() if is_transposed(module)}
+
+    def piece_of(self, name: str) -> tuple[int, ...]:
+        """The shape of what one worker holds of a module's weight."""
+        dim = cut_dim(self.get(name, "whole"), is_transposed=name in self._transposed)
+        shape = self.shapes.get(name, ())
+        return tuple(n // self.workers if at == dim else n for at, n in enumerate(shape))
+
+    def __str__(self) -> str:
+        """A table: module, shape of its weight, style, piece, and of what was left whole the reason. Repeated blocks
+        stand in one line."""
+        lines: dict[tuple[str, ...], list[str]] = {}
+        for name in dict.fromkeys([*self.shapes, *self, *self.why]):
+            style = self.get(name, "whole")
+            shown = (_dims(self.shapes.get(name, ())), style, _dims(self.piece_of(name)), self.why.get(name, ""))
+            lines.setdefault((re.sub(r"\b\d+\b", "*", name), *shown), []).append(name)
+        rows = [("module", "shape", "style", "piece", "")]
+        for (_, shape, style, piece, why), names in lines.items():
+            rows.append((_in_one(names), shape, style, piece, why))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
+            for row in rows
+        )
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _in_one(names: list[str]) -> str:
+    """As in: `h.0-11.attn.c_attn`."""
+    if len(names) == 1:
+        return names[0]
+    parts = [name.split(".") for name in names]
+    columns = [list(dict.fromkeys(column)) for column in zip(*parts, strict=True)]
+    return ".".join(column[0] if len(column) == 1 else f"{column[0]}-{column[-1]}" for column in columns)
+
+
+def is_transposed(module: Module | None) -> bool:
+    """Whether it is the `Conv1D` of `transformers`: a linear layer with its weight the other way round."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and hasattr(module, "nx")
+
+
+def is_linear(module: Any) -> bool:
+    """Whether it is a linear layer, either way round."""
+    return isinstance(module, Linear) or (isinstance(module, Module) and is_transposed(module))
+
+
+def widths(layer: Any) -> tuple[int, int]:
+    """Of a linear layer: how many numbers it takes, and gives."""
+    first, second = layer.weight.shape
+    return (first, second) if is_transposed(layer) else (second, first)
+
+
+def cut_dim(style: str, *, is_transposed: bool) -> int | None:
+    """The dimension of the weight that is cut; None where none is."""
+    if style in ("columns", "fused", "head", "logits", "embedding"):
+        return 1 if is_transposed else 0
+    return (0 if is_transposed else 1) if style == "rows" else None
+
+
+def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
+    """Raise `ConfigurationError` for what is not in the model, cannot be cut so, or does not divide."""
+    named = dict(model.named_modules())
+    closed = [name for name, module in named.items() if isinstance(module, CLOSED)]
+    for name, style in plan.items():
+        if name not in named:
+            raise ConfigurationError(f"the tensor plan names {name}, and the model has no such module")
+        if style not in STYLES:
+            raise unknown("style of a layer", str(style), STYLES)
+        if style in ("whole", "sequence"):
+            continue
+        module, wanted = named[name], "torch Embedding" if style == "embedding" else "linear layer"
+        fits = type(module) is Embedding if style == "embedding" else is_linear(module)
+        if not fits:
+            raise ConfigurationError(
+                f'the tensor plan has "{style}" for {name}, of the class {type(module).__name__}; it is for a {wanted}'
+            )
+        if style == "embedding" and module.max_norm is not None:
+            raise ConfigurationError(f"{name} has a max_norm, which looks at whole rows of all; leave it whole")
+        inside = next((other for other in closed if name.startswith(f"{other}.")), None)
+        if inside is not None:
+            kind = type(named[inside]).__name__
+            raise ConfigurationError(f"{name} is in a {kind} of torch, which calculates with its layers itself")
+        _check_width(name, style, module, workers)
+    _check_tied(plan, named)
+
+
+def _check_width(name: str, style: str, module: Any, workers: int) -> None:
+    if style == "embedding":
+        count, what = module.num_embeddings, "entries"
+    else:
+        takes, gives = widths(module)
+        count, what = (takes, "inputs") if style == "rows" else (gives, "outputs")
+    parts = FUSED if style == "fused" else 1
+    if count % (parts * workers):
+        each = f"{FUSED} times {workers}" if parts > 1 else str(workers)
+        raise ConfigurationError(
+            f"{name} has {count} {what}, which {workers} workers cannot share evenly: {count} is no multiple of {each}"
+        )
+
+
+def _check_tied(plan: Mapping[str, str], named: Mapping[str, Module]) -> None:
+    cut: dict[int, tuple[str, int | None]] = {}
+    for name, module in named.items():
+        if not (is_linear(module) or isinstance(module, Embedding)):
+            continue
+        found = name, cut_dim(plan.get(name, "whole"), is_transposed=is_transposed(module))
+        other, dim = cut.setdefault(id(module.weight), found)
+        if dim != found[1]:
+            raise ConfigurationError(
+                f"{other} and {name} share their weight, and the tensor plan cuts it in one of them only, or otherwise"
+            )
