@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adafactor, Rprop
+from torch.optim import LBFGS, SGD, Adafactor
 from torch.utils.data import TensorDataset
 
 import quorate
@@ -102,7 +102,6 @@ def dealt_out() -> object:
 
 
 PIECES = "does not act between replicas of shards as it is set here"
-WHOLE = "calculates with whole parameters, and not with pieces of them"
 SPREAD: dict[str, Refused] = {
     "twice": Refused(lambda: quorate.parallelize(sharded()), "the model is sharded already; call quorate.parallelize"),
     "a part of it twice": Refused(
@@ -115,9 +114,15 @@ SPREAD: dict[str, Refused] = {
     "a period in seconds": Refused(lambda: distributed("local-sgd", sync_every="2s"), f"local-sgd {PIECES}"),
     "weight": Refused(lambda: distributed(weight="examples"), 'weight="examples" does not go with a model in shards'),
     "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with a model in'),
-    "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), f"LBFGS {WHOLE}"),
-    "adafactor": Refused(lambda: distributed(optimizer=Adafactor), f"Adafactor {WHOLE}"),
-    "rprop": Refused(lambda: distributed(optimizer=Rprop), f"Rprop {WHOLE}"),
+    "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), "LBFGS calculates with all parameters at once"),
+    "rows": Refused(
+        lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor calculates with whole tensors; leave"
+    ),
+    "shard_by": Refused(lambda: distributed(shard_by="columns"), "shard_by='columns' is unknown; known: rows, tensors"),
+    "averaged moments": Refused(
+        lambda: distributed("local-sgd", optimizer=Adafactor, momentum="average"),
+        'momentum="average" does not go with Adafactor and a model in shards',
+    ),
     "unequal shares": Refused(dealt_out, "a model in shards needs equally many batches on every worker"),
 }
 """As they are refused on two real workers, which stay together."""
