@@ -44,6 +44,11 @@ def as_pieces(
         )
     plain: type[Optimizer] = type(optimizer).__mro__[2]
     by = shard_by_of(plain, optimizer.param_groups, watched.shard_by)
+    if by == "tensors" and strategy.meets == "rounds":
+        raise ConfigurationError(
+            f"{label} agrees in rounds, and {plain.__name__} calculates with whole tensors: over a model in shards the "
+            "two do not go together yet; take all-reduce, or an optimizer that treats each number alike"
+        )
     if by == "tensors" and getattr(strategy, "momentum", None) == "average":
         raise ConfigurationError(
             f'momentum="average" does not go with {plain.__name__} and a model in shards: what it keeps lies on one '

@@ -119,6 +119,10 @@ SPREAD: dict[str, Refused] = {
         lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor calculates with whole tensors; leave"
     ),
     "shard_by": Refused(lambda: distributed(shard_by="columns"), "shard_by='columns' is unknown; known: rows, tensors"),
+    "rounds": Refused(
+        lambda: distributed("quorum", optimizer=Adafactor),
+        "quorum agrees in rounds, and Adafactor calculates with whole tensors",
+    ),
     "averaged moments": Refused(
         lambda: distributed("local-sgd", optimizer=Adafactor, momentum="average"),
         'momentum="average" does not go with Adafactor and a model in shards',
