@@ -43,6 +43,8 @@ class _Models:
     """Of each worker."""
 
     sharded: WeakKeyDictionary[Module, Sharded] = field(default_factory=WeakKeyDictionary)
+    blocks: WeakKeyDictionary[Module, Sequence[str]] = field(default_factory=WeakKeyDictionary)
+    """Of every model that was given, also where one worker has all of it."""
     calls: int = 0
 
 
@@ -92,18 +94,25 @@ def parallelize(
     if mesh is None or told.told is not None:
         mesh = mesh_of(place, told.told or Axes(1, place.wire.size), parameters[0].device)
     seat = seat_in(mesh, place.wire)
+    data = data_context(place)
+    if seat.axes.shards > 1 and data.deals_out:
+        raise ConfigurationError(
+            'a loader was made with share="dynamic" before, and a model in shards needs equally many batches on every '
+            'worker; use share="static" with it'
+        )
     known.calls += 1
     _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
     words = in_words(found)  # before torch gives their classes other names
+    known.blocks[model] = [name for name, _ in found]
     if seat.axes.shards > 1 or precision is not None:
         shard(model, [block for _, block in found], seat, zero, precision)
         if place.wire.rank == 0:
-            spread = f"{seat.axes.shards} workers for each of {_replicas(seat)}"
+            spread = f"{_counted(seat.axes.shards, 'worker')} for each of {_counted(seat.axes.replicas, 'replica')}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
         if seat.axes.shards > 1:
-            data_context(place).needs_equal_shares = "a model in shards"
-        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision)
+            data.needs_equal_shares = "a model in shards"
+        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision)
     return model
 
 
@@ -116,8 +125,13 @@ def _check(model: Module) -> None:
             raise ConfigurationError(f"{name} is a single number without a dimension; give it the shape (1,)")
 
 
-def _replicas(seat: Seat) -> str:
-    return "1 replica" if seat.axes.replicas == 1 else f"{seat.axes.replicas} replicas"
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+def blocks_chosen(model: Module, place: Place) -> Sequence[str] | None:
+    """The names of the blocks that `parallelize` has found or was given; None where `model` was not given to it."""
+    return place.context(_Models).blocks.get(model)
 
 
 def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None:
