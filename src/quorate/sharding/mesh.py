@@ -15,6 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.group import GroupWire
+from quorate.wire.naming import note_axes
 
 
 @dataclass
@@ -78,5 +79,7 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
     (replica,), (shard,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
     across = GroupWire(wire.channel("mesh/across"), ranks[:, shard].tolist(), ranks.tolist())
+    if ranks.flatten().tolist() == list(range(wire.size)) and ranks.shape[1] > 1:
+        note_axes(wire.board, Axes(*ranks.shape))
     within = wire.channel("mesh/within").group(ranks[replica].tolist())
     return Seat(Axes(*ranks.shape), replica, shard, across, within, mesh[SHARDS], ranks.tolist())
