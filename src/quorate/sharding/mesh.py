@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,8 @@ class Meshes:
     """What the command line says."""
     told_zero: Zero | None = None
     """The same of the stage of ZeRO."""
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    """On which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
 
 

@@ -20,6 +20,7 @@ from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, mesh_of, seat_in
+from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -55,6 +56,7 @@ def parallelize(
     zero: Zero = 3,
     precision: Precision | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
+    initialize: Initialize | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
 
@@ -68,11 +70,15 @@ def parallelize(
     dtype of gathered parameters and of activations; parameters, sums and the optimizer stay in their own. `blocks`
     lists what is gathered as one (names, modules or classes); None: the repeated parts of the model.
 
+    A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
+    `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
+    generator gives it), whatever the number of shards, and not those that making the model elsewhere would draw.
+
     Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
     (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and what the strategy sends of 1 / S of the model.
 
     Raises `ConfigurationError` before `quorate.join()`, for what is no model, a model that is sharded or distributed
-    already, virtual workers, and a mesh of other workers or axes.
+    already, virtual workers, a mesh of other workers or axes, and tensors on the meta device that nothing initialises.
     """
     from quorate.sharding.by_fsdp import is_sharded_already, shard
 
@@ -89,10 +95,11 @@ def parallelize(
     if not parameters:
         raise ConfigurationError("the model has no parameters to shard")
     _check(model)
-    told = place.context(Meshes)
+    is_on_meta, told = check_meta(model), place.context(Meshes)
     zero = zero if told.told_zero is None else told.told_zero
     if mesh is None or told.told is not None:
-        mesh = mesh_of(place, told.told or Axes(1, place.wire.size), parameters[0].device)
+        device = told.device if is_on_meta else parameters[0].device
+        mesh = mesh_of(place, told.told or Axes(1, place.wire.size), device)
     seat = seat_in(mesh, place.wire)
     data = data_context(place)
     if seat.axes.shards > 1 and data.deals_out:
@@ -101,18 +108,23 @@ def parallelize(
             'worker; use share="static" with it'
         )
     known.calls += 1
-    _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
+    wire = place.wire.channel(f"parallelize/{known.calls}")
+    _begin_alike(model, wire)
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
     words = in_words(found)  # before torch gives their classes other names
-    known.blocks[model] = [name for name, _ in found]
+    known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
     if seat.axes.shards > 1 or precision is not None:
-        shard(model, [block for _, block in found], seat, zero, precision)
+        shard(model, modules, seat, zero, precision)
         if place.wire.rank == 0:
             spread = f"{_counted(seat.axes.shards, 'worker')} for each of {_counted(seat.axes.replicas, 'replica')}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
+        if is_on_meta:
+            make_pieces(model, modules, wire, seat.axes.shards, seat.shard, told.device, initialize)
         if seat.axes.shards > 1:
             data.needs_equal_shares = "a model in shards"
         known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision)
+    elif is_on_meta:
+        make_pieces(model, modules, wire, 1, 0, told.device, initialize)
     return model
 
 
@@ -158,7 +170,7 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
 def _begin_alike(model: Module, wire: Wire) -> None:
     """Give everyone rank 0's parameters and buffers, one after the other."""
     for x in (*model.parameters(), *model.buffers()):
-        if wire.size > 1 and x.numel():
+        if wire.size > 1 and x.numel() and not x.is_meta:
             carried = x.detach().contiguous()
             plain = carried.view(torch.uint8) if carried.dtype in (torch.bool, torch.int16) else carried
             wire.broadcast(plain, 0).wait()
