@@ -122,7 +122,7 @@ SPREAD: dict[str, Refused] = {
     "patience": Refused(lambda: distributed("sgp", patience=1.0), f"sgp {PIECES}"),
     "a period in seconds": Refused(lambda: distributed("local-sgd", sync_every="2s"), f"local-sgd {PIECES}"),
     "weight": Refused(lambda: distributed(weight="examples"), 'weight="examples" does not go with a model in shards'),
-    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with a model in'),
+    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with all-'),
     "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), "LBFGS calculates with all parameters at once"),
     "rows": Refused(
         lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor calculates with whole tensors; leave"
