@@ -59,6 +59,22 @@ class Model(nn.Module):
         return self.head(x)
 
 
+class Lars(torch.optim.Optimizer):
+    """A stranger's optimizer: the rate of each tensor goes by the length of the whole."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    kept = self.state[p].setdefault("velocity", torch.zeros_like(p))
+                    kept.mul_(0.9).add_(p.grad / (1e-6 + torch.linalg.vector_norm(p.grad)))
+                    p.sub_(kept, alpha=group["lr"] * 0.1 * (1e-3 + float(torch.linalg.vector_norm(p))))
+
+
 @dataclass(frozen=True)
 class Case:
     """One training."""
@@ -98,6 +114,14 @@ def made(case: Case, model: nn.Module) -> torch.optim.Optimizer:
     parameters: Any = model.parameters()
     if case.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=3e-3, eps=1e-4)
+    if case.optimizer == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=3e-3, weight_decay=1e-3)
+    if case.optimizer == "rprop":
+        return torch.optim.Rprop(parameters, lr=1e-4)
+    if case.optimizer == "muon":
+        return torch.optim.Muon([p for p in parameters if p.dim() == 2], lr=3e-3)
+    if case.optimizer == "lars":
+        return Lars(parameters, lr=0.1)
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)
 
 

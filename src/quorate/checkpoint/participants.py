@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,6 +98,9 @@ class Distributed:
     """Counted by a hook, where there is no worker."""
     seat: Seat | None = None
     """This worker's among those that hold the model together; None where it holds it alone."""
+    owned: Callable[[], Collection[int]] | None = None
+    """The numbers of the parameters of which the optimizer's state lies here, whole; None where it has a piece of each,
+    or all."""
 
     @property
     def step(self) -> int:

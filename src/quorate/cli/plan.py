@@ -65,7 +65,7 @@ class RunOptions:
         "Start another worker in place of one that died, at most so many times (0; 64 with --chaos)."
     )
     room: int = option("How many more workers may come by `quorate join`.", default=0)
-    servers: int = option("Ranks that only keep parameters for workers (parameter-server, its presets).", default=0)
+    servers: int = option("Ranks that only keep parameters for workers of parameter-server; 0: none.", default=0)
     compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     latency: float | None = option(LATENCY, reads=seconds_from)
     """Seconds."""

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
+from quorate.sharding.whole_tensors import WholeTensors
 
 
 def plain_step(
@@ -24,9 +25,10 @@ def plain_step(
     *,
     is_scaled: bool = True,
     is_seen: bool = True,
+    whole: WholeTensors | None = None,
 ) -> Any:
     """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
-    `is_seen`: no hook sees it.
+    `is_seen`: no hook sees it; with `whole`: on the whole tensors that this worker owns.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
@@ -34,7 +36,7 @@ def plain_step(
     """
     own: dict[str, Any] = optimizer.__dict__
     if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
-        return _call(optimizer, plain, closure, is_seen)
+        return _call(optimizer, plain, closure, is_seen, whole)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
@@ -42,16 +44,49 @@ def plain_step(
             _unscale(optimizer, scale)
         if is_scaled and float(found_inf):
             return None
-        return _call(optimizer, plain, closure, is_seen)
+        return _call(optimizer, plain, closure, is_seen, whole)
     finally:
         own.update(hidden)
 
 
-def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, is_seen: bool) -> Any:
+def _call(
+    optimizer: Optimizer,
+    plain: type[Optimizer],
+    closure: Callable[[], Any] | None,
+    is_seen: bool,
+    whole: WholeTensors | None,
+) -> Any:
+    if whole is not None:
+        return _step_whole(optimizer, plain, closure, is_seen, whole)
     step: Any = plain.step
     if not is_seen:
         return step_unseen(optimizer, plain)
     return step(optimizer) if closure is None else step(optimizer, closure)
+
+
+def _step_whole(
+    optimizer: Optimizer,
+    plain: type[Optimizer],
+    closure: Callable[[], Any] | None,
+    is_seen: bool,
+    whole: WholeTensors,
+) -> Any:
+    """Hooks see the pieces; so does the closure, before the step."""
+    loss: Any = None
+
+    def does() -> None:
+        nonlocal loss
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with whole.gathered(optimizer):
+            step_unseen(optimizer, plain)
+
+    if is_seen:
+        seen_as_a_step(optimizer, does)
+    else:
+        does()
+    return loss
 
 
 def step_unseen(optimizer: Optimizer, plain: type[Optimizer] | None = None) -> None:

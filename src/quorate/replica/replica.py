@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.replica.order import trained_in_order
 from quorate.replica.plain_step import plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
 from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, kind_of
+from quorate.sharding.whole_tensors import WholeTensors
 
 _NUMBERS = "numbers"
 
@@ -43,6 +46,8 @@ class Replica:
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.is_coded = is_coded
+        self.whole: WholeTensors | None = None
+        """Where the model is in pieces, and the optimizer calculates with whole tensors."""
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -138,12 +143,13 @@ class Replica:
             options = without_momentum(self.momentum, options)
         before = put_options(self.optimizer, options) if is_of_round else None
         try:
+            step = partial(plain_step, self.optimizer, self.plain, closure, whole=self.whole)
             with standing_at(self.trained, at):
                 if gradient is None:
-                    return plain_step(self.optimizer, self.plain, closure, is_seen=is_seen)
+                    return step(is_seen=is_seen)
                 used = self.used if is_of_round else [True] * len(self.trained)
                 with with_gradient(self.trained, gradient, used), around:
-                    return plain_step(self.optimizer, self.plain, closure, is_scaled=not is_of_round)
+                    return step(is_scaled=not is_of_round)
         finally:
             if before is not None:
                 put_options(self.optimizer, before)
@@ -284,17 +290,6 @@ class Replica:
         if self._keys is None:
             self._keys = keys_like_parameters(self.plain, self.optimizer.param_groups[0])
         return self._keys
-
-
-def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:
-    """Those of an optimizer's parameters that are trained, by name, in the model's order.
-
-    Those that the model does not know come last, in the optimizer's order.
-    """
-    names = {id(p): name for name, p in model.named_parameters()}
-    order = {key: place for place, key in enumerate(names)}
-    chosen = sorted((p for p in every if p.requires_grad), key=lambda p: order.get(id(p), len(order)))
-    return [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
 
 
 _: type[OwnReplica] = Replica

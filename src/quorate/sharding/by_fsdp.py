@@ -24,7 +24,7 @@ def is_sharded_already(model: Module) -> bool:
 
 def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, precision: str | None) -> None:
     """Shard `model`, in place, each of the `blocks` as one piece, and the rest."""
-    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    is_on_cpu = seat.shards.device_type == "cpu"
     if is_on_cpu:
         fix_threshold()
     chosen: dict[str, Any] = {"mesh": seat.shards}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from quorate.data.context import data_context
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.group import GroupWire
+from quorate.wire.naming import note_axes
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Meshes:
     """What the command line says."""
     told_zero: Zero | None = None
     """The same of the stage of ZeRO."""
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    """On which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
     start_group: Callable[[str, int, int], None] | None = None
     """Starts torch's default process group of a worker that joins: its name, the place of the worker, and its size."""
@@ -132,6 +136,8 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
         ranks = torch.arange(wire.size).reshape(sizes)
     if ranks.numel() != wire.size:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
+    if ranks.flatten().tolist() == list(range(wire.size)) and ranks[0].numel() > 1 and not wire.is_newcomer:
+        note_axes(wire.board, Axes(*sizes))
     ranks = torch.cat([ranks, newcomers(ranks, wire)])
     (replica,), (shard,), (part,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
 

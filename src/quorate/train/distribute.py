@@ -15,7 +15,6 @@ from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import Distribute as DistributeRow
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
 from quorate.observe.backward import listeners
@@ -24,17 +23,18 @@ from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.reducers.reduction import Reduction
+from quorate.replica.by_tensors import ShardBy
 from quorate.replica.plain_step import check_closure
 from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
-from quorate.train.foreseen import foreseen
 from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.pieces import AfterPieces, as_pieces
+from quorate.train.pieces import AfterPieces, as_pieces, let_own_tensors
+from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
@@ -143,6 +143,7 @@ def distribute(
     on_nonfinite: OnNonfinite = "warn",
     compare_every: int = COMPARE_EVERY,
     weight: Weight = "equal",
+    shard_by: ShardBy | None = None,
     **settings: Any,
 ) -> O:
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
@@ -165,6 +166,10 @@ def distribute(
     loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size; or
     "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
 
+    With a model in shards `shard_by` says what the workers of a replica share out of the optimizer's state: "rows" of
+    each parameter, right where numbers are treated alike (AdamW), or whole "tensors", each stepped by its owner (Muon,
+    Adafactor); None: by the optimizer's class, which is tried on small tensors where it is not torch's own.
+
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
     of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
     every worker where the workers' models, optimizers or strategies differ.
@@ -177,7 +182,7 @@ def distribute(
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
     check_call(optimizer, model, strategy, name)
-    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
+    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight, shard_by=shard_by)
     spread = sharded(model, place, optimizer)
     if spread is None:
         check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
@@ -195,7 +200,7 @@ def distribute(
     swapped: Any = optimizer
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
-    said = _settings(chosen) | {name: _plain(value) for name, value in reduction.said.items()}
+    said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
     kept = Distributed(channel, optimizer, model, label, said, seat=None if spread is None else spread.seat)
     if place.wire.max_size == 1 and alone == "bypass":
         swapped.__class__ = _class_of(Alone, plain)
@@ -228,6 +233,8 @@ def distribute(
             follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[_WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
+        if spread is not None:
+            let_own_tensors(kept, loop.replica, spread.seat, named)
         looks = StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat)
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
@@ -237,7 +244,7 @@ def distribute(
             data_context(place).nobody_waits = True
     told.label = told.label or label
     trained(place).add(kept)
-    _record(place, kept, chosen)
+    record(place, kept, chosen)
     return optimizer
 
 
@@ -251,34 +258,6 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         )
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * factor
-
-
-def _record(place: current.Place, kept: Distributed, chosen: Strategy | None) -> None:
-    """What was chosen, into the records."""
-    recorder, optimizer = timing(place).recorder, kept.optimizer
-    if recorder is None:
-        return
-    recorder.write(
-        DistributeRow(
-            optimizer=kept.name,
-            algorithm=type(optimizer).__mro__[2].__name__,
-            strategy=kept.strategy,
-            settings=dict(kept.settings),
-            apart=chosen is not None and chosen.replicas != "equal",
-            parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
-            learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
-            **foreseen(place, kept),
-        )
-    )
-
-
-def _settings(chosen: Strategy | None) -> dict[str, object]:
-    fields = () if chosen is None else dataclasses.fields(chosen)
-    return {field.name: _plain(getattr(chosen, field.name)) for field in fields}
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy, Reduction]:

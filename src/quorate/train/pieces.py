@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
+from torch.optim import Optimizer
 
+from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
+from quorate.replica.by_tensors import shard_by_of
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat
 from quorate.sharding.parallelize import Sharded
+from quorate.sharding.whole_tensors import WholeTensors
 from quorate.train.watched import Watched
+from quorate.wire.metered import Metered
 
-_NEEDS_WHOLE = (LBFGS, Adafactor, Rprop)
-"""Of torch's optimizers those whose steps fail on tensors of which other processes have the rest."""
 _TOLD = 3
 """Names in a sentence."""
 
@@ -39,10 +42,17 @@ def as_pieces(
             "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, "
             "sync_every being a number of steps, and quorum and its presets"
         )
-    if isinstance(optimizer, _NEEDS_WHOLE):
+    plain: type[Optimizer] = type(optimizer).__mro__[2]
+    by = shard_by_of(plain, optimizer.param_groups, watched.shard_by)
+    if by == "tensors" and strategy.meets == "rounds":
         raise ConfigurationError(
-            f"{type(optimizer).__mro__[2].__name__} calculates with whole parameters, and not with pieces of them; "
-            "with a model in shards use an optimizer that treats each number alike, such as AdamW or SGD"
+            f"{label} agrees in rounds, and {plain.__name__} calculates with whole tensors: over a model in shards the "
+            "two do not go together yet; take all-reduce, or an optimizer that treats each number alike"
+        )
+    if by == "tensors" and getattr(strategy, "momentum", None) == "average":
+        raise ConfigurationError(
+            f'momentum="average" does not go with {plain.__name__} and a model in shards: what it keeps lies on one '
+            "worker of a replica for each whole tensor, and means are of pieces; leave momentum out"
         )
     if watched.weight != "equal":
         raise ConfigurationError(
@@ -56,7 +66,15 @@ def as_pieces(
         )
     goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
     changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
-    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
+    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat, shard_by=by)
+
+
+def let_own_tensors(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
+    """Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them."""
+    if watched.shard_by == "tensors" and seat.axes.shards > 1:
+        wire = Metered(seat.within.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
+        replica.whole = WholeTensors(wire, seat.traffic)
+        kept.owned = partial(replica.whole.owned, kept.optimizer)
 
 
 class AfterPieces(Listener):

@@ -29,7 +29,7 @@ from quorate.observe.activations import Saved, Storage, storage_of
 from quorate.sharding.blocks import blocks_of, class_of, in_words
 from quorate.sharding.memory import Model, Size
 from quorate.sharding.mesh import mesh_of
-from quorate.sharding.parallelize import Sharded, sharded
+from quorate.sharding.parallelize import blocks_chosen, sharded
 from quorate.wire import current
 
 OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
@@ -42,7 +42,7 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
     model = _model_of(trained, modules)
     spread = None if model is None or current.place() is None else sharded(model, current.here(), optimizer)
-    blocks = {} if model is None else _blocks(model, spread)
+    blocks = {} if model is None else _blocks(model)
     named = dict(model.named_parameters()) if model is not None else {str(n): p for n, p in enumerate(trained)}
     precision = spread.precision if spread is not None else None
     used = None if precision is None else getattr(torch, precision).itemsize
@@ -69,11 +69,12 @@ def _model_of(trained: list[Tensor], modules: list[Module]) -> Module | None:
     return min(whole, key=lambda one: sum(1 for _ in one.modules()), default=None)
 
 
-def _blocks(model: Module, spread: Sharded | None) -> dict[str, Module]:
-    if spread is None:
+def _blocks(model: Module) -> dict[str, Module]:
+    chosen = None if current.place() is None else blocks_chosen(model, current.here())
+    if chosen is None:
         return dict(blocks_of(model))
     named = dict(model.named_modules())
-    return {name: named[name] for name in spread.blocks}
+    return {name: named[name] for name in chosen}
 
 
 def _block_of(name: str, blocks: dict[str, Module]) -> str:

@@ -32,7 +32,8 @@ print("told", sys.argv[1:])
 world = quorate.join(records=True)
 model = nn.Sequential(Block(), Block(), nn.Linear(64, 3))
 mesh = world.mesh(shards=8)
-quorate.parallelize(model, mesh, precision=sys.argv[1] if len(sys.argv) > 1 else None)
+listed = {"blocks": ["0"]} if "listed" in sys.argv else {}
+quorate.parallelize(model, mesh, precision="bfloat16" if "bfloat16" in sys.argv else None, **listed)
 optimizer = quorate.distribute(torch.optim.Adam(model.parameters()), model)
 for _ in range(2):
     model(torch.ones(10, 64)).sum().backward()
@@ -87,6 +88,13 @@ def test_its_arguments_are_its_own_and_precision_is_seen(script: str, capfd: pyt
     assert [line.split()[1] for line in out.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ")] == [
         workers for workers in ("2", "4", "8", "16") for _ in range(3)
     ]
+
+
+def test_blocks_are_those_that_are_listed(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["listed"], ["listed", "bfloat16"]):
+        status, out, err = doctor(capfd, "--memory", script, *words)
+        assert status == 0 and "1 block of Block (0), and the rest as one piece" in out
+        assert ("over 1 worker for each of 1 replica: 1 block of Block (0)" in err) == ("bfloat16" in words)
 
 
 @pytest.mark.parametrize(
