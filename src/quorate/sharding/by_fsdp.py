@@ -36,6 +36,7 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
+        _meet_here_first(pieces, seat)
         gathering: Any = WireAllGather(pieces)
         reducing: Any = WireReduceScatter(pieces)
         for module in modules:
@@ -46,6 +47,18 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
         seat.traffic.reduces = root.set_requires_gradient_sync
     seat.traffic.forget = partial(_forget, modules)
     model.register_forward_hook(partial(_forget_without_backward, modules))
+
+
+def _meet_here_first(pieces: Pieces, seat: Seat) -> None:
+    """Where workers meet that gather for each other, one that gathers meanwhile is seen."""
+    meet_all = seat.traffic.meet if seat.axes.tensor > 1 else None
+
+    def meet(call: str) -> None:
+        pieces.meet(call)
+        if meet_all is not None:
+            meet_all(call)
+
+    seat.traffic.meet = meet
 
 
 def _forget(modules: Sequence[FSDPModule]) -> None:

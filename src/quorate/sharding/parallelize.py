@@ -117,7 +117,7 @@ def parallelize(
         )
     if axes.tensor > 1 and is_on_meta:
         raise ConfigurationError(
-            "a model on the meta device cannot be cut along the tensor axis yet; make it on the CPU, or use shards alone"
+            "a model on the meta device is not cut along the tensor axis; make it on the CPU, or use shards alone"
         )
     if axes.shards * axes.tensor > 1 and data.deals_out:
         raise ConfigurationError(
