@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
+from quorate.sharding.host_step import HostStep
 
 
 def plain_step(
@@ -24,9 +25,10 @@ def plain_step(
     *,
     is_scaled: bool = True,
     is_seen: bool = True,
+    host: HostStep | None = None,
 ) -> Any:
     """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
-    `is_seen`: no hook sees it.
+    `is_seen`: no hook sees it; with `host` it is made there.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
@@ -34,7 +36,7 @@ def plain_step(
     """
     own: dict[str, Any] = optimizer.__dict__
     if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
-        return _call(optimizer, plain, closure, is_seen)
+        return _call(optimizer, plain, closure, is_seen, host)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
@@ -42,16 +44,43 @@ def plain_step(
             _unscale(optimizer, scale)
         if is_scaled and float(found_inf):
             return None
-        return _call(optimizer, plain, closure, is_seen)
+        return _call(optimizer, plain, closure, is_seen, host)
     finally:
         own.update(hidden)
 
 
-def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, is_seen: bool) -> Any:
+def _call(
+    optimizer: Optimizer,
+    plain: type[Optimizer],
+    closure: Callable[[], Any] | None,
+    is_seen: bool,
+    host: HostStep | None,
+) -> Any:
     step: Any = plain.step
+    if host is not None:
+        return _call_on_host(optimizer, plain, closure, is_seen, host)
     if not is_seen:
         return step_unseen(optimizer, plain)
     return step(optimizer) if closure is None else step(optimizer, closure)
+
+
+def _call_on_host(
+    optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, is_seen: bool, host: HostStep
+) -> Any:
+    """The closure is called once, before the step; hooks see the parameters of the device."""
+    loss = None
+    if closure is not None:
+        with torch.enable_grad():
+            loss = closure()
+
+    def does() -> None:
+        host.step(lambda like: step_unseen(like, plain))
+
+    if is_seen:
+        seen_as_a_step(optimizer, does)
+    else:
+        does()
+    return loss
 
 
 def step_unseen(optimizer: Optimizer, plain: type[Optimizer] | None = None) -> None:
@@ -158,8 +187,9 @@ def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[No
 
 
 @contextmanager
-def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool]) -> Iterator[None]:
-    """Set `.grad` from `gradient` where `used`, to None elsewhere; restore it on exit."""
+def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool] | None) -> Iterator[None]:
+    """Set `.grad` from `gradient` where `used` (None: everywhere), to None elsewhere; restore it on exit."""
+    used = [True] * len(parameters) if used is None else used
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
         for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import REPLICAS, SHARDS, Axes, Zero
+from quorate.core.axes import REPLICAS, SHARDS, Axes, Offload, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.traffic import Traffic
@@ -24,6 +24,8 @@ class Meshes:
     """What the command line says."""
     told_zero: Zero | None = None
     """The same of the stage of ZeRO."""
+    told_offload: Offload | None = None
+    """And of what rests in host memory."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,13 +14,14 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from quorate.core.axes import Axes, Zero, stage_of
+from quorate.core.axes import Axes, Offload, Zero, offload_of, stage_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, mesh_of, seat_in
+from quorate.sharding.offload import Offloaded, offloaded
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -36,6 +38,7 @@ class Sharded:
     zero: Zero
     blocks: Sequence[str]
     precision: Precision | None = None
+    offload: Offloaded | None = None
 
 
 @dataclass
@@ -52,6 +55,9 @@ def parallelize(
     *,
     zero: Zero = 3,
     precision: Precision | None = None,
+    offload: Offload | None = None,
+    delayed_update: bool = False,
+    offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
@@ -65,6 +71,12 @@ def parallelize(
     so as well, and does not reduce gradients inside `optimizer.accumulate()`, where they are whole. `precision` is the
     dtype of gathered parameters and of activations; parameters, sums and the optimizer stay in their own. `blocks`
     lists what is gathered as one (names, modules or classes); None: the repeated parts of the model.
+
+    `offload` says what rests in memory of the host: "optimizer" what the optimizer keeps, and its step is made there;
+    "all" parameters as well, which are brought to the device block by block; "disk" is "optimizer" in memory-mapped
+    files of `offload_folder` (None: where temporary files are). In a step 2 Psi / S numbers cross between device and
+    host. With `delayed_update` the host makes its step beside the next forward and backward pass, and parameters are
+    one gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2). `quorate run --offload` goes before `offload`.
 
     Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
     (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and what the strategy sends of 1 / S of the model.
@@ -92,18 +104,21 @@ def parallelize(
     if mesh is None or told.told is not None:
         mesh = mesh_of(place, told.told or Axes(1, place.wire.size), parameters[0].device)
     seat = seat_in(mesh, place.wire)
+    rests = offloaded(told.told_offload or offload_of(offload), delayed_update, offload_folder)
     known.calls += 1
     _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
     words = in_words(found)  # before torch gives their classes other names
-    if seat.axes.shards > 1 or precision is not None:
-        shard(model, [block for _, block in found], seat, zero, precision)
+    is_cut = seat.axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
+    if is_cut:
+        shard(model, [block for _, block in found], seat, zero, precision, rests)
         if place.wire.rank == 0:
             spread = f"{seat.axes.shards} workers for each of {_replicas(seat)}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
         if seat.axes.shards > 1:
             data_context(place).needs_equal_shares = "a model in shards"
-        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision)
+    if is_cut or rests is not None:
+        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision, rests)
     return model
 
 
@@ -130,8 +145,8 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
     if told.told is not None and known.calls == 0:
         if optimizer.state:
             raise ConfigurationError(
-                "--mesh and --zero spread the model when quorate.distribute is called, and the optimizer keeps state "
-                "of its whole parameters already; call quorate.parallelize before the optimizer is made"
+                "--mesh, --zero and --offload spread the model when quorate.distribute is called, and the optimizer "
+                "keeps state of its whole parameters already; call quorate.parallelize before the optimizer is made"
             )
         names = {id(p): name for name, p in model.named_parameters()}
         parallelize(model)
