@@ -31,6 +31,16 @@ class Offloaded:
     """Where files are mapped; None: what is offloaded is in memory."""
     boundary: Boundary = field(default_factory=Boundary)
 
+    @property
+    def in_words(self) -> str:
+        """As a sentence goes on."""
+        what = {
+            "optimizer": "the optimizer's step on the host",
+            "all": "parameters and the optimizer's step on the host",
+            "disk": f"the optimizer's step on the host, in files of {self.folder}",
+        }
+        return f"; {what[self.where]}{', one gradient behind' if self.delays else ''}"
+
 
 def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[str] | None) -> Offloaded | None:
     """Raises `ConfigurationError` for a folder that is none, and for what says nothing without `offload`."""

@@ -114,7 +114,7 @@ def parallelize(
         shard(model, [block for _, block in found], seat, zero, precision, rests)
         if place.wire.rank == 0:
             spread = f"{seat.axes.shards} workers for each of {_replicas(seat)}"
-            tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
+            tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
         if seat.axes.shards > 1:
             data_context(place).needs_equal_shares = "a model in shards"
     if is_cut or rests is not None:

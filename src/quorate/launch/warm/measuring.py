@@ -27,6 +27,7 @@ from quorate.launch.warm.script import live_as_main
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved, Storage, storage_of
 from quorate.sharding.blocks import blocks_of, class_of, in_words
+from quorate.sharding.host_copies import MASTER
 from quorate.sharding.memory import Model, Size
 from quorate.sharding.mesh import mesh_of
 from quorate.sharding.parallelize import Sharded, sharded
@@ -38,6 +39,7 @@ OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
 
 def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     """What is said of a model whose optimizer has made a step."""
+    optimizer.state_dict()  # a step that is made beside the training has been made then
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
     model = _model_of(trained, modules)
@@ -56,6 +58,7 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
         "optimizer": _plain_name(optimizer),
         "device": str(local(trained[0]).device) if trained else "cpu",
         "precision": precision,
+        "offload": None if spread is None or spread.offload is None else spread.offload.where,
         "blocks": in_words(list(blocks.items())),
         "activations": activations,
         "memory": told.as_json(),
@@ -97,7 +100,7 @@ def _by_block(model: Module | None, blocks: dict[str, Module], found: dict[Modul
 
 
 def _size(p: Tensor, optimizer: Optimizer, used: int | None, block: str) -> Size:
-    kept = [x for x in optimizer.state.get(p, {}).values() if isinstance(x, Tensor)]
+    kept = [x for key, x in optimizer.state.get(p, {}).items() if isinstance(x, Tensor) and key != MASTER]
     like = sum(_bytes(x) for x in kept if x.shape == p.shape and p.dim())
     return Size(
         numbers=p.numel(),
