@@ -110,7 +110,7 @@ def held(model: Model, zero: Mode, shards: int, offload: Offload | None = None) 
         return found
     cut = 1 if zero == 0 else shards
     trained = [one for one in model.sizes if one.is_trained]
-    masters = sum(_piece(4 * one.numbers, one.rows, cut) for one in trained if _is_small(one))
+    masters = sum(_piece(4 * one.numbers + one.kept_like, one.rows, cut) for one in trained if _is_small(one))
     if offload == "all":
         host = found.between_steps - model.buffers + masters
         return replace(found, parameters=model.buffers, gradients=0, optimizer=0, host=host)

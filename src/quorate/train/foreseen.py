@@ -22,8 +22,8 @@ from quorate.wire.current import Place
 def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     """For the row `distribute`: how the model is spread; and where memory is recorded, the bytes between steps.
 
-    These are `parameters` (with buffers), `gradients` and `optimizer`; of a model in shards, of this worker's piece; what
-    is offloaded is `host`, and not in them.
+    These are `parameters` (with buffers), `gradients` and `optimizer`; of a model in shards, of this worker's piece.
+    What is offloaded is `host`, and not in them.
     What several optimizers' models have in common counts once. Only of torch's own optimizers it is known what they
     keep: by one step on a few numbers. Of others `optimizer` is left out.
     """

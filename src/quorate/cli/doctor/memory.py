@@ -172,7 +172,7 @@ def _meaning(found: Sequence[Line], limit: int | None) -> Iterator[str]:
         "keep."
     )
     if any(one.held["host"] for one in found):
-        yield "The host has for each worker, besides, what is offloaded to its memory, or to files that are mapped into it."
+        yield "The host has, for each worker, what is offloaded to its memory, or to files that are mapped into it."
     if limit is not None:
         fitting = [one for one in found if one.total <= limit]
         first = min(fitting, key=lambda one: (one.workers, one.zero), default=None)
