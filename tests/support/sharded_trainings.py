@@ -184,7 +184,7 @@ def kept(
     told: list[str] = []
     checkpoint_context(current.here()).root = root
     checkpoint_context(current.here()).tell = told.append
-    model: Any = Model(seed=1 + world.rank)
+    model: Any = Model(seed=1 + world.rank).to(getattr(torch, case.numbers))
     if shards:
         chosen: Any = {"zero": case.zero, "offload": case.offload, "delayed_update": case.delayed}
         model = quorate.parallelize(model, world.mesh(replicas=case.replicas), **chosen)
@@ -197,7 +197,7 @@ def kept(
             quorate.save(scheduler=scheduler)
         ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
         optimizer.zero_grad()
-        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
         optimizer.step()
         scheduler.step()
         step += 1

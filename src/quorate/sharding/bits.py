@@ -35,7 +35,7 @@ def digest_of(x: Tensor) -> Tensor:
             columns += torch.stack([part.sum(0), upper.sum(0)])
         rows.append(torch.stack([rest, rest >> 32]))
         rows.append(octets[words * 8 :].long().expand(2, -1))
-        return torch.cat([_mixed(torch.cat(rows, 1)), _mixed(columns)])
+        return torch.cat([_mixed(torch.cat(rows, 1)), _mixed(columns) if whole else columns[:, 0]])
 
 
 def _mixed(sums: Tensor) -> Tensor:

@@ -118,14 +118,16 @@ class HostCopies:
             if settled is not here:
                 kept[key] = beside_piece_of(p, settled) if is_like else settled
 
+    def numbers_of(self, p: Parameter) -> Tensor:
+        """Those of the copy, in the dtype of the parameter."""
+        held = self._held[p]
+        numbers = local(held.copy).detach()
+        return numbers if held.passing is None else held.passing.copy_(numbers)
+
     def show(self, parameters: Sequence[Parameter]) -> None:
         """Let parameters on the device be what their copies are."""
         for p in parameters:
-            held = self._held[p]
-            numbers = local(held.copy).detach()
-            if held.passing is not None:
-                numbers = held.passing.copy_(numbers)
-            self._boundary.to_device(numbers, local(p.detach()))
+            self._boundary.to_device(self.numbers_of(p), local(p.detach()))
         self._boundary.wait([local(p) for p in parameters])
         for p in parameters:
             self._held[p].shown = digest_of(local(p))

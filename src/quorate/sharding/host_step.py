@@ -13,7 +13,8 @@ the parameters that `optimizer.step()` leaves are those before the newest gradie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -23,7 +24,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError, QuorateError
-from quorate.core.local_tensor import beside_piece_of, local
+from quorate.core.local_tensor import beside_piece_of, exchange_numbers, local
 from quorate.sharding.boundary import Boundary, HostMemory
 from quorate.sharding.host_copies import MASTER, HostCopies
 
@@ -100,6 +101,18 @@ class HostStep:
             self._under_way = None
             self._check_unwritten(under_way.parameters)
             self._copies.show(under_way.parameters)
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Inside, parameters stand on their copies, if a step is under way: what a pass may use stays as it is."""
+        under_way = self._wait()
+        chosen = [] if under_way is None else [(p, self._copies.numbers_of(p)) for p in under_way.parameters]
+        before = [exchange_numbers(p, x) for p, x in chosen]
+        try:
+            yield
+        finally:
+            for (p, _), x in zip(chosen, before, strict=True):
+                exchange_numbers(p, x)
 
     def _wait(self) -> _Step | None:
         """Until the step under way is made; parameters stay as they are."""

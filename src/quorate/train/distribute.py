@@ -157,8 +157,12 @@ def distribute(
     saving(place)  # what is left to be written is written last
     said = _settings(chosen) | {name: _plain(value) for name, value in reduction.said.items()}
     kept = Distributed(channel, optimizer, model, label, said, seat=None if spread is None else spread.seat)
+    if host is not None:
+        kept.ahead = host.ahead
     if place.wire.max_size == 1 and alone == "bypass":
         swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
+        if spread is not None:
+            optimizer.register_step_post_hook(lambda *_: spread.seat.traffic.forget())
         if host is not None:
             steps_on_host(optimizer, host)
             kept.pause = host.catch_up

@@ -72,7 +72,7 @@ def test_a_script_is_measured_up_to_its_first_step(script: str, capfd: pytest.Ca
     steps = 10 * 4
     assert alone["held"] == {
         "parameters": 4 * NUMBERS + BUFFERS, "gradients": 4 * NUMBERS, "optimizer": 8 * NUMBERS + steps,
-        "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64,
+        "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64, "host": 0,
     }  # fmt: skip
     assert not alone["fits"] and sharded[2]["fits"]
     assert sharded[2]["held"]["parameters"] == 4 * (2 * BLOCK // 8 + 64 + 1) + BUFFERS, "3 rows are one for each"
@@ -87,6 +87,20 @@ def test_its_arguments_are_its_own_and_precision_is_seen(script: str, capfd: pyt
     assert [line.split()[1] for line in out.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ")] == [
         workers for workers in ("2", "4", "8", "16") for _ in range(3)
     ]
+
+
+def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """As the option says, or the script itself, whose step has been made there."""
+    Path("offloaded.py").write_text(SCRIPT.replace("mesh, precision", 'mesh, offload="optimizer", precision'))
+    told = [
+        json.loads(doctor(capfd, "--memory", "--json", "--shards", "8", *arguments)[1])["workers"][-1]["held"]
+        for arguments in (("--offload", "disk", script), ("offloaded.py",), ("--offload", "all", script), (script,))
+    ]
+    piece = told[-1]["parameters"] - BUFFERS
+    steps = 10 * 4
+    assert told[0] == told[1] == {**told[-1], "optimizer": 0, "host": 4 * piece + steps}
+    assert told[2] == {**told[-1], "parameters": BUFFERS, "gradients": 0, "optimizer": 0, "host": 4 * piece + steps}
+    assert "host" in doctor(capfd, "--memory", "offloaded.py")[1]
 
 
 @pytest.mark.parametrize(
