@@ -35,7 +35,7 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         offload_of(chosen.offload)
         if is_virtual:
             raise ConfigurationError(
-                "--mesh, --zero and --offload need processes (-n); virtual workers have whole models"
+                "--mesh, --zero and --offload need processes (-n); virtual workers hold whole models"
             )
         if chosen.strategy is not None and chosen.strategy in registry("baselines"):
             raise ConfigurationError(

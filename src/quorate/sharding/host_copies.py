@@ -90,6 +90,7 @@ class HostCopies:
             state[p][MASTER] = there.detach()
 
     def take_gradient(self, p: Parameter) -> None:
+        """Bring it to the host, where it is when the boundary has been waited for."""
         held, grad = self._held[p], local(_gradient_of(p))
         if grad.layout != torch.strided:
             held.gradient = grad.to("cpu", copy=True)
@@ -102,6 +103,7 @@ class HostCopies:
         self._boundary.to_host(grad, there)
 
     def give_gradient(self, p: Parameter) -> None:
+        """Let the copy of `p` have it, in its own dtype."""
         held = self._held[p]
         assert held.gradient is not None
         held.copy.grad = beside_piece_of(held.copy, held.gradient.to(local(held.copy).dtype))

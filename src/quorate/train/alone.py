@@ -87,4 +87,5 @@ def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 
 @functools.cache
 def class_of(mixin: type, plain: Any) -> type[Optimizer]:
+    """The subclass of `plain` that has what `mixin` does differently."""
     return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
