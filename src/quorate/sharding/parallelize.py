@@ -104,7 +104,8 @@ def parallelize(
     if mesh is None or told.told is not None:
         mesh = mesh_of(place, told.told or Axes(1, place.wire.size), parameters[0].device)
     seat = seat_in(mesh, place.wire)
-    rests = offloaded(told.told_offload or offload_of(offload), delayed_update, offload_folder)
+    where = offload_of(offload) if told.told_offload is None else told.told_offload
+    rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
     known.calls += 1
     _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)

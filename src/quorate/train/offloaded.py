@@ -26,9 +26,9 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, strategy: Strategy | Non
     how = spread.offload
     if how is None:
         return None
-    use = memory_use(place)
-    use.boundaries.append(how.boundary)
-    plain = type(optimizer)
+    boundaries, plain = memory_use(place).boundaries, type(optimizer)
+    if not any(one is how.boundary for one in boundaries):  # two optimizers may have one model
+        boundaries.append(how.boundary)
     if strategy is None:
         raise ConfigurationError("offload= does not go with a baseline, which makes its own steps; leave it None")
     _check(optimizer, plain)

@@ -39,7 +39,6 @@ OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
 
 def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     """What is said of a model whose optimizer has made a step."""
-    optimizer.state_dict()  # a step that is made beside the training has been made then
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
     model = _model_of(trained, modules)
@@ -48,6 +47,8 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     named = dict(model.named_parameters()) if model is not None else {str(n): p for n, p in enumerate(trained)}
     precision = spread.precision if spread is not None else None
     rests = None if spread is None or spread.offload is None else spread.offload.where
+    if rests is not None:
+        optimizer.state_dict()  # a step that is made beside the training has been made then
     used = None if precision is None else getattr(torch, precision).itemsize
     by_module = saved.by_module(without=dict(_parameters(modules)))
     activations = _by_block(model, blocks, by_module)
