@@ -21,14 +21,14 @@ from tests.support.sharded_trainings import STEPS, Case, Model, batch, kept, mad
 
 USES = {
     "optimizer": Case(offload="optimizer"),
-    "all": Case(offload="all", zero=2, accumulates=2),
-    "disk": Case(offload="disk", zero=1, accumulates=2, clip=0.05),
-    "frozen": Case(offload="optimizer", frozen=True, thaws=True),
+    "all": Case(offload="all", zero=2, accumulates=2, optimizer="adamw"),
+    "disk": Case(offload="disk", zero=1, accumulates=2, clip=0.05, optimizer="adamw"),
+    "frozen": Case(offload="optimizer", frozen=True, thaws=True, optimizer="adamw"),
     "schedule, edits": Case(offload="disk", schedule=True, edits=True),
     "all, tied": Case(offload="all", tied=True, edits=True),
-    "scaler": Case(offload="optimizer", scaler=True),
+    "scaler": Case(offload="optimizer", scaler=True, optimizer="adamw"),
     "evaluations": Case(offload="all", zero=3, evaluates=True, looks=True),
-    "precision": Case(offload="all", precision="bfloat16"),
+    "precision": Case(offload="all", precision="bfloat16", optimizer="adamw"),
 }
 STRATEGIES: dict[str, dict[str, Any]] = {
     "local-sgd": {"sync_every": 2, "momentum": "average"},
@@ -51,10 +51,9 @@ def from_without(cases: Sequence[Case], world: Any) -> list[float]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_bits_of_trainings_without_it(workers: int) -> None:
-    cases = [replace(case, optimizer=kind) for kind in ("sgd", "adamw") for case in USES.values()]
-    names = [f"{name}, {kind}" for kind in ("sgd", "adamw") for name in USES]
+    cases = list(USES.values())
     for told in run_real_world(workers, partial(from_without, cases), 300.0):
-        assert not {name: far for name, far in zip(names, told, strict=True) if far}
+        assert not {name: far for name, far in zip(USES, told, strict=True) if far}
 
 
 def all_of(cases: Sequence[Case], world: Any) -> list[list[Tensor]]:

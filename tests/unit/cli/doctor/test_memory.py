@@ -90,17 +90,15 @@ def test_its_arguments_are_its_own_and_precision_is_seen(script: str, capfd: pyt
 
 
 def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """As the option says, or the script itself, whose step has been made there."""
-    Path("offloaded.py").write_text(SCRIPT.replace("mesh, precision", 'mesh, offload="optimizer", precision'))
-    told = [
+    """As the script says, whose step has been made there, or an option instead."""
+    Path(script).write_text(SCRIPT.replace("mesh, precision", 'mesh, offload="optimizer", precision'))
+    own, instead = (
         json.loads(doctor(capfd, "--memory", "--json", "--shards", "8", *arguments)[1])["workers"][-1]["held"]
-        for arguments in (("--offload", "disk", script), ("offloaded.py",), ("--offload", "all", script), (script,))
-    ]
-    piece = told[-1]["parameters"] - BUFFERS
-    steps = 10 * 4
-    assert told[0] == told[1] == {**told[-1], "optimizer": 0, "host": 4 * piece + steps}
-    assert told[2] == {**told[-1], "parameters": BUFFERS, "gradients": 0, "optimizer": 0, "host": 4 * piece + steps}
-    assert "host" in doctor(capfd, "--memory", "offloaded.py")[1]
+        for arguments in ((script,), ("--offload", "all", script))
+    )
+    piece, steps = own["parameters"] - BUFFERS, 10 * 4
+    assert own["gradients"] == piece and own["optimizer"] == 0 and own["host"] == 4 * piece + steps
+    assert instead == {**own, "parameters": BUFFERS, "gradients": 0}
 
 
 @pytest.mark.parametrize(
