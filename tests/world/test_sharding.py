@@ -40,6 +40,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sgp": {},
     "choco-sgd": {"compress": "half"},
     "relay": {},
+    "quorum": {"wait_for": "all"},
+    "backup-workers": {"wait_for": "all", "clip_norm": 0.05},
 }
 
 

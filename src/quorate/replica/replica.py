@@ -22,7 +22,7 @@ from quorate.replica.optimizer_state import keys_like_parameters
 from quorate.replica.plain_step import plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
-from quorate.replica.worker_momentum import MomentumChoice, WorkerMomentum, has_moments, kind_of
+from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, kind_of
 from quorate.sharding.host_step import HostStep
 
 _NUMBERS = "numbers"
@@ -150,7 +150,7 @@ class Replica:
             if before is not None:
                 put_options(self.optimizer, before)
 
-    def keep_momentum(self, choice: MomentumChoice, size: int) -> str | None:
+    def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
         """Let this worker keep the momentum of its own gradients, if that is the `choice` and known how, among `size`.
 
         Returns what is to be said of it.
@@ -158,7 +158,7 @@ class Replica:
         groups, name = self.optimizer.param_groups, self.plain.__name__
         kind = None if choice == "common" else kind_of(self.plain, groups, self._keys_or_none())
         if kind is not None:
-            self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size)
+            self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size, sums=sums)
             follow_plain(self.momentum)
             return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
         if choice == "worker" or (choice == "auto" and has_moments(self.plain, groups)):

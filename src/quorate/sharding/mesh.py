@@ -14,6 +14,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
+from quorate.wire.group import GroupWire
 
 
 @dataclass
@@ -56,6 +57,12 @@ class Seat:
     """The same workers, as torch knows them."""
     workers: Sequence[Sequence[int]]
     """The ranks of each replica's workers."""
+
+    @property
+    def mates(self) -> Sequence[int]:
+        """The ranks of its replica's workers."""
+        return self.workers[self.replica]
+
     traffic: Traffic = field(default_factory=Traffic)
     """What these send each other for one model."""
 
@@ -72,6 +79,6 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     if ranks.numel() != wire.size:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
     (replica,), (shard,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
-    across = wire.channel("mesh/across").group(ranks[:, shard].tolist())
+    across = GroupWire(wire.channel("mesh/across"), ranks[:, shard].tolist(), ranks.tolist())
     within = wire.channel("mesh/within").group(ranks[replica].tolist())
     return Seat(Axes(*ranks.shape), replica, shard, across, within, mesh[SHARDS], ranks.tolist())

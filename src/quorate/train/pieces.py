@@ -36,8 +36,8 @@ def as_pieces(
         raise ConfigurationError(
             f"{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on "
             "the clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
-            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, and gossip without patience, "
-            "sync_every being a number of steps"
+            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, "
+            "sync_every being a number of steps, and quorum and its presets"
         )
     if isinstance(optimizer, _NEEDS_WHOLE):
         raise ConfigurationError(
@@ -49,12 +49,13 @@ def as_pieces(
             f'weight="{watched.weight}" does not go with a model in shards: its gradients are plain means over the '
             'workers of a replica; leave weight="equal"'
         )
-    if settings.get("on_death") == "continue":
+    if settings.get("on_death") == "continue" and strategy.meets != "rounds":
         raise ConfigurationError(
-            'on_death="continue" does not go with a model in shards yet: a replica is incomplete without one of its '
-            'workers; leave it "stop"'
+            f'on_death="continue" does not go with {label} of a model in shards: replicas go on without one that has '
+            "lost a worker under quorum and its presets"
         )
-    changes: Any = {"on_death": "stop", "on_error": "stop"}
+    goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
+    changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
     return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
 
 

@@ -164,12 +164,28 @@ class DeathTolerance:
 
     survivors: Survivors | None = None
     """Those with whom it goes on when others die; None where a death is everyone's end."""
+    between: Survivors | None = None
+    """Likewise, of replicas in pieces: those that hold the same piece."""
+    replica: frozenset[int] = frozenset()
+    """Of replicas in pieces: the workers of this one, which ends when one of them does."""
     is_refused: bool = False
     """Whether some optimizer cannot go on."""
     tell_launcher: Callable[[], None] = lambda: None
     """Lets a launcher whose board is another one know at once whether this worker trains, and what its death is."""
 
 
+def lost_mates(place: Place) -> list[int]:
+    """The workers of this one's replica in pieces that have died, where other replicas go on."""
+    own = place.context(DeathTolerance)
+    return [] if own.between is None else sorted(own.replica & place.wire.dead)
+
+
 def survivors(place: Place) -> Survivors | None:
     """Those with whom the worker of `place` goes on; None where a death is everyone's end."""
     return place.context(DeathTolerance).survivors
+
+
+def surviving_replicas(place: Place) -> Survivors | None:
+    """As `survivors`; of replicas in pieces, those that hold the same piece as this worker."""
+    own = place.context(DeathTolerance)
+    return own.between or own.survivors
