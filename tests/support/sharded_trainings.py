@@ -94,6 +94,8 @@ class Case:
     edits: bool = False
     scaler: bool = False
     precision: str | None = None
+    offload: str | None = None
+    delayed: bool = False
     numbers: str = "float32"
     evaluates: bool = False
     looks: bool = False
@@ -138,7 +140,8 @@ def train(case: Case, world: Any, each: int, *, shards: bool, seed: int = 1) -> 
         model.tokens.weight.requires_grad_(False)
         model.blocks[0].up.weight.requires_grad_(False)
     if shards:
-        mesh, chosen = world.mesh(replicas=case.replicas), {"precision": case.precision}
+        mesh = world.mesh(replicas=case.replicas)
+        chosen: Any = {"precision": case.precision, "offload": case.offload, "delayed_update": case.delayed}
         model = quorate.parallelize(model, mesh, zero=case.zero, **chosen)
     optimizer: Any = quorate.distribute(made(case, model), model, case.strategy, **case.settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8) if case.schedule else None
@@ -205,9 +208,10 @@ def kept(
     told: list[str] = []
     checkpoint_context(current.here()).root = root
     checkpoint_context(current.here()).tell = told.append
-    model: Any = Model(seed=1 + world.rank)
+    model: Any = Model(seed=1 + world.rank).to(getattr(torch, case.numbers))
     if shards:
-        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero)
+        chosen: Any = {"zero": case.zero, "offload": case.offload, "delayed_update": case.delayed}
+        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), **chosen)
     plain = made(case, model)
     optimizer: Any = quorate.distribute(plain, model, case.strategy, **case.settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
@@ -217,7 +221,7 @@ def kept(
             quorate.save(scheduler=scheduler)
         ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
         optimizer.zero_grad()
-        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
         optimizer.step()
         scheduler.step()
         step += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,6 +95,8 @@ class Distributed:
     """Waits until no worker steps, with nothing in flight."""
     resume: Callable[[], None] = lambda: None
     """Goes on."""
+    ahead: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Inside, parameters are those after every step, where the newest one is still under way."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
     seat: Seat | None = None

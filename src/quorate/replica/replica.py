@@ -20,10 +20,11 @@ from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.optimizer_state import keys_like_parameters
 from quorate.replica.order import trained_in_order
-from quorate.replica.plain_step import plain_step, put_options, standing_at, with_gradient
+from quorate.replica.plain_step import Elsewhere, plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
 from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, kind_of
+from quorate.sharding.host_step import HostStep
 from quorate.sharding.whole_tensors import WholeTensors
 
 _NUMBERS = "numbers"
@@ -33,7 +34,7 @@ class Replica:
     """The user's model and optimizer; implements `core.own_replica.OwnReplica`. It knows no other worker.
 
     `plain` is the optimizer's own class. `header` gives the number of elements that vectors over the parameters have
-    behind them, from the number of tensors and of parts. `is_coded` says which parameters are written small.
+    behind them, from the number of tensors and of parts. `is_coded` says which are written small; `host` makes steps.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Replica:
         model: Module,
         header: Callable[[int, int], int],
         is_coded: Callable[[str, Tensor], bool] | None = None,
+        host: HostStep | None = None,
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
-        self.is_coded = is_coded
+        self.host, self.is_coded = host, is_coded
         self.whole: WholeTensors | None = None
         """Where the model is in pieces, and the optimizer calculates with whole tensors."""
         self.momentum: WorkerMomentum | None = None
@@ -114,8 +116,7 @@ class Replica:
         return self._packed(self.gradients)
 
     def _packed(self, tensors: Sequence[Tensor | None]) -> Flat:
-        copy = Flat.zeros(self.layout)
-        pack(tensors, copy)
+        pack(tensors, copy := Flat.zeros(self.layout))
         return copy
 
     def update(
@@ -142,17 +143,22 @@ class Replica:
             around = shared_step(self.momentum, self.trained, gradient, options)
             options = without_momentum(self.momentum, options)
         before = put_options(self.optimizer, options) if is_of_round else None
+        step = partial(plain_step, self.optimizer, self.plain, closure, elsewhere=self._elsewhere)
         try:
-            step = partial(plain_step, self.optimizer, self.plain, closure, whole=self.whole)
             with standing_at(self.trained, at):
                 if gradient is None:
                     return step(is_seen=is_seen)
-                used = self.used if is_of_round else [True] * len(self.trained)
-                with with_gradient(self.trained, gradient, used), around:
+                with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
                     return step(is_scaled=not is_of_round)
         finally:
             if before is not None:
                 put_options(self.optimizer, before)
+
+    @property
+    def _elsewhere(self) -> Elsewhere | None:
+        if self.host is not None:
+            return self.host.step
+        return None if self.whole is None else partial(self.whole.step, self.optimizer)
 
     def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
         """Let this worker keep the momentum of its own gradients, if that is the `choice` and known how, among `size`.
@@ -254,8 +260,7 @@ class Replica:
     @property
     def _wide(self) -> torch.dtype:
         """Of numbers that travel with the parameters: float64 where a parameter has as much precision."""
-        is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.trained)
-        return torch.float64 if is_double else torch.float32
+        return torch.float64 if {torch.float64, torch.complex128} & {p.dtype for p in self.trained} else torch.float32
 
     def chosen(self, only: Sequence[int] | None = None) -> Sequence[Parameter]:
         """The trained parameters, or these of them."""
@@ -283,8 +288,7 @@ class Replica:
         return None if is_coded is None else lambda name, x: name in known and is_coded(name, x)
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
-        state = self.optimizer.state
-        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
+        return [self.optimizer.state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
 
     def _kept_keys(self) -> list[str]:
         if self._keys is None:

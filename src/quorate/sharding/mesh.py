@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Zero
+from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Offload, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
@@ -29,6 +29,8 @@ class Meshes:
     """What the command line says."""
     told_zero: Zero | None = None
     """The same of the stage of ZeRO."""
+    told_offload: Offload | None = None
+    """And of what rests in host memory."""
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
     """On which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from quorate.core.axes import Axes, Zero, stage_of
+from quorate.core.axes import Axes, Offload, Zero, offload_of, stage_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
@@ -21,6 +22,7 @@ from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
+from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.wire import current
 from quorate.wire.current import Place
@@ -40,6 +42,7 @@ class Sharded:
     precision: Precision | None = None
     plan: Mapping[str, str] | None = None
     """Which layers several workers compute together."""
+    offload: Offloaded | None = None
 
 
 @dataclass
@@ -58,6 +61,9 @@ def parallelize(
     *,
     zero: Zero = 3,
     precision: Precision | None = None,
+    offload: Offload | None = None,
+    delayed_update: bool = False,
+    offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
     tensor: Literal["auto"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
@@ -73,6 +79,12 @@ def parallelize(
     so as well, and does not reduce gradients inside `optimizer.accumulate()`, where they are whole. `precision` is the
     dtype of gathered parameters and of activations; parameters, sums and the optimizer stay in their own. `blocks`
     lists what is gathered as one (names, modules or classes); None: the repeated parts of the model.
+
+    `offload` says what rests in memory of the host: "optimizer" what the optimizer keeps, and its step is made there;
+    "all" parameters as well, which are brought to the device block by block; "disk" is "optimizer" in memory-mapped
+    files of `offload_folder` (None: where temporary files are). In a step 2 Psi / S numbers cross between device and
+    host. With `delayed_update` the host makes its step beside the next forward and backward pass, and parameters are
+    one gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2). `quorate run --offload` goes before `offload`.
 
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
@@ -126,6 +138,8 @@ def parallelize(
         )
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     deal_to(place, axes, seat)
+    where = offload_of(offload) if told.told_offload is None else told.told_offload
+    rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
     known.calls += 1
     wire = place.wire.channel(f"parallelize/{known.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
@@ -140,17 +154,17 @@ def parallelize(
     if axes.shards > 1 or plan is not None:
         meet_within(seat)
         data.needs_equal_shares = "a model in shards"
-    if axes.shards > 1 or precision is not None:
-        shard(model, modules, seat, zero, precision)
+    is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
+    if is_cut:
+        shard(model, modules, seat, zero, precision, rests)
         if wire.rank == 0:
             spread = f"{_counted(axes.shards, 'worker')} for each of {_counted(axes.replicas, 'replica')}"
-            tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
-        if is_on_meta:
-            make_pieces(model, modules, wire, axes.shards, seat.shard, told.device, initialize)
-    elif is_on_meta:
-        make_pieces(model, modules, wire, 1, 0, told.device, initialize)
-    if axes.shards > 1 or precision is not None or plan is not None:
-        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan)
+            tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
+    if is_on_meta:
+        shards = (axes.shards, seat.shard) if is_cut else (1, 0)
+        make_pieces(model, modules, wire, *shards, told.device, initialize)
+    if is_cut or plan is not None or rests is not None:
+        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests)
     return model
 
 
@@ -182,8 +196,8 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
     if told.told is not None and known.calls == 0:
         if optimizer.state:
             raise ConfigurationError(
-                "--mesh and --zero spread the model when quorate.distribute is called, and the optimizer keeps state "
-                "of its whole parameters already; call quorate.parallelize before the optimizer is made"
+                "--mesh, --zero and --offload spread the model when quorate.distribute is called, and the optimizer "
+                "keeps state of its whole parameters already; call quorate.parallelize before the optimizer is made"
             )
         names = {id(p): name for name, p in model.named_parameters()}
         parallelize(model)

@@ -10,7 +10,7 @@ the gradients alone take to be reduced; while the step is made, its share of par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,6 +69,11 @@ class WholeTensors:
             for p, gradient in kept.items():
                 p.grad = gradient
         self._scatter(taking, whole)
+
+    def step(self, optimizer: Optimizer, make: Callable[[Optimizer], None]) -> None:
+        """`make` a step of the optimizer on whole tensors: see `gathered`."""
+        with self.gathered(optimizer):
+            make(optimizer)
 
     def _deal(self, every: Sequence[Any]) -> None:
         """Give each new parameter that is trained an owner: the largest first, to who has least by then."""

@@ -54,7 +54,7 @@ class Loop(Listener):
         wire = place.wire if watched.seat is None else watched.seat.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
-        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded)
+        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded, watched.host)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
         """Its parameters, where they are in memory that all workers have in common."""

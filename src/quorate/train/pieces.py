@@ -49,6 +49,12 @@ def as_pieces(
             f"{label} agrees in rounds, and {plain.__name__} calculates with whole tensors: over a model in shards the "
             "two do not go together yet; take all-reduce, or an optimizer that treats each number alike"
         )
+    if by == "tensors" and (spread.offload is not None or spread.plan is not None):
+        what = "offload" if spread.offload is not None else "tensor axis"
+        raise ConfigurationError(
+            f"{plain.__name__} calculates with whole tensors, and does not go together with a{'n' * (what[0] == 'o')} "
+            f"{what} yet; leave that out, or take an optimizer that treats each number alike"
+        )
     if by == "tensors" and getattr(strategy, "momentum", None) == "average":
         raise ConfigurationError(
             f'momentum="average" does not go with {plain.__name__} and a model in shards: what it keeps lies on one '

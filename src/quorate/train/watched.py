@@ -10,6 +10,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.observe.finite import OnNonfinite, check_policy
 from quorate.reducers.reduction import Reduction
 from quorate.replica.by_tensors import ShardBy, check_shard_by
+from quorate.sharding.host_step import HostStep
 from quorate.sharding.mesh import Seat
 from quorate.train.step_weight import Weight, check_weight
 
@@ -33,6 +34,8 @@ class Watched:
     """How the optimizer's state is dealt out to the workers of a replica; None: as its class needs it."""
     seat: Seat | None = None
     """This worker's among the pieces of its replica; None where it holds the whole."""
+    host: HostStep | None = None
+    """How steps are made on the host; None where they are made on the device."""
 
     def __post_init__(self) -> None:
         check_policy(self.on_nonfinite)

@@ -73,7 +73,7 @@ def test_a_script_is_measured_up_to_its_first_step(script: str, capfd: pytest.Ca
     steps = 10 * 4
     assert alone["held"] == {
         "parameters": 4 * NUMBERS + BUFFERS, "gradients": 4 * NUMBERS, "optimizer": 8 * NUMBERS + steps,
-        "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64,
+        "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64, "host": 0,
     }  # fmt: skip
     assert not alone["fits"] and sharded[2]["fits"]
     assert sharded[2]["held"]["parameters"] == 4 * (2 * BLOCK // 8 + 64 + 1) + BUFFERS, "3 rows are one for each"
@@ -95,6 +95,18 @@ def test_blocks_are_those_that_are_listed(script: str, capfd: pytest.CaptureFixt
         status, out, err = doctor(capfd, "--memory", script, *words)
         assert status == 0 and "1 block of Block (0), and the rest as one piece" in out
         assert ("over 1 worker for each of 1 replica: 1 block of Block (0)" in err) == ("bfloat16" in words)
+
+
+def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """As the script says, whose step has been made there, or an option instead."""
+    Path(script).write_text(SCRIPT.replace("mesh, precision", 'mesh, offload="optimizer", precision'))
+    own, instead = (
+        json.loads(doctor(capfd, "--memory", "--json", "--shards", "8", *arguments)[1])["workers"][-1]["held"]
+        for arguments in ((script,), ("--offload", "all", script))
+    )
+    piece, steps = own["parameters"] - BUFFERS, 10 * 4
+    assert own["gradients"] == piece and own["optimizer"] == 0 and own["host"] == 4 * piece + steps
+    assert instead == {**own, "parameters": BUFFERS, "gradients": 0}
 
 
 @pytest.mark.parametrize(
