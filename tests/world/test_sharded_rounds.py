@@ -54,11 +54,12 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def launched(folder: Path, size: int, *words: str) -> tuple[int, str, list[str]]:
+def launched(folder: Path, size: int, *words: str, restarts: int = 0) -> tuple[int, str, list[str]]:
     """The status, what was said, and how each worker has ended ("" where it has not)."""
     (folder / "script.py").write_text(SCRIPT)
-    done = run_quorate(folder, "run", "--name", "here", "-n", str(size), "script.py", *words, timeout=100)
-    logs = [(folder / "runs" / "here" / f"rank-{rank}.log").read_text() for rank in range(size)]
+    options = ("--name", "here", "-n", str(size), "--restart", str(restarts))
+    done = run_quorate(folder, "run", *options, "script.py", *words, timeout=100)
+    logs = [(folder / "runs" / "here" / f"rank-{rank}.log").read_text() for rank in range(size + restarts)]
     ends = [next((line for line in log.splitlines() if line.startswith("ended")), "") for log in logs]
     return done.returncode, done.stderr, ends
 
@@ -72,6 +73,15 @@ def test_replicas_go_on_without_one_that_has_lost_a_worker(size: int, who: int, 
     assert f"rank {who} (host " in said and "was killed by signal 9 (SIGKILL)" in said
     assert f"rank {mate} (host " in said and f"left, as rank {who} of its replica had died" in said
     assert [rank for rank, end in enumerate(ends) if not end] == sorted([who, mate])
+    assert len({end for end in ends if end}) == 1 and ends[who ^ 2].endswith("True")
+
+
+@pytest.mark.parametrize("who", [0, 3])
+def test_a_replica_that_is_begun_anew_joins_with_all_its_pieces(who: int, tmp_path: Path) -> None:
+    status, said, ends = launched(tmp_path, 4, str(who), "dies", "400", restarts=2)
+    assert status == 0, said
+    assert "rank 4 is started in place of rank" in said and "rank 5 is started in place of rank" in said
+    assert [rank for rank, end in enumerate(ends) if not end] == sorted([who, who ^ 1])
     assert len({end for end in ends if end}) == 1 and ends[who ^ 2].endswith("True")
 
 

@@ -49,7 +49,8 @@ class Training:
         return loss
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        return plain_step(self.optimizer, self.plain, closure, host=self.host)
+        elsewhere = None if self.host is None else self.host.step
+        return plain_step(self.optimizer, self.plain, closure, elsewhere=elsewhere)
 
     def train(self, steps: int, between: Callable[[Training], None] | None = None) -> list[Tensor]:
         for _ in range(steps):
