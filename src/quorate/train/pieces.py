@@ -96,8 +96,8 @@ class AfterPieces(Listener):
     def backward_ended(self) -> None:
         """Cost: a call for each block of memory; one look at each parameter, once."""
         self._seat.within.trim()
-        if not self._is_first:
-            return
+        if not self._is_first or all(p.grad is None for p in self._replica.trained):
+            return  # where passes are added up, they are not reduced to pieces yet
         self._is_first = False
         named = zip(self._replica.names, self._replica.trained, strict=True)
         missing = [name for name, p in named if p.grad is None]
