@@ -36,6 +36,7 @@ def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, preci
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
+        seat.traffic.meet_also(pieces.meet)
         gathering: Any = WireAllGather(pieces)
         reducing: Any = WireReduceScatter(pieces)
         for module in modules:

@@ -82,7 +82,7 @@ def parallelize(
     axis cannot share evenly.
     """
     from quorate.sharding.by_fsdp import is_sharded_already, shard
-    from quorate.sharding.by_tensor import by_tensor, meet_within, plan_for
+    from quorate.sharding.by_tensor import by_tensor, plan_for
 
     place = current.here()
     if not isinstance(model, Module):
@@ -118,8 +118,6 @@ def parallelize(
         by_tensor(model, plan, seat)
         if place.wire.rank == 0:
             tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
-    if axes.shards > 1 or plan is not None:
-        meet_within(seat)
     if axes.shards > 1 or precision is not None:
         shard(model, [block for _, block in found], seat, zero, precision)
         if place.wire.rank == 0:
