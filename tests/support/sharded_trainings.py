@@ -59,6 +59,22 @@ class Model(nn.Module):
         return self.head(x)
 
 
+class Lars(torch.optim.Optimizer):
+    """A stranger's optimizer: the rate of each tensor goes by the length of the whole."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    kept = self.state[p].setdefault("velocity", torch.zeros_like(p))
+                    kept.mul_(0.9).add_(p.grad / (1e-6 + torch.linalg.vector_norm(p.grad)))
+                    p.sub_(kept, alpha=group["lr"] * 0.1 * (1e-3 + float(torch.linalg.vector_norm(p))))
+
+
 @dataclass(frozen=True)
 class Case:
     """One training."""
@@ -78,6 +94,8 @@ class Case:
     edits: bool = False
     scaler: bool = False
     precision: str | None = None
+    offload: str | None = None
+    delayed: bool = False
     numbers: str = "float32"
     evaluates: bool = False
     looks: bool = False
@@ -98,6 +116,14 @@ def made(case: Case, model: nn.Module) -> torch.optim.Optimizer:
     parameters: Any = model.parameters()
     if case.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=3e-3, eps=1e-4)
+    if case.optimizer == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=3e-3, weight_decay=1e-3)
+    if case.optimizer == "rprop":
+        return torch.optim.Rprop(parameters, lr=1e-4)
+    if case.optimizer == "muon":
+        return torch.optim.Muon([p for p in parameters if p.dim() == 2], lr=3e-3)
+    if case.optimizer == "lars":
+        return Lars(parameters, lr=0.1)
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)
 
 
@@ -114,7 +140,8 @@ def train(case: Case, world: Any, each: int, *, shards: bool, seed: int = 1) -> 
         model.tokens.weight.requires_grad_(False)
         model.blocks[0].up.weight.requires_grad_(False)
     if shards:
-        mesh, chosen = world.mesh(replicas=case.replicas), {"precision": case.precision}
+        mesh = world.mesh(replicas=case.replicas)
+        chosen: Any = {"precision": case.precision, "offload": case.offload, "delayed_update": case.delayed}
         model = quorate.parallelize(model, mesh, zero=case.zero, **chosen)
     optimizer: Any = quorate.distribute(made(case, model), model, case.strategy, **case.settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8) if case.schedule else None
@@ -181,9 +208,10 @@ def kept(
     told: list[str] = []
     checkpoint_context(current.here()).root = root
     checkpoint_context(current.here()).tell = told.append
-    model: Any = Model(seed=1 + world.rank)
+    model: Any = Model(seed=1 + world.rank).to(getattr(torch, case.numbers))
     if shards:
-        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero)
+        chosen: Any = {"zero": case.zero, "offload": case.offload, "delayed_update": case.delayed}
+        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), **chosen)
     plain = made(case, model)
     optimizer: Any = quorate.distribute(plain, model, case.strategy, **case.settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
@@ -193,7 +221,7 @@ def kept(
             quorate.save(scheduler=scheduler)
         ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
         optimizer.zero_grad()
-        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
         optimizer.step()
         scheduler.step()
         step += 1

@@ -136,6 +136,11 @@ def test_a_worker_that_is_killed_leaves_the_others_and_ctrl_c_ends_all(tmp_path:
             os.kill(int(str(start_of(tmp_path, rank)["pid"])), 0)
 
 
+def test_servers_that_nobody_joined_are_told_of(tmp_path: Path) -> None:
+    status, _, err = ended(launched(tmp_path, "-n", "2", "--servers", "1", text="print('begun')"))
+    assert status == 2 and "no worker has called quorate.join(), so --servers 1 has served nobody" in err
+
+
 @pytest.mark.parametrize(
     ("of", "by", "words"),
     [

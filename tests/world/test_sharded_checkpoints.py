@@ -49,6 +49,7 @@ def test_resumed_in_other_shards(tmp_path: Path, optimizer: str, most: float) ->
         ("diloco", {"sync_every": 4, "fragments": 2}),
         ("d-psgd", {}),
         ("all-reduce", {"compress": "top-k", "density": 0.1}),
+        ("quorum", {"wait_for": "all", "momentum": "worker"}),
     ],
 )
 def test_resumed_to_the_bit(tmp_path: Path, strategy: str, settings: dict[str, Any]) -> None:

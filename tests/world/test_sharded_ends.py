@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import quorate
-from quorate.core.errors import Mismatch, NotFinite, PeerFailed
+from quorate.core.errors import Diverged, Mismatch, NotFinite, PeerFailed
+from quorate.core.local_tensor import local
 from quorate.observe.stopping import INTERRUPTED, stop_of
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
@@ -93,7 +95,7 @@ def test_one_bad_gradient_ends_all_where_that_was_asked_for() -> None:
     ends = outcomes_real_world(4, partial(train, "raise", "all-reduce", each=1, size=4, shards=True), 100.0)
     for end in ends:
         assert isinstance(end.error, NotFinite), end
-        assert end.error.ranks == (2, 3) and end.error_message.startswith("the replica of ranks 2 and 3 brought a ")
+        assert end.error.ranks == (2, 3) and end.error_message.startswith("replica 1 (ranks 2 and 3) brought a ")
 
 
 def stopped(strategy: str, asked: Sequence[int | None], world: Any) -> None:
@@ -157,7 +159,9 @@ def test_the_others_end_when_a_worker_is_killed(size: int, when: str) -> None:
     assert ends[1].exit_code == -signal.SIGKILL
     for end in ends[:1] + ends[2:]:
         assert isinstance(end.error, PeerFailed) and end.error.ranks == (1,), end
-        assert end.error_message.endswith(" was killed by signal 9 (SIGKILL)")
+        assert re.fullmatch(
+            r"rank 1 \(replica 0, shard 1; host \S+\) was killed by signal 9 \(SIGKILL\)", end.error_message
+        )
 
 
 def parts(how: str, world: Any) -> None:
@@ -180,7 +184,29 @@ def parts(how: str, world: Any) -> None:
 def test_workers_of_a_replica_that_part_learn_of_it_at_once(how: str) -> None:
     for end in outcomes_real_world(2, partial(parts, how), 40.0):
         assert isinstance(end.error, Mismatch), end
-        assert f"rank 0 {how}, rank 1 all_gather float32" in end.error_message
+        assert f"rank 0 (replica 0, shard 0) {how}, rank 1 (replica 0, shard 1) all_gather float32" in end.error_message
+
+
+def parted(world: Any) -> None:
+    """The script of rank 3 writes numbers of its own into its piece."""
+    torch.set_num_threads(1)
+    model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.0), model, compare_every=2)
+    for step in range(3):
+        F.cross_entropy(model(batch(step, range(1))[0]).flatten(0, 1), batch(step, range(1))[1].flatten()).backward()
+        optimizer.step()
+        if world.rank == 3:
+            local(model.head.weight).add_(1.0)
+
+
+def test_the_pieces_that_have_parted_are_named_by_their_ranks_in_the_world() -> None:
+    ends = [end for end in outcomes_real_world(4, parted, 40.0) if isinstance(end.error, Diverged)]
+    assert ends
+    for end in ends:
+        assert isinstance(end.error, Diverged) and end.error.ranks == (1, 3)
+        assert (
+            "the replicas of ranks 1 (replica 0, shard 1) and 3 (replica 1, shard 1) differ from " in end.error_message
+        )
 
 
 def precise(precision: Any, world: Any) -> tuple[list[float], set[torch.dtype]]:

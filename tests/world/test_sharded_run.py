@@ -68,7 +68,7 @@ def logs(folder: Path, size: int) -> list[list[str]]:
 
 def test_a_script_of_three_lines_is_spread_from_outside(tmp_path: Path) -> None:
     told = []
-    for number, options in enumerate(([], ["--mesh", "shards=2", "--zero", "3"], ["--zero", "1"])):
+    for number, options in enumerate(([], ["--mesh", "shards=2", "--zero", "3", "--offload", "disk"], ["--zero", "1"])):
         folder = tmp_path / str(number)
         folder.mkdir()
         status, out, err = ended(launched(folder, "-n", "2", *options, epochs=3))
@@ -106,8 +106,12 @@ def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
         (["-n", "2", "--mesh", "shards=3"], "2 workers cannot be laid out as shards=3"),
         (["-n", "2", "--mesh", "pieces=2"], '"pieces=2" is no mesh; write replicas=R,shards=S'),
         (["-n", "2", "--zero", "4"], "zero=4 is unknown; known: 1, 2, 3"),
-        (["-n", "2", "--zero", "3", "--strategy", "ddp"], "--mesh and --zero do not go with the baseline ddp"),
-        (["--virtual", "2", "--zero", "3"], "--mesh and --zero need processes (-n); virtual workers hold whole models"),
+        (
+            ["-n", "2", "--zero", "3", "--strategy", "ddp"],
+            "--mesh, --zero and --offload do not go with the baseline ddp",
+        ),
+        (["-n", "2", "--offload", "gpu"], "offload='gpu' is unknown; known: optimizer, all, disk"),
+        (["--virtual", "2", "--zero", "3"], "--mesh, --zero and --offload need processes (-n); virtual workers hold"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(options: list[str], words: str, tmp_path: Path) -> None:

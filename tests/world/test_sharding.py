@@ -34,12 +34,15 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "post-local-sgd": {"sync_every": 2, "after": 2},
     "slowmo": {"sync_every": 2, "slow_every": 1},
     "diloco": {"sync_every": 4, "fragments": 2, "overlap": 1},
+    "streaming-diloco": {"sync_every": 4, "fragments": 2, "overlap": 0},
     "hierarchical-local-sgd": {"sync_every": 1, "across_every": 2, "group_size": 1},
     "d-psgd": {},
     "d2": {},
     "sgp": {},
     "choco-sgd": {"compress": "half"},
     "relay": {},
+    "quorum": {"wait_for": "all"},
+    "backup-workers": {"wait_for": "all", "clip_norm": 0.05},
 }
 
 
@@ -66,9 +69,10 @@ def test_two_shards_are_one_worker(zero: int) -> None:
     assert not {name: far for name, far in told.items() if not far < 1e-6}
 
 
-def test_adamw() -> None:
-    cases = [Case(optimizer="adamw", zero=zero, accumulates=zero) for zero in (1, 3)]
+def test_adamw(capfd: pytest.CaptureFixture[str]) -> None:
+    cases = [Case(optimizer="adamw", zero=zero, accumulates=4 - zero) for zero in (1, 3)]
     assert max(furthest(cases, 2)) < 1e-5
+    assert "without a gradient" not in capfd.readouterr().err
 
 
 def sent_in_a_step(zero: Any, world: Any) -> int:
@@ -104,7 +108,7 @@ def test_what_each_stage_sends_of_accumulated_gradients() -> None:
 
 def test_replicas_of_shards_are_replicas() -> None:
     cases = [
-        Case(strategy, settings, replicas=2, zero=2 + number % 2, evaluates=True)
+        Case(strategy, settings, replicas=2, zero=2 + number % 2, evaluates="diloco" not in strategy)
         for number, (strategy, settings) in enumerate(STRATEGIES.items())
     ]
     told = dict(zip(STRATEGIES, furthest(cases, 4), strict=True))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quorate.core.measured import Measured, WorkerMeasures
 from quorate.core.vectors import Flat
+from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
 
 
@@ -25,6 +26,12 @@ def that_are(grads: Sequence[Tensor | None]) -> list[Tensor]:
 def times(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
     """Each of them `factor` times."""
     return [None if x is None else x * factor for x in grads]
+
+
+def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
+    """What goes with a contribution of that norm: see `core.measured.WorkerMeasures`."""
+    waited = timer.waited_before if has_called else None
+    return WorkerMeasures(timer.work, waited, None if is_scaled else timer.loss, norm**2).values
 
 
 def measured_in(one: Round, square: float, smoothing: float) -> Measured:

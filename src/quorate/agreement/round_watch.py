@@ -19,6 +19,7 @@ from quorate.observe.learning_watch import LearningWatch
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
+from quorate.wire.survivors import workers_of
 
 _SAY_EVERY = 0.25
 """Seconds between two words of the writer on how far it has come."""
@@ -144,7 +145,10 @@ class RoundWatch:
         *,
         has_window: bool = False,
         tolerates_death: bool = False,
+        pieces: int = 1,
     ) -> None:
+        """`pieces`: over how many workers each replica is spread."""
+        self._pieces = pieces
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self._learning = learning
@@ -183,7 +187,7 @@ class RoundWatch:
         if mine:
             timer.staleness = max(staleness for staleness, _ in mine)
         self._losses.look()
-        self._losses.joined(one.joined, one.number)
+        self._losses.joined(workers_of(one.joined, self._pieces), one.number)
         if self._learning is not None:
             self._learning.comes(one)
         self.rows.applied(one, None if self._learning is None else self._learning.take())

@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.agreement.headers import energies_in, header_of, used_in
+from quorate.agreement.headers import energies_in, header_of, put_bad, used_in
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.agreement.round_fragments import taken_apart
-from quorate.agreement.round_vectors import measured_in, norm_of, that_are, times
+from quorate.agreement.round_vectors import measured_in, measures_of, norm_of, that_are, times
 from quorate.agreement.round_watch import RoundWatch
+from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.saving import Saving
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Standing
-from quorate.core.measured import WorkerMeasures
 from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Flat, Layout, pack
 from quorate.observe.step_times import StepTimer, Timed
@@ -56,9 +57,10 @@ class WorkerRounds:
         fragments: Sequence[Layout] = (),
         tape: OptimizerTape | None = None,
         coding: Coding | None = None,
+        row: Wire | None = None,
     ) -> None:
-        """`counts_ended`: whether the number of workers that a round is divided by includes those that have ended.
-        With the layouts of `fragments` rounds are of one after the other: see `hand_in`."""
+        """`row` are the workers of this replica, where it is in pieces. `counts_ended`: whether the number of workers
+        that a round is divided by includes those that have ended. `fragments`: see `hand_in`."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
@@ -69,7 +71,8 @@ class WorkerRounds:
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
         of = (wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
-        self.rounds = rounds_of(*of, watch, tape, coding)
+        self._whole = WholeReplica(row)
+        self.rounds = rounds_of(*of, watch, tape, coding, row)
         self.standing: Standing = self.rounds.standing
 
     def lay_out(self, layout: Layout) -> None:
@@ -92,14 +95,11 @@ class WorkerRounds:
             self.watch.steps(own, is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             self.watch.is_about_to_give()
-            work = self.rounds.contribute(
-                given,
-                weight=counts,
-                step=place,
-                options=options,
-                waits=waits,
-                measures=self._own_measures(given) if self._measures and given is not None else None,
-            )
+            about: dict[str, Any] = {"weight": counts, "step": place, "options": options, "waits": waits}
+            if self._measures and given is not None:
+                norm, how = self._whole.norm(norm_of(given)), {"is_scaled": self._replica.is_scaled}
+                about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **how)
+            work = self.rounds.contribute(given, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
 
@@ -126,14 +126,6 @@ class WorkerRounds:
             self.watch.gives(vector, vector.segments())
         return self.rounds.hand_in_last(vectors, fresh=fresh, step=float(self._worker.step()), measures=told)
 
-    def _own_measures(self, given: Flat) -> list[float | None]:
-        """What goes with it: see `core.measured.WorkerMeasures`."""
-        timer = self._timer
-        waited = timer.waited_before if self._has_called else None
-        return WorkerMeasures(
-            timer.work, waited, None if self._replica.is_scaled else timer.loss, norm_of(given) ** 2
-        ).values
-
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
 
@@ -147,24 +139,29 @@ class WorkerRounds:
     def _gradient(self, weight: float) -> Flat | None:
         """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
         own: dict[str, Any] = self._replica.optimizer.__dict__
-        is_finite = not float(own["found_inf"]) if "found_inf" in own else True
-        grads, momentum = self._replica.gradients, self._replica.momentum
-        if not is_finite or all(grad is None for grad in grads):
+        grads, momentum = [x if x is None else local(x) for x in self._replica.gradients], self._replica.momentum
+        can_step, is_finite = self._whole.all_are(
+            not float(own["found_inf"]) if "found_inf" in own else True,
+            (momentum is None and self._whole.is_here) or self.watch.sees_finite(that_are(grads)),
+        )
+        if not can_step or all(grad is None for grad in grads):
             return None
         scale = own.get("grad_scale")
         vector = self.rounds.blank()
-        if momentum is not None and self.watch.sees_finite(that_are(grads)):
+        if momentum is not None and is_finite:
             return self._ahead(momentum, grads if scale is None else times(grads, 1 / float(scale)), weight, vector)
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
         self.watch.gives(vector, grads)
+        if not is_finite and not self._whole.is_here:
+            put_bad(vector.header, self._wire.rank, self._wire.max_size)
         return vector
 
     def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
         """What this worker's own momentum makes of its gradient."""
         if self._clip_norm is not None:
-            norm = float(torch.nn.utils.get_total_norm(that_are(grads)))
+            norm = self._whole.norm(torch.nn.utils.get_total_norm(that_are(grads)))
             grads = times(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
         given, energies = momentum.ahead(self._replica.trained, grads, weight)
         pack(given, vector, scale=1 / self._wire.size)
@@ -221,7 +218,7 @@ class WorkerRounds:
             options = SharedOptions(options, share, energies_in(one.sum, len(self._replica.trained)))
         factor = wire.size / divisor
         self._replica.used = used_in(one.sum, len(self._replica.trained))
-        of_sum = norm_of(one.sum) if self._clip_norm is not None or self._measures else math.nan
+        of_sum = self._whole.norm(norm_of(one.sum)) if self._clip_norm is not None or self._measures else math.nan
         norm = factor * of_sum
         if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
@@ -287,9 +284,7 @@ class WorkerRounds:
         self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        left = self._tolerance.survivors
-        if left is not None:
-            left.among([*range(self._wire.size), *joined], number)
+        self._tolerance.go_on_with([*range(self._wire.size), *joined], number, self._agreed.pieces)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)

@@ -78,8 +78,8 @@ def layout_of(
     if header:
         sizes[-1] += header
     segments = tuple(
-        Segment(name, tuple(x.shape), x.dtype, part, offset)
-        for (name, x), (part, offset) in zip(tensors, places, strict=True)
+        Segment(name, tuple(x.shape), x.dtype, part, offset, None if x is of else of.numel())
+        for (name, x), (_, of), (part, offset) in zip(tensors, whole, places, strict=True)
     )
     return Layout(segments, tuple(replace(p, numel=n) for n, p in zip(sizes, parts, strict=True)), header)
 

@@ -8,13 +8,31 @@ from typing import Any
 from torch import Tensor
 
 from quorate.checkpoint.participants import Distributed
-from quorate.checkpoint.pieces import fitted, shape_of
+from quorate.checkpoint.pieces import fitted, joined, shape_of
 from quorate.checkpoint.schema import check_options
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import is_sharded
 
 _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
 """torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
+
+
+def of_shards(trees: Sequence[dict[str, Any]], one: Distributed) -> dict[str, Any]:
+    """What the optimizers of all old shards kept, as this worker's keeps it: rows, or the whole tensors that it owns.
+
+    Old shards that kept whole tensors kept those of different parameters, or nothing.
+    """
+    states = [tree["state"] for tree in trees]
+    if any(state.keys() != states[0].keys() for state in states):
+        if sum(map(len, states)) != len(set().union(*states)):
+            raise CheckpointError("the files of its shards do not belong together: two keep the same parameter's state")
+        trees = [{**trees[0], "state": {number: kept for state in states for number, kept in state.items()}}]
+    shard = one.reads
+    if one.owned is not None:
+        mine, shard = one.owned(), (1, 0)
+        trees = [{**tree, "state": {n: kept for n, kept in tree["state"].items() if n in mine}} for tree in trees]
+    found: dict[str, Any] = joined(trees, *shard)
+    return found
 
 
 def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
@@ -31,7 +49,9 @@ def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
         )
     check_options(optimizer.param_groups, kept["param_groups"], "the options in the optimizer's file")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = {**kept, "state": {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}}
+    if one.owned is None:
+        fitting = {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}
+        kept = {**kept, "state": fitting}
     _check_shapes(one, parameters, kept["state"])
     groups = [{**mine, **theirs} for mine, theirs in zip(optimizer.param_groups, kept["param_groups"], strict=True)]
     optimizer.load_state_dict({**kept, "param_groups": groups})  # what a later torch has in addition stays

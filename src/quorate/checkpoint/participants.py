@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,10 +95,15 @@ class Distributed:
     """Waits until no worker steps, with nothing in flight."""
     resume: Callable[[], None] = lambda: None
     """Goes on."""
+    ahead: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Inside, parameters are those after every step, where the newest one is still under way."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
     seat: Seat | None = None
     """This worker's among those that hold the model together; None where it holds it alone."""
+    owned: Callable[[], Collection[int]] | None = None
+    """The numbers of the parameters of which the optimizer's state lies here, whole; None where it has a piece of each,
+    or all."""
 
     @property
     def step(self) -> int:

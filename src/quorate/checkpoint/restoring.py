@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from quorate.checkpoint import generators
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
-from quorate.checkpoint.optimizers import restore_optimizer
+from quorate.checkpoint.optimizers import of_shards, restore_optimizer
 from quorate.checkpoint.participants import Distributed, set_steps, trained
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
 from quorate.checkpoint.pieces import fitted, joined, rows_from, rows_in, shape_of, with_rows
@@ -115,12 +115,12 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             sentences.append(f"resumed in {_shards(one.shard[0])} what was in {_shards(shards)}")
         models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
         _restore_model(one, joined([tensors for tensors, _ in models], *one.reads), models[0][1])
-        restore_optimizer(one, joined(optimizers, *one.reads))
+        restore_optimizer(one, of_shards(optimizers, one))
         trees = [tree[one.name] for tree in opened.shared if one.name in tree]
         kept = joined(trees[: max(1, shards)], *one.reads) if trees else {"others": [], "state": {}}
         _copy_all(others_of(one), kept["others"], f"parameters that {folder.name} keeps beside its model")
         own = [worker["optimizers"][one.name] for worker in workers]
-        olds = [joined(own[first : first + shards], *one.reads) for first in range(0, len(own), shards)]
+        olds = [_of_replica(own[first : first + shards], one) for first in range(0, len(own), shards)]
         seat = (rank, size) if one.seat is None else (one.seat.replica, one.seat.axes.replicas)
         _restore_own(place, one, olds, *seat)
         sentences += restore_state(one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
@@ -134,6 +134,16 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     if drawn < past:  # those that compute layers together draw alike
         generators.restore(generators_of[drawn])
     return sentences
+
+
+def _of_replica(parts: list[dict[str, Any]], one: Distributed) -> dict[str, Any]:
+    """What the workers of one old replica had for themselves, as one that is in the place of `one`."""
+    kept = [part["replica"] for part in parts]
+    found: dict[str, Any] = joined(parts, *one.reads)
+    if any(replica is None for replica in kept):
+        return found
+    optimizer = of_shards([replica["optimizer"] for replica in kept], one)
+    return {**found, "replica": {**found["replica"], "optimizer": optimizer}}
 
 
 def _shards(count: int) -> str:

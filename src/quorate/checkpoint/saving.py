@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from quorate.checkpoint import generators
 from quorate.checkpoint.folder import Part, claims, write
 from quorate.checkpoint.participants import Distributed, Trained, checkpoint_context, trained
 from quorate.checkpoint.parts import HostMemory, check_state, own_file, shared_files
-from quorate.checkpoint.tensor_file import FileOutput, Open
+from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
@@ -205,20 +205,30 @@ class Saving:
             refused=self.refused,
             opened=self.opened,
         )
+        with ExitStack() as inside:
+            for one in found.ordered:
+                inside.enter_context(one.ahead())
+            files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
+        tell = checkpoint_context(self._place).tell or _silently
+        mine = part(files=files, shared=shared)
+        self._writing = wire.spawn(lambda channel: write(mine, channel.board, tell), "checkpoint")
+
+    def _copied(
+        self, key: str, drawn: dict[str, Any] | None, *, writes_shared: bool
+    ) -> tuple[list[TensorFile], dict[str, Any] | None]:
+        """Copies of all that is kept here, and what the manifest says of what is shared."""
+        found, board = self.trained, self._place.wire.board
         self._memory.begin()
         files = [own_file(self._place, found, drawn or generators.states(), self._memory)]
         shared = None
         seat = next((one.seat for one in found.ordered if one.seat is not None), None)
-        key = part(files=[], shared=None).key
-        if writes_shared and (claims(wire.board, key) if seat is None else seat.replica == 0):
+        if writes_shared and (claims(board, key) if seat is None else seat.replica == 0):
             more, about = shared_files(found, self._memory)
             files += more
             step, in_rounds = self._step_of(found.ordered[0])
             shared = {"step": step + self.offset, "round": step if in_rounds else None, "optimizers": about}
         self._memory.end()
-        tell = checkpoint_context(self._place).tell or _silently
-        mine = part(files=files, shared=shared)
-        self._writing = wire.spawn(lambda channel: write(mine, channel.board, tell), "checkpoint")
+        return files, shared
 
     def _step_of(self, first: Distributed) -> tuple[int, bool]:
         """What counts the checkpoint: the round, or the step; and whether it is the round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorate.cli.listing import registry
-from quorate.core.axes import axes_from_text, stage_of
+from quorate.core.axes import axes_from_text, offload_of, stage_of
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 from quorate.launch.warm.request import VirtualRun
@@ -30,13 +30,16 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 on, at most {MOST_SEED}")
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
-    if chosen.mesh is not None or chosen.zero is not None:
+    if any(one is not None for one in (chosen.mesh, chosen.zero, chosen.offload)):
         stage_of(1 if chosen.zero is None else chosen.zero)
+        offload_of(chosen.offload)
         if is_virtual:
-            raise ConfigurationError("--mesh and --zero need processes (-n); virtual workers hold whole models")
+            raise ConfigurationError(
+                "--mesh, --zero and --offload need processes (-n); virtual workers hold whole models"
+            )
         if chosen.strategy is not None and chosen.strategy in registry("baselines"):
             raise ConfigurationError(
-                f"--mesh and --zero do not go with the baseline {chosen.strategy}, which holds whole models"
+                f"--mesh, --zero and --offload do not go with the baseline {chosen.strategy}, which holds whole models"
             )
         if chosen.mesh is not None:
             axes_from_text(chosen.mesh, size)

@@ -56,6 +56,7 @@ class RunOptions:
         "Replicas of the model, each in shards, layers computed together: replicas=R,shards=S,tensor=T."
     )
     zero: int | None = option("Stage of ZeRO for the shards: 1, 2, 3.")
+    offload: str | None = option("What of a model in shards rests in host memory: optimizer, all, disk.")
     seconds: float | None = option("End the training after so many seconds.")
     failures: str | None = option("How workers fail, for --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.")
     chaos: int | None = option(
@@ -65,7 +66,7 @@ class RunOptions:
         "Start another worker in place of one that died, at most so many times (0; 64 with --chaos)."
     )
     room: int = option("How many more workers may come by `quorate join`.", default=0)
-    servers: int = option("Ranks that only keep parameters for workers (parameter-server, its presets).", default=0)
+    servers: int = option("Ranks that only keep parameters for workers of parameter-server; 0: none.", default=0)
     compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     latency: float | None = option(LATENCY, reads=seconds_from)
     """Seconds."""
@@ -95,7 +96,7 @@ class RunPlan:
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         strategy = chosen.strategy or "the script's own"
         beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
-        beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "seed": chosen.seed}
+        beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
         told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.chaos is not None:
             told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"

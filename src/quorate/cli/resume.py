@@ -16,7 +16,7 @@ from quorate.cli.scripts import is_file
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
-_TEXTS = ("strategy", "hosts", "ssh", "imbalance", "pace", "share", "mesh", "compute")
+_TEXTS = ("strategy", "hosts", "ssh", "imbalance", "pace", "share", "mesh", "offload", "compute")
 _ROWS = "resumed.jsonl"
 
 

@@ -49,7 +49,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
     return _start(plan, is_resumed=options.resume is not None)
 
 
-_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "seconds", "chaos")
+_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos")
 """What a run is told beside strategy and settings, by the names of options."""
 
 

@@ -12,6 +12,10 @@ AXES = (REPLICAS, SHARDS, TENSOR)
 Zero = Literal[1, 2, 3]
 """A stage of ZeRO: what is sharded is the optimizer's state (1), gradients as well (2), and parameters (3)."""
 STAGES: tuple[Zero, ...] = (1, 2, 3)
+Offload = Literal["optimizer", "all", "disk"]
+"""What rests in host memory: what the optimizer keeps, and its step is made there; parameters as well; or the first in
+memory-mapped files."""
+OFFLOADS: tuple[Offload, ...] = ("optimizer", "all", "disk")
 
 
 @dataclass(frozen=True)
@@ -89,3 +93,11 @@ def rows_of(count: int, shards: int, shard: int) -> range:
     `Shard(0)`)."""
     each = -(-count // shards)
     return range(min(count, shard * each), min(count, (shard + 1) * each))
+
+
+def offload_of(offload: object) -> Offload | None:
+    """Where the optimizer works. Raises `ConfigurationError` for what is unknown."""
+    found = next((one for one in OFFLOADS if one == offload), None)
+    if found is None and offload is not None:
+        raise ConfigurationError(f"offload={offload!r} is unknown; known: {', '.join(OFFLOADS)}")
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class QuorateError(Exception):
@@ -45,11 +45,13 @@ class Mismatch(QuorateError, RuntimeError):
     """Workers called different operations at the same place: another order, shape or dtype."""
 
     @classmethod
-    def between(cls, rank: int, operation: str, peer: int, theirs: str) -> Mismatch:
-        """Where `rank` called `operation`, and `peer` called `theirs`."""
+    def between(
+        cls, rank: int, operation: str, peer: int, theirs: str, named: Callable[[int], str] = "rank {}".format
+    ) -> Mismatch:
+        """Where `rank` called `operation`, and `peer` called `theirs`; `named` is what a rank is called."""
         (first, a), (second, b) = sorted([(rank, operation), (peer, theirs)])
         return cls(
-            f"workers called different things at the same place: rank {first} {a}, rank {second} {b}; every worker "
+            f"workers called different things at the same place: {named(first)} {a}, {named(second)} {b}; every worker "
             "must call the same collectives in the same order"
         )
 

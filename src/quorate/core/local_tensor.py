@@ -6,6 +6,7 @@ the pieces of a sharded model as it sees whole tensors.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from torch import Tensor
@@ -34,6 +35,17 @@ def as_piece_of(whole: Tensor, x: Tensor) -> Tensor:
     made: Tensor = type(sharded).from_local(
         x, sharded.device_mesh, sharded.placements, run_check=False, shape=whole.shape, stride=whole.stride()
     )
+    return made
+
+
+def beside_piece_of(whole: Tensor, x: Tensor) -> Tensor:
+    """As `as_piece_of`, where `x` is of any dtype and on any device: it stays there."""
+    if not is_sharded(whole):
+        return x
+    sharded: Any = whole
+    spec = sharded._spec
+    of_x = dataclasses.replace(spec, tensor_meta=spec.tensor_meta._replace(dtype=x.dtype))
+    made: Tensor = type(sharded)(x, of_x, requires_grad=False)
     return made
 
 

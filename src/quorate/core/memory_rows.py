@@ -23,3 +23,6 @@ class Memory(Row):
     gpu: int | None = None
     """Allocated on it by torch."""
     peak_gpu: int | None = None
+    to_host: int | None = None
+    """What has been copied there since the beginning, where the optimizer is offloaded; so `to_device`."""
+    to_device: int | None = None

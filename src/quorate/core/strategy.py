@@ -204,7 +204,7 @@ class Strategy(ABC):
         """Whether workers that hold the pieces of one replica decide alike, each by itself.
 
         They do where what is done, and with whom, follows from the step alone: not from numbers, from the clock, or
-        from what has arrived.
+        from what has arrived. What rounds have formed is the same for all of them.
         """
         return False
 

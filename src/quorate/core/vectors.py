@@ -27,6 +27,8 @@ class Segment:
     dtype: torch.dtype
     part: int
     offset: int
+    whole: int | None = None
+    """Elements of the tensor of which this is a piece; None: it is no piece."""
 
     @cached_property
     def numel(self) -> int:

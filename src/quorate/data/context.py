@@ -29,6 +29,8 @@ class DataContext:
     """Whether an optimizer was distributed by a strategy that does not wait for all workers in each step."""
     needs_equal_shares: str | None = None
     """The name of the baseline that cannot do with unequal numbers of batches."""
+    deals_out: bool = False
+    """Whether a loader gives each batch to the worker that asks first."""
     made: int = 0
     """Loaders, so far."""
     files: int = 0

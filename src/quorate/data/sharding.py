@@ -75,7 +75,7 @@ def shard(
     there = device_from(device)
     place = here()
     context = data_context(place)
-    usual = DYNAMIC if shuffle and context.nobody_waits else STATIC
+    usual = DYNAMIC if shuffle and context.nobody_waits and context.needs_equal_shares is None else STATIC
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
     if ends is not None and share is not None:
         raise ConfigurationError(f'share is "{share}", and every worker has files of its own here: leave it out')
@@ -127,6 +127,7 @@ def _share(
         raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
 
     replaying = place.context(Replaying)
+    context.deals_out = True
     claims: Claims | ReplayedClaims = (
         Claims(wire, number, lambda: survivors(place) is not None, context.claimed)
         if replaying.tape is None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quorate.checkpoint.encoding import decoded, encoded, flats_as_parts, parts_as_flats
 from quorate.checkpoint.participants import Entered, Participant, trained
+from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
 from quorate.core.vectors import Flat, pack
 from quorate.data.resuming import enter_at, whereabouts
@@ -44,7 +45,7 @@ class ReplicaCopy:
         worker, replica = self._worker, self._worker.replica
         common = worker.strategy.consensus(worker)[0] if self._has_common else None
         places = {} if common is None else dict(zip(map(id, replica.trained), common.segments(), strict=True))
-        parameters = [places.get(id(p), p.detach()).clone() for p in replica.every]
+        parameters = [places.get(id(p), local(p).detach()).clone() for p in replica.every]
         header, tensors = ({}, []) if common is not None and not is_whole else optimizer_to_plain(replica.optimizer)
         header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}
         more: list[Tensor] = []
@@ -95,7 +96,7 @@ class ReplicaCopy:
         count, worker.updates = header["parameters"], header["updates"]
         with torch.no_grad():
             for p, numbers in zip(replica.every, tensors[:count], strict=True):
-                p.copy_(numbers)
+                local(p).copy_(numbers)
         if whole is None and header["equal"] is None:
             optimizer_from_other(replica.optimizer, header, tensors[count:])
         elif whole is not None:

@@ -16,10 +16,12 @@ from quorate.agreement.equal_replicas import agree_on, can_be_averaged, widened
 from quorate.agreement.equal_replicas import level as level_all
 from quorate.agreement.means import MeansOfAll
 from quorate.core.contracts import Message, Wire
+from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
+from quorate.sharding.mesh import Seat
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.failure import (
@@ -29,29 +31,33 @@ from quorate.wire.failure import (
     note_training,
     wait_for_all_to_say,
 )
-from quorate.wire.survivors import DeathTolerance, Survivors, survivors
+from quorate.wire.survivors import DeathTolerance, Survivors, surviving_replicas, survivors
 
 _TAG = "gone"
 """Nobody reads what comes under it: this worker sees `Wire.dead`."""
 
 
-def tolerate_deaths(wire: Wire, place: Place, name: str, strategy: Strategy) -> None:
+def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | None = None) -> None:
     """Optimizer `name` is distributed on this worker: at a death, or an error in a script, do what `strategy` says.
 
-    Workers go on only where the strategies of all optimizers do.
+    Workers go on only where the strategies of all optimizers do. `seat` is this worker's where replicas are in pieces.
     """
+    wire = place.wire
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
     note_training(wire.board, wire.rank, is_under_way=True)
     allow_going_on_after_errors(wire.board, wanted=wanted and errors)
     own = place.context(DeathTolerance)
     if wanted and not own.is_refused:
-        own.survivors = own.survivors or Survivors(place.wire.channel("survivors"))
+        own.survivors = own.survivors or Survivors(wire.channel("survivors"))
+        if seat is not None:
+            own.between = own.between or Survivors(seat.across.channel("survivors"))
+            own.replica = frozenset(seat.mates)
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
             allow_going_on(wire.board, wire.size, name=name)
             wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
     elif wire.size > 1:
-        own.survivors, own.is_refused = None, True
+        own.survivors, own.between, own.is_refused = None, None, True
         forbid_going_on(wire.board)
     own.tell_launcher()  # it judges a death by what it knows then
 
@@ -60,7 +66,7 @@ def agree_on_buffers(
     buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire, place: Place
 ) -> None:
     """As `agreement.equal_replicas.agree_on`, among those that are left; rank 0's are those of the first of them."""
-    there = survivors(place)
+    there = surviving_replicas(place)
     if there is None:
         agree_on(buffers, kind, wire)
         return
@@ -80,7 +86,7 @@ def level(
     tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
 ) -> int:
     """As `agreement.equal_replicas.level`, among those that are left."""
-    there = survivors(place)
+    there = surviving_replicas(place)
     if there is None:
         return level_all(tensors, optimizer, wire, updates, always=always)
     while True:
@@ -93,14 +99,14 @@ def level(
         mine = Message()
         if ahead == wire.rank:
             about, state = optimizer_to_plain(optimizer)
-            mine = Message((*(x.detach().clone() for x in tensors), *(x.clone() for x in state)), about)
+            mine = Message((*(local(x).detach().clone() for x in tensors), *(x.clone() for x in state)), about)
         found = there.gather(mine, "replica").wait().get(ahead)
         if found is None:
             continue  # it has died meanwhile
         if ahead != wire.rank:
             with torch.no_grad():
                 for x, numbers in zip(tensors, found.tensors, strict=False):
-                    x.copy_(numbers)
+                    local(x).copy_(numbers)
             kept = [x.clone() for x in found.tensors[len(tensors) :]]  # others may be given the same memory
             optimizer_from_plain(optimizer, dict(found.header), kept)
         return most

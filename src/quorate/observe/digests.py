@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Wire
-from quorate.core.errors import Diverged, ranks_in_words
+from quorate.core.errors import Diverged
 from quorate.core.local_tensor import local
 from quorate.wire.failure import host_of, report_failure
+from quorate.wire.naming import named, named_at, ranks_of_world
 
 _WORD = 8
 """Bytes that are added up at once."""
@@ -88,11 +89,12 @@ class Digests:
     def _raise(self, number: int, names: Sequence[str], written: Mapping[int, bytes]) -> None:
         (most, count), *rest = Counter(written.values()).most_common()
         is_tie = any(other == count for _, other in rest)
-        ranks = [rank for rank, one in written.items() if is_tie or one != most]
+        ranks = ranks_of_world(self._wire, [rank for rank, one in written.items() if is_tie or one != most])
         first = self._first(names, most, next(one for one in written.values() if one != most))
-        who = ranks_in_words(ranks)
+        board = self._wire.board
+        who = named(board, ranks)
         if len(ranks) == 1:
-            who += f" (host {host_of(self._wire.board, ranks[0])})"
+            who = named_at(board, ranks[0], host_of(board, ranks[0]))
         differs = "differ from each other" if is_tie else "has parted from the others"
         differs = differs if is_tie or len(ranks) == 1 else "have parted from the others"
         sentence = (

@@ -99,7 +99,8 @@ class Finite:
         workers = [worker for rank in ranks for worker in self._workers(rank)]
         who = ranks_in_words(workers)
         if self._replicas is not None:
-            who = f"the replica{'s' if len(ranks) > 1 else ''} of {who}"
+            each = [f"{rank} ({ranks_in_words(self._replicas[rank])})" for rank in sorted(ranks)]
+            who = f"replica {each[0]}" if len(each) == 1 else f"replicas {', '.join(each[:-1])} and {each[-1]}"
         elif len(ranks) == 1:
             who += f" (host {host_of(wire.board, ranks[0])})"
         where = f", first in {self.first}" if wire.rank in ranks and self.first else ""

@@ -10,6 +10,7 @@ import torch
 
 from quorate.core.memory_rows import Memory
 from quorate.core.records import Recorder
+from quorate.sharding.boundary import Boundary
 from quorate.wire.current import Place
 
 ROW_EVERY, LOOK_EVERY = 5.0, 0.05
@@ -94,6 +95,8 @@ class MemoryUse:
     is_on_gpu: bool = False
     peak: int | None = None
     """Greatest live bytes that were seen."""
+    boundaries: list[Boundary] = field(default_factory=list)
+    """Of what is offloaded."""
     told: set[int] = field(default_factory=set)
     """Tensors that are in what was foreseen of some optimizer."""
     _row_at: float = 0.0
@@ -134,6 +137,8 @@ class MemoryUse:
                 peak_live=self.peak,
                 gpu=on_gpu and on_gpu[0],
                 peak_gpu=on_gpu and on_gpu[1],
+                to_host=sum(one.to_host_bytes for one in self.boundaries) if self.boundaries else None,
+                to_device=sum(one.to_device_bytes for one in self.boundaries) if self.boundaries else None,
             )
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.core.local_tensor import as_piece_of, local
 from quorate.core.vectors import Flat
 from quorate.replica.worker_momentum import AVERAGE, HEAVY_BALL, TINY, OwnMoment, WorkerMomentum, beta_of, mean_factor
 
@@ -32,7 +33,7 @@ def restore_moments(
     for place, p in enumerate(parameters):
         found = [(vector.segment(place), numbers[place]) for vector, numbers in kept if numbers[place][0]]
         if found:
-            m = torch.zeros_like(p)
+            m = torch.zeros_like(local(p))
             for x, _ in found:
                 m.add_(x.to(p.dtype), alpha=1.0 if len(kept) == 1 else 1 / len(kept))
             count, left, ahead, cosine = found[0][1]
@@ -62,10 +63,11 @@ def _into_plain(momentum: WorkerMomentum, state: dict[str, Any]) -> dict[str, An
         if own is None or key is None:
             continue
         entry = kept[number] = dict(kept.get(number, {}))
-        entry[key] = own.m.clone()
+        m = own.m.clone()
         if momentum.kind in ("adam", "nadam"):  # torch divides by what its own count of steps makes of it
             begun = 1 - mean_factor(own) ** float(entry.get("step", own.count))
-            entry[key].mul_(begun / max(1 - own.left, TINY))
+            m.mul_(begun / max(1 - own.left, TINY))
+        entry[key] = as_piece_of(p, m)
         if "mu_product" in entry:
             entry["mu_product"] = torch.full_like(entry["mu_product"], own.ahead)
     return {**state, "state": kept}
@@ -79,7 +81,7 @@ def _from_plain(momentum: WorkerMomentum) -> None:
             continue
         count = int(float(state.get("step", 1))) or 1
         beta = float(group_of[p]["betas"][1]) if momentum.kind == "lion" else beta_of(group_of[p])
-        momentum.own[p] = OwnMoment(state[key].detach().clone(), count, beta**count)
+        momentum.own[p] = OwnMoment(local(state[key]).detach().clone(), count, beta**count)
         momentum.own[p].ahead = float(state.get("mu_product", 0.0)) or 1.0
         if momentum.kind == "sgd":
             del state[key]

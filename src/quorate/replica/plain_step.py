@@ -16,6 +16,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
 
+Elsewhere = Callable[[Callable[[Optimizer], None]], None]
+"""Makes a step, which is given, of an optimizer in the place of the one that lies here."""
+
 
 def plain_step(
     optimizer: Optimizer,
@@ -24,9 +27,10 @@ def plain_step(
     *,
     is_scaled: bool = True,
     is_seen: bool = True,
+    elsewhere: Elsewhere | None = None,
 ) -> Any:
     """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
-    `is_seen`: no hook sees it.
+    `is_seen`: no hook sees it; with `elsewhere` it is made there.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
@@ -34,7 +38,7 @@ def plain_step(
     """
     own: dict[str, Any] = optimizer.__dict__
     if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
-        return _call(optimizer, plain, closure, is_seen)
+        return _call(optimizer, plain, closure, is_seen, elsewhere)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
@@ -42,16 +46,48 @@ def plain_step(
             _unscale(optimizer, scale)
         if is_scaled and float(found_inf):
             return None
-        return _call(optimizer, plain, closure, is_seen)
+        return _call(optimizer, plain, closure, is_seen, elsewhere)
     finally:
         own.update(hidden)
 
 
-def _call(optimizer: Optimizer, plain: type[Optimizer], closure: Callable[[], Any] | None, is_seen: bool) -> Any:
+def _call(
+    optimizer: Optimizer,
+    plain: type[Optimizer],
+    closure: Callable[[], Any] | None,
+    is_seen: bool,
+    elsewhere: Elsewhere | None,
+) -> Any:
     step: Any = plain.step
+    if elsewhere is not None:
+        return _call_elsewhere(optimizer, plain, closure, is_seen, elsewhere)
     if not is_seen:
         return step_unseen(optimizer, plain)
     return step(optimizer) if closure is None else step(optimizer, closure)
+
+
+def _call_elsewhere(
+    optimizer: Optimizer,
+    plain: type[Optimizer],
+    closure: Callable[[], Any] | None,
+    is_seen: bool,
+    elsewhere: Elsewhere,
+) -> Any:
+    """Hooks see the parameters that lie here; so does the closure, which is called once, before the step."""
+    loss: Any = None
+
+    def does() -> None:
+        nonlocal loss
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        elsewhere(lambda like: step_unseen(like, plain))
+
+    if is_seen:
+        seen_as_a_step(optimizer, does)
+    else:
+        does()
+    return loss
 
 
 def step_unseen(optimizer: Optimizer, plain: type[Optimizer] | None = None) -> None:
@@ -158,8 +194,9 @@ def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[No
 
 
 @contextmanager
-def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool]) -> Iterator[None]:
-    """Set `.grad` from `gradient` where `used`, to None elsewhere; restore it on exit."""
+def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool] | None) -> Iterator[None]:
+    """Set `.grad` from `gradient` where `used` (None: everywhere), to None elsewhere; restore it on exit."""
+    used = [True] * len(parameters) if used is None else used
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
         for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,13 @@ from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.optimizer_state import keys_like_parameters
-from quorate.replica.plain_step import plain_step, put_options, standing_at, with_gradient
+from quorate.replica.order import trained_in_order
+from quorate.replica.plain_step import Elsewhere, plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
-from quorate.replica.worker_momentum import MomentumChoice, WorkerMomentum, has_moments, kind_of
+from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, kind_of
+from quorate.sharding.host_step import HostStep
+from quorate.sharding.whole_tensors import WholeTensors
 
 _NUMBERS = "numbers"
 
@@ -30,7 +34,7 @@ class Replica:
     """The user's model and optimizer; implements `core.own_replica.OwnReplica`. It knows no other worker.
 
     `plain` is the optimizer's own class. `header` gives the number of elements that vectors over the parameters have
-    behind them, from the number of tensors and of parts. `is_coded` says which parameters are written small.
+    behind them, from the number of tensors and of parts. `is_coded` says which are written small; `host` makes steps.
     """
 
     def __init__(
@@ -40,9 +44,12 @@ class Replica:
         model: Module,
         header: Callable[[int, int], int],
         is_coded: Callable[[str, Tensor], bool] | None = None,
+        host: HostStep | None = None,
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
-        self.is_coded = is_coded
+        self.host, self.is_coded = host, is_coded
+        self.whole: WholeTensors | None = None
+        """Where the model is in pieces, and the optimizer calculates with whole tensors."""
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -109,8 +116,7 @@ class Replica:
         return self._packed(self.gradients)
 
     def _packed(self, tensors: Sequence[Tensor | None]) -> Flat:
-        copy = Flat.zeros(self.layout)
-        pack(tensors, copy)
+        pack(tensors, copy := Flat.zeros(self.layout))
         return copy
 
     def update(
@@ -137,18 +143,24 @@ class Replica:
             around = shared_step(self.momentum, self.trained, gradient, options)
             options = without_momentum(self.momentum, options)
         before = put_options(self.optimizer, options) if is_of_round else None
+        step = partial(plain_step, self.optimizer, self.plain, closure, elsewhere=self._elsewhere)
         try:
             with standing_at(self.trained, at):
                 if gradient is None:
-                    return plain_step(self.optimizer, self.plain, closure, is_seen=is_seen)
-                used = self.used if is_of_round else [True] * len(self.trained)
-                with with_gradient(self.trained, gradient, used), around:
-                    return plain_step(self.optimizer, self.plain, closure, is_scaled=not is_of_round)
+                    return step(is_seen=is_seen)
+                with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
+                    return step(is_scaled=not is_of_round)
         finally:
             if before is not None:
                 put_options(self.optimizer, before)
 
-    def keep_momentum(self, choice: MomentumChoice, size: int) -> str | None:
+    @property
+    def _elsewhere(self) -> Elsewhere | None:
+        if self.host is not None:
+            return self.host.step
+        return None if self.whole is None else partial(self.whole.step, self.optimizer)
+
+    def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
         """Let this worker keep the momentum of its own gradients, if that is the `choice` and known how, among `size`.
 
         Returns what is to be said of it.
@@ -156,7 +168,7 @@ class Replica:
         groups, name = self.optimizer.param_groups, self.plain.__name__
         kind = None if choice == "common" else kind_of(self.plain, groups, self._keys_or_none())
         if kind is not None:
-            self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size)
+            self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size, sums=sums)
             follow_plain(self.momentum)
             return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
         if choice == "worker" or (choice == "auto" and has_moments(self.plain, groups)):
@@ -248,8 +260,7 @@ class Replica:
     @property
     def _wide(self) -> torch.dtype:
         """Of numbers that travel with the parameters: float64 where a parameter has as much precision."""
-        is_double = any(p.dtype in (torch.float64, torch.complex128) for p in self.trained)
-        return torch.float64 if is_double else torch.float32
+        return torch.float64 if {torch.float64, torch.complex128} & {p.dtype for p in self.trained} else torch.float32
 
     def chosen(self, only: Sequence[int] | None = None) -> Sequence[Parameter]:
         """The trained parameters, or these of them."""
@@ -277,24 +288,12 @@ class Replica:
         return None if is_coded is None else lambda name, x: name in known and is_coded(name, x)
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
-        state = self.optimizer.state
-        return [state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
+        return [self.optimizer.state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
 
     def _kept_keys(self) -> list[str]:
         if self._keys is None:
             self._keys = keys_like_parameters(self.plain, self.optimizer.param_groups[0])
         return self._keys
-
-
-def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:
-    """Those of an optimizer's parameters that are trained, by name, in the model's order.
-
-    Those that the model does not know come last, in the optimizer's order.
-    """
-    names = {id(p): name for name, p in model.named_parameters()}
-    order = {key: place for place, key in enumerate(names)}
-    chosen = sorted((p for p in every if p.requires_grad), key=lambda p: order.get(id(p), len(order)))
-    return [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
 
 
 _: type[OwnReplica] = Replica

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.core.local_tensor import local
 from quorate.core.vectors import Flat
 from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled, numbers_of
 
@@ -124,13 +125,14 @@ def _take_in_squares(
     numbers = mean.segments()
     with torch.no_grad():
         lengths = numbers_of([torch.linalg.vector_norm(numbers[place]) for place, _ in there])
-        for (place, key), length in zip(there, lengths, strict=True):
-            if length > 0:
+        squares = momentum.sums([length**2 for length in lengths])
+        for (place, key), total in zip(there, squares, strict=True):
+            if total > 0:
                 p, x = parameters[place], numbers[place]
                 fades = decay_of[p] ** given.share
-                square = state[p][key]
+                square = local(state[p][key])
                 x = x.to(square.dtype)
-                told = max(LEAST, given.energies[place] / length**2)
+                told = max(LEAST, given.energies[place] / total)
                 square.addcmul_(x, x.conj(), value=(1 - fades) / fades * (told - 1))
 
 

@@ -20,7 +20,7 @@ parameter. Cost of a step: two passes over the gradient with SGD, five with Adam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,8 +28,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from quorate.core.local_tensor import local
+
 MomentumChoice = Literal["auto", "worker", "common"]
 """Who keeps the momentum: the workers, where an optimizer has some; the workers; or the shared optimizer."""
+Sums = Callable[[Sequence[float]], Sequence[float]]
 Kind = Literal["sgd", "adam", "nadam", "rmsprop", "lion", "muon", "scale-free"]
 
 HEAVY_BALL = "momentum_buffer"
@@ -111,6 +114,8 @@ class WorkerMomentum:
     delay: float = 0.0
     """Synchronous steps that the training makes between this worker's copy of the parameters and its gradient, in the
     mean."""
+    sums: Sums = list
+    """Of a whole replica, of numbers of this worker's piece of it."""
 
     def was_late(self, steps: float) -> None:
         """A round has taken in a gradient of this worker's, so many synchronous steps after its parameters."""
@@ -140,7 +145,7 @@ class WorkerMomentum:
         The energy of a gradient is the square sum that synchronous training would see there, in the mean.
         """
         group_of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
-        there = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+        there = [(p, local(g)) for p, g in zip(parameters, gradients, strict=True) if g is not None]
         with torch.no_grad():
             found = [self._with_decay(p, g, group_of[p]) for p, g in there]
             energies = dict(zip((p for p, _ in there), self._energies([p for p, _ in there], found), strict=True))
@@ -152,7 +157,7 @@ class WorkerMomentum:
         g = gradient.to_dense() if gradient.layout != torch.strided else gradient
         decay = float(group.get("weight_decay") or 0.0)
         if decay and not is_decoupled(group, self.plain):
-            g = g.add(p, alpha=-decay if group.get("maximize") else decay)
+            g = g.add(local(p), alpha=-decay if group.get("maximize") else decay)
         return g
 
     def _one(self, p: Tensor, g: Tensor, group: dict[str, Any], weight: float) -> Tensor:
@@ -199,7 +204,7 @@ class WorkerMomentum:
         sums: list[Tensor] = []
         for g, own in zip(gradients, before, strict=True):
             sums += [_dot(g, g), *((_dot(g, own.m), _dot(own.m, own.m)) if own is not None else ())]
-        found = iter(numbers_of(sums))
+        found = iter(self.sums(numbers_of(sums)))
         return [
             self._energy(own, next(found), *((next(found), next(found)) if own is not None else ())) for own in before
         ]

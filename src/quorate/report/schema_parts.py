@@ -58,6 +58,11 @@ class RankMemory(Part):
     """Foreseen, with buffers; of a model in shards its piece."""
     gradients: int | None
     optimizer: int | None
+    host: int | None = None
+    """Foreseen in memory of the host, or in mapped files, where something is offloaded there."""
+    to_host: float | None = None
+    """Copied there in a step, in the mean."""
+    to_device: float | None = None
 
 
 class MemorySummary(Part):

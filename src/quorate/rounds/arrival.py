@@ -71,7 +71,7 @@ class Arrival:
 
     def goes_on(self) -> None:
         """The worker computes, whatever it waited for: the round it had called for may be void."""
-        self._progress.say({"note": "ride", "computing": self._progress.member.applied})
+        self._progress.say({"note": "ride", "computing": self._progress.applied})
 
 
 class Wait:

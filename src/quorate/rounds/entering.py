@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -77,24 +77,21 @@ def leave_if_over(wire: Wire) -> None:
         raise Stopped(0)
 
 
-def give_copies(
-    member: Member, progress: RoundTask, replica: Replica, watching: Watching, at: Position, *, settles: bool
-) -> None:
-    """Answer those that were told to copy this replica, which is `at` that place of its tape.
+def copies_wanted(member: Member, *, settles: bool) -> Iterator[tuple[int, bool]]:
+    """Those that were told to copy this replica, and whether the copy is for one that joins.
 
     Those that join are not answered while this worker `settles`: where they begin would be neither before nor after.
     """
     while member.copies_wanted:
-        _give(member.copies_wanted.pop(), member, progress, replica, is_whole=False)
+        yield member.copies_wanted.pop(), False
     while member.entries_wanted and not settles:
-        to = member.entries_wanted.pop()
-        _give(to, member, progress, replica, is_whole=True)
-        watching.gave(at, to)
+        yield member.entries_wanted.pop(), True
 
 
-def _give(rank: int, member: Member, progress: RoundTask, replica: Replica, *, is_whole: bool) -> None:
+def give_copy(rank: int, number: int, member: Member, progress: RoundTask, replica: Replica, *, is_whole: bool) -> None:
+    """To `rank`, of this replica as it is after round `number`."""
     copied, tensors = replica.capture(is_whole=is_whole)
-    header = {**member.about_copy(), "leads": member.leads, "logged": member.log.newest}
+    header = {**member.about_copy(number), "leads": member.leads, "logged": member.log.newest}
     progress.carry(rank, {**header, "replica": copied, "is_whole": is_whole}, tensors)
 
 
@@ -108,7 +105,7 @@ class Knocking:
     def knock(self, stretch: int) -> None:
         """Its newest copy is of that stretch (-1: there is none); it is worth nothing where all have settled since."""
         if stretch == self._member.log.stretch:
-            self._progress.say({"note": "enter", "stretch": stretch, "computing": self._member.applied})
+            self._progress.say({"note": "enter", "stretch": stretch, "computing": self._progress.applied})
         else:
             self._progress.say({"note": "copy"})
 

@@ -134,8 +134,9 @@ _CONTRIBUTIONS = 3
 class Log:
     """The newest rounds: all that are not applied yet, and before these at most `rounds`, in at most `limit` bytes."""
 
-    def __init__(self, rounds: int, limit: int) -> None:
-        self._most, self._limit = rounds, limit
+    def __init__(self, rounds: int, limit: int, each: int | None = None) -> None:
+        """`each`: the bytes that a result counts; None: what it takes."""
+        self._most, self._limit, self._each = rounds, limit, each
         self._rounds: dict[int, Round] = {}
         self._history: dict[int, tuple[int, frozenset[int]]] = {}
         self.newest = 0
@@ -264,13 +265,16 @@ class Log:
         So where all keep up, few results lie in memory, and the next ones are written where these were. The newest are
         kept all the same, for one that gets a copy of a replica meanwhile.
         """
-        size = sum(one.nbytes for one in self._rounds.values())
+        size = sum(map(self._nbytes, self._rounds.values()))
         acknowledged = min(acknowledged, self.newest - BRIDGE)
         for number in sorted(self._rounds):
             is_kept = number > acknowledged and size <= self._limit and number > applied - self._most
             if number >= applied or is_kept:
                 break
-            size -= self._rounds.pop(number).nbytes
+            size -= self._nbytes(self._rounds.pop(number))
+
+    def _nbytes(self, one: Round) -> int:
+        return one.nbytes if self._each is None else self._each
 
 
 def at_once(agreed: Agreed, rank: int) -> int:

@@ -49,7 +49,7 @@ class Member:
     ) -> None:
         self.agreed, self.rank, self._blank, self._host_of = agreed, rank, blank, host_of
         self.pending = PendingGradients(agreed, blank=blank) if pending is None else pending
-        self.log = Log(agreed.log_rounds, agreed.log_bytes)
+        self.log = Log(agreed.log_rounds, agreed.log_bytes, agreed.vector_bytes if agreed.pieces > 1 else None)
         self.term, self.leads, self.started, self.applied = 0, 0, 0, 0
         self.leader: Leader | None = None
         self.copies_wanted: list[int] = []
@@ -187,9 +187,9 @@ class Member:
         self._tell(self.leads, {"kind": "behind"}, None)
         self._news()
 
-    def about_copy(self) -> dict[str, Any]:
-        """With a copy of this replica."""
-        return {"kind": "copy", "term": self.term, **self.log.header(self.applied)}
+    def about_copy(self, number: int) -> dict[str, Any]:
+        """With a copy of this replica, as it is after that round."""
+        return {"kind": "copy", "term": self.term, **self.log.header(number)}
 
     # -- who leads
 

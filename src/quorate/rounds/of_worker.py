@@ -25,10 +25,13 @@ def rounds_of(
     watching: Watching,
     tape: OptimizerTape | None,
     coding: Coding | None = None,
+    row: Wire | None = None,
 ) -> AnyRounds:
     """Those of one worker: with a `tape`, as it says. Raises `ConfigurationError` for what is not replayed."""
     if tape is None:
-        return Rounds(wire, agreed, layout, replica, fragments, watching, coding)
+        return Rounds(wire, agreed, layout, replica, fragments, watching, coding, row)
+    if row is not None:
+        raise ConfigurationError("rounds of replicas in pieces are not replayed; this run has a mesh of shards")
     if agreed.learners:
         raise ConfigurationError("learners of several workers are not replayed; this run has learners=")
     return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape, coding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,20 +14,19 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
+from quorate.rounds.events import add, happen
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.pieces import layout_of_piece
+from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.sparse import read, written
 from quorate.rounds.terms import Agreed
 
-_TAG = "rounds"
+TAG = "rounds"
 NEWS = "news"
 _LEASE = "lease"
-_URGENT = ("look", "there", "here", "ping", "pong", "term", "state")
-"""Kinds of messages that say who is there, or who leads: they do not wait for vectors to get through, and mean the same
-before and after them."""
 _IDLE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.01
 """After which one that found another about to lead looks again, where the leader has died."""
@@ -55,7 +54,7 @@ class RoundTask:
         self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_hand)]
         """Their memory is there before the first step needs it."""
         self.member = Member(
-            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, wire.host_of, self._layout_of
+            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, self._host_of, self._layout_of
         )
         if isinstance(self.member.pending, PendingGradients):
             self.member.pending.coding = coding
@@ -68,7 +67,7 @@ class RoundTask:
         self._pinged: float | None = None
         self._is_open = True
         if agreed.tolerates_death:
-            self._wire.tolerate_deaths(_TAG)
+            self._wire.tolerate_deaths(TAG)
             self.member.have_died(self._wire.dead, self._wire.clock.now())  # one that joins has not seen them go
         self.task = wire.spawn(self._run, "progress")
 
@@ -88,13 +87,27 @@ class RoundTask:
 
     # -- for the training thread
 
+    @property
+    def applied(self) -> int:
+        """The newest round that the replica is after."""
+        return self.member.applied
+
+    @applied.setter
+    def applied(self, number: int) -> None:
+        self.member.applied = number
+
+    def add(self, vector: Flat, about: Mapping[str, Any]) -> None:
+        """A gradient waits for a round from now on; it is not the caller's more."""
+        with self.lock:
+            add(self.member, vector, about)
+
     def say(self, header: dict[str, Any]) -> None:
         """Tell the member what this worker does."""
-        self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, _TAG)
+        self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, TAG)
 
     def carry(self, to: int, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Send another worker's member a message with tensors of any kind."""
-        self._wire.send(Message(tuple(tensors), header, shared=True), to, _TAG)
+        self._wire.send(Message(tuple(tensors), header, shared=True), to, TAG)
 
     def check(self) -> None:
         """Raise what has ended the task."""
@@ -117,7 +130,7 @@ class RoundTask:
             raise
 
     def _serve(self, wire: Wire) -> None:
-        asked = wire.receive(None, _TAG)
+        asked = wire.receive(None, TAG)
         while self._is_open:
             try:
                 source, message = asked.wait(self._seconds())
@@ -125,49 +138,48 @@ class RoundTask:
                 pass
             else:
                 self._take(source, message)
-                asked = wire.receive(None, _TAG)
+                asked = wire.receive(None, TAG)
                 while asked.done():  # what is there already is not silence
                     self._take(*asked.wait())
-                    asked = wire.receive(None, _TAG)
-            now = wire.clock.now()
-            self.member.passed(now)
-            self._watch(now)
+                    asked = wire.receive(None, TAG)
+            self._happens({"what": "passed"})
+            self._watch(wire.clock.now())
+            self._turned()
+
+    def _turned(self) -> None:
+        """All that was there is taken."""
 
     def _take(self, source: int, message: Message) -> None:
         header = dict(message.header)
-        now = self._wire.clock.now()
         if "gone" in header:
-            self.member.have_died(header["gone"], now)
-            return
-        if header.pop("to", None) == "member":
-            if header.get("close"):
-                self._is_open = False
-            elif "note" in header:
-                self.member.note(header, now)
-            elif "jump" in header:
-                self.member.jump(header["jump"])
-            elif "save" in header:
-                self.member.keeping.wanted = max(self.member.keeping.wanted, header["save"])
-                self.member.ping()
-            elif "wish" in header:
-                self.member.wish = header["wish"]
-                self.member.ping()
-            elif "keep" in header:
-                self.member.keeping.keep(self.member.applied)
-            elif "restore" in header:
-                self.member.restore()
-            return
-        vector = None
-        if message.tensors and header["kind"] != "copy":
-            layout = self._layout_of(header["number"], header["settles"])
-            if header.get("coded"):
-                assert self._coding is not None, "all have the same codec"
-                layout = self._coding.codes.layout(layout) or layout
-            at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
-            vector = read(message.tensors, header.pop("sparse", None), at, self.blank)
+            self._happens({"what": "died", "ranks": header["gone"]})
+        elif header.pop("to", None) != "member":
+            self._happens({"what": "message", "source": source, "header": header}, message)
+        elif header.get("close"):
+            self._is_open = False
+        else:
+            self._happens({"what": "said", "said": header})
+
+    def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
+        """To the member, now."""
+        return self.happen({**event, "now": self._wire.clock.now()}, message)
+
+    def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
+        """To the member; what came as `message` is laid out as its `header` says."""
+        if message is None or not message.tensors:
+            return happen(self.member, event)
+        header = event["header"]
         if header["kind"] == "copy":
-            header["tensors"] = message.tensors
-        self.member.received(source, header, vector, now)
+            return happen(self.member, event, tensors=message.tensors)
+        layout = self._layout_of(header["number"], header["settles"])
+        if header.get("coded"):
+            assert self._coding is not None, "all have the same codec"
+            layout = self._coding.codes.layout(layout) or layout
+        at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
+        return happen(self.member, event, read(message.tensors, message.header.get("sparse"), at, self.blank))
+
+    def _host_of(self, rank: int) -> int:
+        return self._wire.host_of(rank)
 
     def _layout_of(self, number: int, settles: bool) -> Layout:
         """Of the vectors of a round."""
@@ -191,7 +203,7 @@ class RoundTask:
         member = self.member
         if member.is_wanted or member.leads in member.dead:
             member.is_wanted = False
-            self._stand(now)
+            self._stand()
         elif not self.is_waiting or member.leads == member.rank or member.heard_at > (self._pinged or now):
             self._pinged = None
         elif self._pinged is None:
@@ -201,30 +213,33 @@ class RoundTask:
         elif now >= self._pinged + member.patience.seconds:
             self._pinged = None
             member.heard_at = now
-            self._stand(now)
+            self._stand()
 
-    def _stand(self, now: float) -> None:
+    def _stand(self) -> None:
         """Take the lease; where another one has taken it meanwhile, follow that one."""
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
         held = {"term": 0, "leads": 0} if written is None else json.loads(written)
-        if (term := self.member.term_to_take(held, now)) is None:
+        if (term := self._happens({"what": "lease", "held": held})) is None:
             return
         new = json.dumps({"term": term, "leads": self._wire.rank}).encode()
         if board.swap(key, written, new):
-            self.member.stand(term, now)
+            self._happens({"what": "stand", "term": term})
 
     def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
+        self._wire.send(self._written(to, header, vector), to, TAG)
+
+    def _written(self, to: int, header: dict[str, Any], vector: Flat | None) -> Message:
         tensors = () if vector is None else vector.parts
         if (
             vector is not None
             and self._coding is not None
             and not header.get("coded")
-            and self._wire.host_of(to) != self._wire.host_of(self._wire.rank)
+            and self._host_of(to) != self._host_of(self._wire.rank)
         ):
             tensors, are_sparse = written(vector)
             header |= {"sparse": are_sparse} if any(are_sparse) else {}
-        self._wire.send(Message(tensors, header, shared=True, urgent=header["kind"] in _URGENT), to, _TAG)
+        return Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, NEWS)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from quorate.core.contracts import Wire
-from quorate.core.errors import WireTimeout
 from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.arrival import Arrival, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copies
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copy
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.meeting import Meeting
-from quorate.rounds.pending import PendingGradients
+from quorate.rounds.pace import Called, Copied, OwnPace
 from quorate.rounds.progress import RoundTask
+from quorate.rounds.row_paces import pace_in
+from quorate.rounds.row_tasks import row_task
 from quorate.rounds.standing import Standing
 from quorate.rounds.terms import Agreed, check, check_change
 
@@ -36,20 +37,25 @@ class Rounds:
         fragments: Fragments | None = None,
         watching: Watching | None = None,
         coding: Coding | None = None,
+        row: Wire | None = None,
     ) -> None:
+        """`row` are the workers of this replica, where it is in pieces: see `row_tasks`."""
         check(agreed)
         self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching or NobodyWatches()
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
-        self._progress = RoundTask(wire, agreed, layout, self._handed, coding)
+        own = wire, agreed, layout, self._handed, coding
+        self._progress = RoundTask(*own) if row is None else row_task(*own, row=row)
         self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
+        own_pace = OwnPace(self._progress, self._arrival, lambda: self._stretch, lambda: self._settles, self._give_copy)
+        self._pace = pace_in(row, self._progress, self._arrival, own_pace, self._give_copy)
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
         self.progress = 0.0
         """Synchronous steps made up to the newest round that was applied: see `Round.progress`."""
         self._stretch = -1
         """Of one that joins: where its copy is from."""
-        self._rests = self._looks = 0
+        self._rests = self._looks = self._jumps = 0
         """How often all have settled, and how often it was asked since then what is there."""
 
     def blank(self) -> Flat:
@@ -67,7 +73,7 @@ class Rounds:
 
     @property
     def version(self) -> int:
-        return self._member.applied
+        return self._pace.version
 
     @property
     def ledger(self) -> Any:
@@ -76,7 +82,7 @@ class Rounds:
 
     def contribute(
         self, vector: Flat | None, *, weight: float, step: float, options: Any, waits: bool = True, measures: Any = None
-    ) -> Wait:
+    ) -> Called:
         """Hand in a gradient (None: nothing this time), divided by the size of the world; it is not the caller's more.
 
         `step` is the place in the training that `options` are for, in synchronous steps: a round takes the furthest.
@@ -85,21 +91,13 @@ class Rounds:
         step returned (what has started it would have applied by then), else rides with the next one. The work is done
         when every round that has started, or that was called for, is there.
         """
-        member = self._member
         if vector is not None:
-            with self._progress.lock:
-                assert isinstance(member.pending, PendingGradients), "fragments are handed in"
-                member.pending.add(vector, weight, self.version, step, options, measures)
+            about = {"weight": weight, "version": self.version, "step": step, "options": options, "measures": measures}
+            self._progress.add(vector, about)
         return self._call(waits=waits)
 
-    def _call(self, *, waits: bool, slack: float | None = None) -> Wait:
-        started = self._member.started
-        if started > self.version:
-            self._progress.say({"note": "ride", "computing": started if waits else self.version})
-            return Wait(self._arrival, started, is_called_for=False)
-        about = {"since": started, "computing": None if waits else self.version, "slack": slack}
-        self._progress.say({"note": "call", **about})
-        return Wait(self._arrival, started + 1)
+    def _call(self, *, waits: bool, slack: float | None = None) -> Called:
+        return self._pace.call({"slack": slack}, waits=waits)
 
     def hand_in(
         self,
@@ -110,7 +108,7 @@ class Rounds:
         measures: Any,
         waits: bool = False,
         slack: float | None = None,
-    ) -> Wait:
+    ) -> Called:
         """Hand in all fragments, which are not the caller's more: see `fragments.PendingFragments`. As `contribute`.
 
         For `slack` seconds the worker goes on without missing what comes of it: see `window`.
@@ -145,24 +143,24 @@ class Rounds:
     def is_back(self) -> Iterator[Round]:
         """It steps again: the rounds it has missed, or, where they are not kept any more, what came after a copy."""
         self._progress.say({"note": "back", "computing": self.version})
-        newest = self._member.started
+        newest = self._pace.started
         with self._look():
             while self.version < newest:
-                self._arrival.until(min(self.version + 1, newest), is_called_for=False)
+                self._pace.until(min(self.version + 1, newest), is_called_for=False)
                 yield from self._completed()
-                newest = min(newest, self._member.started)
+                newest = min(newest, self._pace.started)
 
     def enter(self) -> Iterator[Round]:
         """Join those that train: see `rounds.entering`; the rounds to be applied on the way."""
         knocking = Knocking(self._member, self._progress, self._wire)
-        while self._member.is_outside:
+        while self._pace.is_outside:
             knocking.knock(self._stretch)
-            with suppress(WireTimeout):
-                self._arrival.next_news(KNOCK_SECONDS)
+            self._pace.wait_for_news(KNOCK_SECONDS)
             self._progress.check()
             with self._look():
                 yield from self._completed()
-            knocking.check()
+            if not self._pace.follows:
+                knocking.check()
         self._rests, self._looks = 1, 0
         self._wire.enter()
 
@@ -183,14 +181,21 @@ class Rounds:
                 self._watching.looked((self._rests, self._looks), self.version)
 
     def _completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
-        member = self._member
-        while self._may_apply(in_step=in_step) and (one := member.log.get(member.applied + 1)) and one.number <= up_to:
+        while not self._is_due and (one := self._pace.next(up_to)) is not None:
+            if isinstance(one, Copied):
+                self._become(one, in_step=in_step)
+                continue
             yield one
-            member.applied, self.progress = one.number, one.progress
-            if one.saves:
-                self._reached(one.number, one.term, in_step=in_step)
-        self._arrival.drain()
-        self.give_copies()
+            self._has_applied(one, in_step=in_step)
+        if self._is_due:
+            self._arrival.drain()
+            self.give_copies()
+
+    def _has_applied(self, one: Round, *, in_step: bool) -> None:
+        self._pace.applied(one.number)
+        self.progress = one.progress
+        if one.saves:
+            self._reached(one.number, one.term, in_step=in_step)
 
     def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal."""
@@ -204,9 +209,7 @@ class Rounds:
             for one in self._completed():
                 apply(one)
                 if one.settles:
-                    self._member.applied, self.progress = one.number, one.progress
-                    if one.saves:
-                        self._reached(one.number, one.term, in_step=False)
+                    self._has_applied(one, in_step=False)
                     self._has_settled, self.is_over = True, one.is_last
                     break
             if self._has_settled:
@@ -216,38 +219,24 @@ class Rounds:
                 if not ended:
                     return
             else:
-                self._arrival.until(self._member.applied + 1)
+                self._pace.until(self.version + 1)
 
-    def _may_apply(self, *, in_step: bool) -> bool:
-        """Take a copy that has come; whether a further round may be applied."""
-        if not self._is_due:
-            self._take_copy(in_step=in_step)
-        return not self._is_due
-
-    def _take_copy(self, *, in_step: bool) -> None:
-        member = self._member
-        if member.copy is None:
-            return
-        source, header, _ = member.copy
-        member.copy = None
+    def _become(self, copied: Copied, *, in_step: bool) -> None:
+        header, before = copied.header, self.version
         if header["is_whole"]:
-            if not member.is_outside or header["stretch"] <= self._stretch:
-                return
             self._stretch = header["stretch"]
-        elif (header["number"], header["log_term"]) == (member.applied, member.log.term_of(member.applied)):
-            return
         self._replica.adopt(header["replica"], header["tensors"])
-        self._has_settled, self.is_over = header["settles"], header["is_last"]
-        before, member.applied, self.progress = member.applied, header["number"], header["progress"]
-        self._watching.looked((self._rests, self._looks), member.applied, source)
-        jumps = member.jumps
+        self._has_settled, self.is_over, self.progress = header["settles"], header["is_last"], header["progress"]
+        self._pace.applied(header["number"])
+        self._watching.looked((self._rests, self._looks), self.version, copied.source)
+        self._jumps += 1
         self._progress.say({"jump": {key: header[key] for key in (*COPIED, "term")}})
-        self._arrival.expect(lambda: member.jumps > jumps)
+        self._arrival.expect(lambda: self._member.jumps >= self._jumps)
         marked = max((number for number, _ in header["marks"]), default=0)
-        if marked == member.applied:
+        if marked == self.version:
             self._reached(marked, header["log_term"], in_step=in_step)
         elif marked > before:  # what this worker was after that round, nobody knows
-            self.ask_for_save(member.log.saves + 1)
+            self.ask_for_save(self._member.log.saves + 1)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other `settings` (`terms.CHANGEABLE`), from a round on that the leader says: see `Round.settings`.
@@ -287,12 +276,18 @@ class Rounds:
         (keeping := self._member.keeping).kept = kept
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
+        self._pace.applied(kept.number)
         self._is_due, self.progress = False, kept.progress
 
     def give_copies(self) -> None:
         """Answer those that were told to copy this replica."""
-        at = Position(self._rests, self._looks, self.version, self._member.pending.times)
-        give_copies(self._member, self._progress, self._replica, self._watching, at, settles=self._settles)
+        self._pace.serve()
+
+    def _give_copy(self, to: int, is_whole: bool) -> None:
+        give_copy(to, self.version, self._member, self._progress, self._replica, is_whole=is_whole)
+        if is_whole:
+            at = Position(self._rests, self._looks, self.version, self._member.pending.times)
+            self._watching.gave(at, to)
 
     def close(self) -> None:
         """End the task beside the training thread."""

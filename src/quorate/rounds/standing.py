@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorate.rounds.arrival import Arrival, Wait
+from quorate.core.contracts import Work
+from quorate.rounds.arrival import Arrival
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.progress import RoundTask
 
@@ -13,13 +14,13 @@ class Standing:
     """Implements `core.means.Standing`; `call` calls for a round."""
 
     def __init__(
-        self, task: RoundTask, arrival: Arrival, handed: PendingFragments | None, call: Callable[[], Wait]
+        self, task: RoundTask, arrival: Arrival, handed: PendingFragments | None, call: Callable[[], Work[int]]
     ) -> None:
         self._task, self._arrival, self._handed, self._call = task, arrival, handed, call
 
     @property
     def version(self) -> int:
-        return self._task.member.applied
+        return self._task.applied
 
     @property
     def newest(self) -> int:

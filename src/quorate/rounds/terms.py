@@ -37,7 +37,9 @@ class Agreed:
     grace: float = 0.050
     """Seconds in which a worker answers, or is waited for by nobody."""
     vector_bytes: int = 0
-    """Of one gradient: what carrying it takes is not silence."""
+    """Of one gradient: what carrying it takes is not silence. Of the first worker's piece, where there are pieces."""
+    pieces: int = 1
+    """Over how many workers each replica is spread; the ranks of rounds are replicas then."""
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted among those that step."""
     log_bytes: int = 256 << 20

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn import Module
 
 from quorate.core.axes import Zero
 from quorate.sharding.allocator import fix_threshold
 from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 from quorate.sharding.mesh import Seat
+from quorate.sharding.offload import Offloaded, TorchAllGather, count
 from quorate.wire.metered import Metered
 
 
@@ -22,26 +23,39 @@ def is_sharded_already(model: Module) -> bool:
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
-def shard(model: Module, blocks: Sequence[Module], seat: Seat, zero: Zero, precision: str | None) -> None:
-    """Shard `model`, in place, each of the `blocks` as one piece, and the rest."""
-    is_on_cpu = next(model.parameters()).device.type == "cpu"
+def shard(
+    model: Module,
+    blocks: Sequence[Module],
+    seat: Seat,
+    zero: Zero,
+    precision: str | None,
+    rests: Offloaded | None,
+) -> None:
+    """Shard `model`, in place, each of the `blocks` as one piece, and the rest; `rests` says what is on the host."""
+    is_on_cpu = seat.shards.device_type == "cpu"
     if is_on_cpu:
         fix_threshold()
     chosen: dict[str, Any] = {"mesh": seat.shards}
     if precision is not None:
         chosen["mp_policy"] = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
+    is_on_host = rests is not None and rests.where == "all"
+    if is_on_host and not is_on_cpu:
+        chosen["offload_policy"] = CPUOffloadPolicy()
     for block in blocks:
         fully_shard(block, reshard_after_forward=zero == 3, **chosen)
     fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
+    gathering: Any = TorchAllGather()
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
         seat.traffic.meet_also(pieces.meet)
-        gathering: Any = WireAllGather(pieces)
+        gathering = WireAllGather(pieces)
         reducing: Any = WireReduceScatter(pieces)
         for module in modules:
             module.set_custom_all_gather(gathering)
             module.set_custom_reduce_scatter(reducing)
+    if rests is not None and is_on_host:
+        count(modules, rests.boundary, gathering, is_converted=precision is not None)
     if zero == 1:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync

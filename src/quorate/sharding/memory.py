@@ -14,6 +14,10 @@ that a model has. `held` is what `quorate.parallelize` holds, which differs:
 - With ZeRO 1 gradients are whole within `optimizer.accumulate()`, which `held` leaves out.
 - A tensor is cut along its first dimension; the first worker has what is rounded up.
 
+With `offload` the host has what the optimizer keeps and, with "optimizer" and "disk", copies of the pieces that are
+trained and of their gradients; with "all", the pieces themselves, their gradients, and no copies. Where pieces are of
+16 bits, numbers of 32 are kept besides. A delayed update of "all" takes copies as "optimizer" does.
+
 What strategies keep between replicas, and a module's scratch memory, is in neither.
 """
 
@@ -21,8 +25,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+from quorate.core.axes import Offload
 
 Mode = Literal[0, 1, 2, 3]
 """ZeRO; 0 is none: every worker has all of the model."""
@@ -83,6 +89,8 @@ class Held:
     exchanged: int = 0
     """Whole gradients, and what is packed and received, in the backward pass, at most."""
     activations: int = 0
+    host: int = 0
+    """In memory of the host, or in files that are mapped into it, where something is offloaded; in no sum here."""
 
     @property
     def between_steps(self) -> int:
@@ -95,8 +103,26 @@ class Held:
         return self.between_steps + self.gathered + self.exchanged + self.activations
 
 
-def held(model: Model, zero: Mode, shards: int) -> Held:
+def held(model: Model, zero: Mode, shards: int, offload: Offload | None = None) -> Held:
     """What each of `shards` workers holds; alone, and with `zero` 0, all of the model."""
+    found = _on_device(model, zero, shards)
+    if offload is None:
+        return found
+    cut = 1 if zero == 0 else shards
+    trained = [one for one in model.sizes if one.is_trained]
+    masters = sum(_piece(4 * one.numbers + one.kept_like, one.rows, cut) for one in trained if _is_small(one))
+    if offload == "all":
+        host = found.between_steps - model.buffers + masters
+        return replace(found, parameters=model.buffers, gradients=0, optimizer=0, host=host)
+    copies = sum(_piece(one.bytes, one.rows, cut) for one in trained)
+    return replace(found, optimizer=0, host=found.optimizer + copies + found.gradients + masters)
+
+
+def _is_small(one: Size) -> bool:
+    return one.bytes <= 2 * one.numbers
+
+
+def _on_device(model: Model, zero: Mode, shards: int) -> Held:
     trained = [one for one in model.sizes if one.is_trained]
     if zero == 0 or shards == 1:
         gradients = sum(one.bytes for one in trained)

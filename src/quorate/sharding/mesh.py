@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Zero
+from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Offload, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
+from quorate.wire.group import GroupWire
+from quorate.wire.naming import note_axes
 
 
 @dataclass
@@ -26,23 +29,47 @@ class Meshes:
     """What the command line says."""
     told_zero: Zero | None = None
     """The same of the stage of ZeRO."""
+    told_offload: Offload | None = None
+    """And of what rests in host memory."""
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    """On which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
+    start_group: Callable[[str, int, int], None] | None = None
+    """Starts torch's default process group of a worker that joins: its name, the place of the worker, and its size."""
 
 
 def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
     """The mesh of all workers, rows being replicas; made once, by all workers together. Where nothing is computed
     together it has no third axis."""
-    made = place.context(Meshes).made
+    known = place.context(Meshes)
+    made = known.made
     if axes not in made:
+        if known.start_group is not None and not dist.is_initialized():
+            each = axes.shards * axes.tensor
+            replica, position = divmod(place.wire.rank - place.wire.size, each)
+            known.start_group(f"replica {axes.replicas + replica}", position, each)
         if not dist.is_initialized():
             raise ConfigurationError(
                 "a mesh is of real processes, which torch's collectives connect; virtual workers have none"
             )
-        sizes = dict(zip(AXES, (axes.replicas, axes.shards, axes.tensor), strict=True))
+        replicas = 1 if place.wire.is_newcomer else axes.replicas
+        sizes = dict(zip(AXES, (replicas, axes.shards, axes.tensor), strict=True))
         if axes.tensor == 1:
             del sizes[TENSOR]
         made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     return made[axes]
+
+
+def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
+    """The ranks of replicas that may join those of `ranks`, laid out alike; such workers come in whole replicas. Raises
+    `ConfigurationError` where replicas are not of neighbouring ranks."""
+    each = ranks[0].numel()
+    more = torch.arange(wire.size, wire.max_size - (wire.max_size - wire.size) % each)
+    if more.numel() and not torch.equal(ranks.flatten(), torch.arange(wire.size)):
+        raise ConfigurationError(
+            "workers join replicas of neighbouring ranks, as world.mesh() lays them out; this mesh has others"
+        )
+    return more.reshape(-1, *ranks.shape[1:])
 
 
 def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
@@ -85,9 +112,14 @@ class Seat:
     parts: DeviceMesh | None
     """Those of `together`; None where there are no others."""
     workers: Sequence[Sequence[int]]
-    """The ranks of each replica's workers."""
+    """The ranks of each replica's workers, and of those of replicas that may join."""
     traffic: Traffic = field(default_factory=Traffic)
     """What these send each other for one model."""
+
+    @property
+    def mates(self) -> Sequence[int]:
+        """The ranks of its replica's workers."""
+        return self.workers[self.replica]
 
 
 def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
@@ -101,23 +133,31 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     there = [name for name in AXES if name in names]
     sizes = [mesh.mesh.shape[names.index(name)] if name in names else 1 for name in AXES]
     ranks = mesh.mesh.permute([names.index(name) for name in there]).reshape(sizes)
+    if wire.is_newcomer:  # its mesh is of its own replica alone
+        sizes[0] = wire.size // ranks.numel()
+        ranks = torch.arange(wire.size).reshape(sizes)
     if ranks.numel() != wire.size:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
+    if ranks.flatten().tolist() == list(range(wire.size)) and ranks[0].numel() > 1 and not wire.is_newcomer:
+        note_axes(wire.board, Axes(*sizes))
+    ranks = torch.cat([ranks, newcomers(ranks, wire)])
     (replica,), (shard,), (part,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
 
     def among(name: str, members: Tensor) -> Wire:
-        return wire.channel(f"mesh/{name}").group(members.flatten().tolist())
+        own = members.flatten().tolist()
+        return GroupWire(wire.channel(f"mesh/{name}"), own, size=len(own))
 
+    workers = ranks.flatten(1).tolist()
     return Seat(
         axes=Axes(*sizes),
         replica=replica,
         shard=shard,
         part=part,
-        across=among("across", ranks[:, shard, part]),
+        across=GroupWire(wire.channel("mesh/across"), ranks[:, shard, part].tolist(), workers, sizes[0]),
         within=among("within", ranks[replica]),
         beside=among("beside", ranks[replica, :, part]),
         together=among("together", ranks[replica, shard]),
         shards=mesh[SHARDS],
         parts=mesh[TENSOR] if sizes[2] > 1 else None,
-        workers=ranks.flatten(1).tolist(),
+        workers=workers,
     )

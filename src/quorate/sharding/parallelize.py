@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from quorate.core.axes import Axes, Zero, stage_of
+from quorate.core.axes import Axes, Offload, Zero, offload_of, stage_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
@@ -21,6 +22,8 @@ from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
+from quorate.sharding.offload import Offloaded, offloaded
+from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -39,6 +42,7 @@ class Sharded:
     precision: Precision | None = None
     plan: Mapping[str, str] | None = None
     """Which layers several workers compute together."""
+    offload: Offloaded | None = None
 
 
 @dataclass
@@ -46,6 +50,8 @@ class _Models:
     """Of each worker."""
 
     sharded: WeakKeyDictionary[Module, Sharded] = field(default_factory=WeakKeyDictionary)
+    blocks: WeakKeyDictionary[Module, Sequence[str]] = field(default_factory=WeakKeyDictionary)
+    """Of every model that was given, also where one worker has all of it."""
     calls: int = 0
 
 
@@ -55,8 +61,12 @@ def parallelize(
     *,
     zero: Zero = 3,
     precision: Precision | None = None,
+    offload: Offload | None = None,
+    delayed_update: bool = False,
+    offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
     tensor: Literal["auto"] | Mapping[str, str] | None = None,
+    initialize: Initialize | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
 
@@ -70,16 +80,25 @@ def parallelize(
     dtype of gathered parameters and of activations; parameters, sums and the optimizer stay in their own. `blocks`
     lists what is gathered as one (names, modules or classes); None: the repeated parts of the model.
 
+    `offload` says what rests in memory of the host: "optimizer" what the optimizer keeps, and its step is made there;
+    "all" parameters as well, which are brought to the device block by block; "disk" is "optimizer" in memory-mapped
+    files of `offload_folder` (None: where temporary files are). In a step 2 Psi / S numbers cross between device and
+    host. With `delayed_update` the host makes its step beside the next forward and backward pass, and parameters are
+    one gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2). `quorate run --offload` goes before `offload`.
+
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
     be changed and given; without a mesh all workers do so.
+    A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
+    `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
+    generator gives it), whatever the number of shards, and not those that making the model elsewhere would draw.
 
     Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
     (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and what the strategy sends of 1 / S of the model.
 
     Raises `ConfigurationError` before `quorate.join()`, for what is no model, a model that is sharded or distributed
-    already, virtual workers, a mesh of other workers or axes, and heads or widths that the workers along the tensor
-    axis cannot share evenly.
+    already, virtual workers, a mesh of other workers or axes, heads or widths that the workers along the tensor axis
+    cannot share evenly, and tensors on the meta device that nothing initialises.
     """
     from quorate.sharding.by_fsdp import is_sharded_already, shard
     from quorate.sharding.by_tensor import by_tensor, plan_for
@@ -97,36 +116,54 @@ def parallelize(
     if not parameters:
         raise ConfigurationError("the model has no parameters to shard")
     _check(model)
-    told = place.context(Meshes)
+    is_on_meta, told = check_meta(model), place.context(Meshes)
     zero = zero if told.told_zero is None else told.told_zero
     if mesh is None or told.told is not None:
         usual = Axes(1, place.wire.size) if tensor is None else Axes(1, 1, place.wire.size)
-        mesh = mesh_of(place, told.told or usual, parameters[0].device)
+        mesh = mesh_of(place, told.told or usual, told.device if is_on_meta else parameters[0].device)
     seat = seat_in(mesh, place.wire)
-    axes = seat.axes
+    axes, data = seat.axes, data_context(place)
     if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and told.told is None:
         raise ConfigurationError(
             "tensor= says how layers are cut, and the mesh has no tensor axis: world.mesh(tensor=2)"
         )
+    if axes.tensor > 1 and is_on_meta:
+        raise ConfigurationError(
+            "a model on the meta device is not cut along the tensor axis; make it on the CPU, or use shards alone"
+        )
+    if axes.shards * axes.tensor > 1 and data.deals_out:
+        raise ConfigurationError(
+            'a loader was made with share="dynamic" before, and a model in shards needs equally many batches on every '
+            'worker; use share="static" with it'
+        )
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     deal_to(place, axes, seat)
+    where = offload_of(offload) if told.told_offload is None else told.told_offload
+    rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
     known.calls += 1
-    _begin_alike(model, place.wire.channel(f"parallelize/{known.calls}"))
+    wire = place.wire.channel(f"parallelize/{known.calls}")
+    if not wire.is_newcomer:  # it gets all from those that it joins
+        _begin_alike(model, wire)
     found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
     words = in_words(found)  # before torch gives their classes other names
+    known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
     if plan is not None:
         by_tensor(model, plan, seat)
-        if place.wire.rank == 0:
+        if wire.rank == 0:
             tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
-    if axes.shards > 1 or precision is not None:
-        shard(model, [block for _, block in found], seat, zero, precision)
-        if place.wire.rank == 0:
-            spread = f"{axes.shards} workers for each of {_replicas(seat)}"
-            tell(f"quorate: ZeRO {zero} over {spread}: {words}\n")
-    if axes.shards > 1 or precision is not None or plan is not None:
-        if axes.shards > 1 or plan is not None:
-            data_context(place).needs_equal_shares = "a model in shards"
-        known.sharded[model] = Sharded(seat, zero, [name for name, _ in found], precision, plan)
+    if axes.shards > 1 or plan is not None:
+        data.needs_equal_shares = "a model in shards"
+    is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
+    if is_cut:
+        shard(model, modules, seat, zero, precision, rests)
+        if wire.rank == 0:
+            spread = f"{_counted(axes.shards, 'worker')} for each of {_counted(axes.replicas, 'replica')}"
+            tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
+    if is_on_meta:
+        shards = (axes.shards, seat.shard) if is_cut else (1, 0)
+        make_pieces(model, modules, wire, *shards, told.device, initialize)
+    if is_cut or plan is not None or rests is not None:
+        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests)
     return model
 
 
@@ -139,8 +176,13 @@ def _check(model: Module) -> None:
             raise ConfigurationError(f"{name} is a single number without a dimension; give it the shape (1,)")
 
 
-def _replicas(seat: Seat) -> str:
-    return "1 replica" if seat.axes.replicas == 1 else f"{seat.axes.replicas} replicas"
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+def blocks_chosen(model: Module, place: Place) -> Sequence[str] | None:
+    """The names of the blocks that `parallelize` has found or was given; None where `model` was not given to it."""
+    return place.context(_Models).blocks.get(model)
 
 
 def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None:
@@ -153,8 +195,8 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
     if told.told is not None and known.calls == 0:
         if optimizer.state:
             raise ConfigurationError(
-                "--mesh and --zero spread the model when quorate.distribute is called, and the optimizer keeps state "
-                "of its whole parameters already; call quorate.parallelize before the optimizer is made"
+                "--mesh, --zero and --offload spread the model when quorate.distribute is called, and the optimizer "
+                "keeps state of its whole parameters already; call quorate.parallelize before the optimizer is made"
             )
         names = {id(p): name for name, p in model.named_parameters()}
         parallelize(model)
@@ -167,7 +209,7 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
 def _begin_alike(model: Module, wire: Wire) -> None:
     """Give everyone rank 0's parameters and buffers, one after the other."""
     for x in (*model.parameters(), *model.buffers()):
-        if wire.size > 1 and x.numel():
+        if wire.size > 1 and x.numel() and not x.is_meta:
             carried = x.detach().contiguous()
             plain = carried.view(torch.uint8) if carried.dtype in (torch.bool, torch.int16) else carried
             wire.broadcast(plain, 0).wait()

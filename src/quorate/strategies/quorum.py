@@ -86,6 +86,10 @@ class Quorum(Strategy):
                 "overlap makes every gradient at least one round stale; max_staleness is at least 1"
             )
 
+    @property
+    def acts_on_pieces(self) -> bool:
+        return True
+
     def start(self, worker: Worker) -> None:
         worker.agree_on_rounds(
             wait_for=self.wait_for,

@@ -9,8 +9,10 @@ from typing import Any
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.rounds import WorkerRounds
+from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Wire
+from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
 from quorate.core.tape import Replaying
 from quorate.core.telling import tell
@@ -54,15 +56,19 @@ def begin_rounds(
     momentum: MomentumChoice,
     fragments: Sequence[Layout],
     settings: Mapping[str, Any],
+    row: Wire | None = None,
 ) -> WorkerRounds:
-    """See `core.strategy.Worker.agree_on_rounds`."""
-    nbytes = sum(p.numel() * p.element_size() for p in replica.every)
+    """See `core.strategy.Worker.agree_on_rounds`; `row` are the workers of this replica, where it is in pieces."""
+    whole = WholeReplica(row)
+    nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
     known: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
-    agreed = Agreed(**known, vector_bytes=nbytes, tolerates_death=is_survived, **settings)
+    agreed = Agreed(
+        **known, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
+    )
     may_be_late = measures or agreed.quorum < agreed.callers
     if momentum != "auto" or may_be_late:
-        said = replica.keep_momentum(momentum, wire.size)
+        said = replica.keep_momentum(momentum, wire.size, whole.sums)
         if said is not None and wire.rank == 0:
             tell(f"quorate: {said}\n")
     remedies = remedies_under(strategy, replica.shares_momentum, chooses=measures)
@@ -83,6 +89,7 @@ def begin_rounds(
             learning,
             has_window=agreed.window > 0,
             tolerates_death=agreed.tolerates_death,
+            pieces=agreed.pieces,
         ),
         tolerance=place.context(DeathTolerance),
         clip_norm=clip_norm,
@@ -91,4 +98,5 @@ def begin_rounds(
         tape=place.context(Replaying).of(wire.rank, timer.name),
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
         coding=coding_of(reduction, replica.layout, seed, wire.rank),
+        row=row,
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn, TypeVar
 
 from torch.nn import Module
@@ -15,7 +14,6 @@ from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import Distribute as DistributeRow
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
 from quorate.observe.backward import listeners
@@ -24,17 +22,20 @@ from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.reducers.reduction import Reduction
+from quorate.replica.by_tensors import ShardBy
 from quorate.replica.plain_step import check_closure
 from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
+from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
-from quorate.train.foreseen import foreseen
 from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
+from quorate.train.offloaded import host_step_of
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.pieces import AfterPieces, as_pieces
+from quorate.train.pieces import AfterPieces, as_pieces, let_own_tensors
+from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
@@ -44,7 +45,6 @@ from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
 
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
-_WORKER = "_quorate_worker"
 _LOOP = "_quorate_loop"
 _STEPPED = "_quorate_never_stepped"
 
@@ -88,48 +88,7 @@ class Distributes:
 
     def __reduce__(self) -> Any:
         plain = type(self).__mro__[2]
-        return (_plain_again, (plain, self.__getstate__()))
-
-
-class Alone:
-    """A distributed optimizer in a world of one: nobody has to agree, so the plain class does everything."""
-
-    def accumulate(self) -> AbstractContextManager[None]:
-        """Nothing has to wait for the end of an accumulation."""
-        return nullcontext()
-
-    def finish(self) -> None:
-        """Nothing: there is nobody to be equal to."""
-
-    def __reduce__(self) -> Any:
-        return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
-
-
-class Compared:
-    """An optimizer whose model somebody else keeps equal everywhere (a baseline)."""
-
-    def accumulate(self) -> AbstractContextManager[None]:
-        """As of a distributed optimizer."""
-        paused: AbstractContextManager[None] = self.__dict__[_WORKER]()
-        return paused
-
-    def finish(self) -> None:
-        """Nothing: replicas are equal after every step."""
-
-    def __reduce__(self) -> Any:
-        return (_plain_again, (type(self).__mro__[2], self.__getstate__()))
-
-
-def _plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
-    """A pickled distributed optimizer is its plain class again: it loads without us."""
-    again = plain.__new__(plain)
-    again.__setstate__(state)
-    return again
-
-
-@functools.cache
-def _class_of(mixin: type, plain: Any) -> type[Optimizer]:
-    return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
+        return (plain_again, (plain, self.__getstate__()))
 
 
 @one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
@@ -143,6 +102,7 @@ def distribute(
     on_nonfinite: OnNonfinite = "warn",
     compare_every: int = COMPARE_EVERY,
     weight: Weight = "equal",
+    shard_by: ShardBy | None = None,
     **settings: Any,
 ) -> O:
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
@@ -165,19 +125,23 @@ def distribute(
     loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size; or
     "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
 
+    With a model in shards `shard_by` says what the workers of a replica share out of the optimizer's state: "rows" of
+    each parameter, right where numbers are treated alike (AdamW), or whole "tensors", each stepped by its owner (Muon,
+    Adafactor); None: by the optimizer's class, which is tried on small tensors where it is not torch's own.
+
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
     of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
     every worker where the workers' models, optimizers or strategies differ.
     """
     place = current.here()
-    if isinstance(optimizer, Distributes | Alone | Compared):
+    if isinstance(optimizer, Distributes | Alone | AloneOnHost | Compared):
         raise ConfigurationError("this optimizer is distributed already; call distribute once per optimizer")
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if alone not in ("bypass", "algorithm"):
         raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
     check_call(optimizer, model, strategy, name)
-    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight)
+    watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight, shard_by=shard_by)
     spread = sharded(model, place, optimizer)
     if spread is None:
         check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
@@ -188,6 +152,7 @@ def distribute(
     if baseline is None:
         label, chosen, reduction = _chosen(strategy, settings, told)
     listeners(place)
+    host = None if spread is None else host_step_of(spread, optimizer, chosen, place)
     _scale_learning_rates(optimizer, told.learning_rate_factor)
     told.optimizers += 1
     channel = str(told.optimizers) if name is None else name
@@ -195,27 +160,35 @@ def distribute(
     swapped: Any = optimizer
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
-    said = _settings(chosen) | {name: _plain(value) for name, value in reduction.said.items()}
+    said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
     kept = Distributed(channel, optimizer, model, label, said, seat=None if spread is None else spread.seat)
+    if host is not None:
+        kept.ahead = host.ahead
     if place.wire.max_size == 1 and alone == "bypass":
-        swapped.__class__ = _class_of(Alone, plain)
+        swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
+        if spread is not None:
+            optimizer.register_step_post_hook(lambda *_: spread.seat.traffic.forget())
+        if host is not None:
+            steps_on_host(optimizer, host)
+            kept.pause = host.catch_up
         listeners(place).all.append(LeavesAlone(place))
         if timing(place).recorder is not None or injected(place).pacing is not None:
             Watch(optimizer, place, channel)
     elif baseline is not None:
-        swapped.__class__ = _class_of(Compared, plain)
-        optimizer.__dict__[_WORKER] = baseline(model)
+        swapped.__class__ = class_of(Compared, plain)
+        optimizer.__dict__[WORKER] = baseline(model)
         Watch(optimizer, place, channel, model)
     else:
         assert chosen is not None
         assert label is not None
         check_closure(plain, label, can_agree=chosen.replicas == "equal")
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
-        swapped.__class__ = _class_of(Distributes, plain)
+        swapped.__class__ = class_of(Distributes, plain)
         try:
             check_weighable(weight, chosen, label)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
+                named = dataclasses.replace(named, host=host)
                 chosen, named = as_pieces(spread, chosen, named, optimizer, settings)
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
@@ -226,8 +199,10 @@ def distribute(
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
         if chosen.meets == "rounds" or loop.worker.differs:
             follow(optimizer, loop.worker.schedules)
-        optimizer.__dict__[_WORKER] = kept.worker = loop.worker
+        optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
+        if spread is not None:
+            let_own_tensors(kept, loop.replica, spread.seat, named)
         looks = StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat)
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
@@ -237,7 +212,7 @@ def distribute(
             data_context(place).nobody_waits = True
     told.label = told.label or label
     trained(place).add(kept)
-    _record(place, kept, chosen)
+    record(place, kept, chosen)
     return optimizer
 
 
@@ -251,34 +226,6 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         )
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * factor
-
-
-def _record(place: current.Place, kept: Distributed, chosen: Strategy | None) -> None:
-    """What was chosen, into the records."""
-    recorder, optimizer = timing(place).recorder, kept.optimizer
-    if recorder is None:
-        return
-    recorder.write(
-        DistributeRow(
-            optimizer=kept.name,
-            algorithm=type(optimizer).__mro__[2].__name__,
-            strategy=kept.strategy,
-            settings=dict(kept.settings),
-            apart=chosen is not None and chosen.replicas != "equal",
-            parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
-            learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
-            **foreseen(place, kept),
-        )
-    )
-
-
-def _settings(chosen: Strategy | None) -> dict[str, object]:
-    fields = () if chosen is None else dataclasses.fields(chosen)
-    return {field.name: _plain(getattr(chosen, field.name)) for field in fields}
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy, Reduction]:

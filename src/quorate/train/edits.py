@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
 from quorate.train.worker import StrategyWorker
 
 _TENSORS, _NUMBERS = 32, 64
@@ -57,7 +58,7 @@ class Edits:
 def _sample(parameters: Sequence[Tensor]) -> Tensor:
     chosen = parameters[:: -(-len(parameters) // _TENSORS)] if parameters else ()
     found = []
-    for p in chosen:
+    for p in map(local, chosen):
         if p.is_contiguous() and p.numel():
             numbers = p.detach().view(-1)[:: -(-p.numel() // _NUMBERS)]
             found.append(torch.view_as_real(numbers).reshape(-1) if numbers.is_complex() else numbers)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import Distributed
@@ -13,6 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.observe.memory_use import memory_use
 from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.sharding.offload import Offloaded
 from quorate.sharding.parallelize import sharded
 from quorate.wire.current import Place
 
@@ -21,6 +23,7 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     """For the row `distribute`: how the model is spread; and where memory is recorded, the bytes between steps.
 
     These are `parameters` (with buffers), `gradients` and `optimizer`; of a model in shards, of this worker's piece.
+    What is offloaded is `host`, and not in them.
     What several optimizers' models have in common counts once. Only of torch's own optimizers it is known what they
     keep: by one step on a few numbers. Of others `optimizer` is left out.
     """
@@ -33,12 +36,30 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
 
 def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
     use, optimizer, model = memory_use(place), whose.optimizer, whose.model
+    spread = sharded(model, place, optimizer)
     new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.told}
     use.told |= new.keys()
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     found = {"parameters": _bytes(new.values()), "gradients": _bytes(p for p in trained if p.requires_grad)}
     kept = _kept(optimizer, type(optimizer).__mro__[2])
-    return found if kept is None else {**found, "optimizer": kept}
+    found |= {} if kept is None else {"optimizer": kept}
+    return found if spread is None or spread.offload is None else _with_host(found, spread.offload, trained, model)
+
+
+def _with_host(found: dict[str, int], how: Offloaded, trained: Sequence[Tensor], model: Module) -> dict[str, int]:
+    """What is on the device, and `host`; where it is not known what the optimizer keeps, without that."""
+    stepped = [p for p in trained if p.requires_grad]
+    kept = found.get("optimizer", 0)
+    zeros = {name: 0 for name in ("optimizer",) if name in found}
+    masters = sum(4 * local(p).numel() for p in stepped if p.element_size() <= 2)
+    if masters:
+        kept *= 2  # of 16 bits, the optimizer keeps 32
+    if how.where == "all":
+        buffers = _bytes(model.buffers())
+        copies = _bytes(stepped) + found["gradients"] if how.delays else 0
+        host = found["parameters"] - buffers + found["gradients"] + kept + masters + copies
+        return {"parameters": buffers, "gradients": 0, **zeros, "host": host}
+    return {**found, **zeros, "host": _bytes(stepped) + found["gradients"] + kept + masters}
 
 
 def _kept(optimizer: Optimizer, plain: type[Optimizer]) -> int | None:

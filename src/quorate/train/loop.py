@@ -54,7 +54,7 @@ class Loop(Listener):
         wire = place.wire if watched.seat is None else watched.seat.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
-        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded)
+        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded, watched.host)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
         """Its parameters, where they are in memory that all workers have in common."""
@@ -72,7 +72,7 @@ class Loop(Listener):
             self.common.take_in()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
-        tolerate_deaths(self.worker.wire, place, name, strategy)
+        tolerate_deaths(place, name, strategy, watched.seat)
         enter(self.worker, self._open, is_only=not loops_of(place))
         self._listeners.all.append(self)
         self.worker.timer.set_out_again()

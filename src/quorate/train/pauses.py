@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
@@ -22,6 +23,9 @@ def pause(place: Place) -> None:
     """
     loops = loops_of(place)
     saving(place).boundary()
+    for one in trained(place).ordered:
+        if one.worker is None:
+            one.pause()
     for loop in loops[:1]:
         loop.leaving.step_begins()
     keep_own(place)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
+from torch.optim import Optimizer
 
+from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
+from quorate.replica.by_tensors import shard_by_of
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat
 from quorate.sharding.parallelize import Sharded
+from quorate.sharding.whole_tensors import WholeTensors
 from quorate.train.watched import Watched
+from quorate.wire.metered import Metered
 
-_NEEDS_WHOLE = (LBFGS, Adafactor, Rprop)
-"""Of torch's optimizers those whose steps fail on tensors of which other processes have the rest."""
 _TOLD = 3
 """Names in a sentence."""
 
@@ -36,26 +39,48 @@ def as_pieces(
         raise ConfigurationError(
             f"{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on "
             "the clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
-            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, and gossip without patience, "
-            "sync_every being a number of steps"
+            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, "
+            "sync_every being a number of steps, and quorum and its presets"
         )
-    if isinstance(optimizer, _NEEDS_WHOLE):
+    plain: type[Optimizer] = type(optimizer).__mro__[2]
+    by = shard_by_of(plain, optimizer.param_groups, watched.shard_by)
+    if by == "tensors" and strategy.meets == "rounds":
         raise ConfigurationError(
-            f"{type(optimizer).__mro__[2].__name__} calculates with whole parameters, and not with pieces of them; "
-            "with a model in shards use an optimizer that treats each number alike, such as AdamW or SGD"
+            f"{label} agrees in rounds, and {plain.__name__} calculates with whole tensors: over a model in shards the "
+            "two do not go together yet; take all-reduce, or an optimizer that treats each number alike"
+        )
+    if by == "tensors" and (spread.offload is not None or spread.plan is not None):
+        what = "offload" if spread.offload is not None else "tensor axis"
+        raise ConfigurationError(
+            f"{plain.__name__} calculates with whole tensors, and does not go together with a{'n' * (what[0] == 'o')} "
+            f"{what} yet; leave that out, or take an optimizer that treats each number alike"
+        )
+    if by == "tensors" and getattr(strategy, "momentum", None) == "average":
+        raise ConfigurationError(
+            f'momentum="average" does not go with {plain.__name__} and a model in shards: what it keeps lies on one '
+            "worker of a replica for each whole tensor, and means are of pieces; leave momentum out"
         )
     if watched.weight != "equal":
         raise ConfigurationError(
             f'weight="{watched.weight}" does not go with a model in shards: its gradients are plain means over the '
             'workers of a replica; leave weight="equal"'
         )
-    if settings.get("on_death") == "continue":
+    if settings.get("on_death") == "continue" and strategy.meets != "rounds":
         raise ConfigurationError(
-            'on_death="continue" does not go with a model in shards yet: a replica is incomplete without one of its '
-            'workers; leave it "stop"'
+            f'on_death="continue" does not go with {label} of a model in shards: replicas go on without one that has '
+            "lost a worker under quorum and its presets"
         )
-    changes: Any = {"on_death": "stop", "on_error": "stop"}
-    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
+    goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
+    changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
+    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat, shard_by=by)
+
+
+def let_own_tensors(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
+    """Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them."""
+    if watched.shard_by == "tensors" and seat.axes.shards > 1:
+        wire = Metered(seat.within.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
+        replica.whole = WholeTensors(wire, seat.traffic)
+        kept.owned = partial(replica.whole.owned, kept.optimizer)
 
 
 class AfterPieces(Listener):
@@ -71,8 +96,8 @@ class AfterPieces(Listener):
     def backward_ended(self) -> None:
         """Cost: a call for each block of memory; one look at each parameter, once."""
         self._seat.within.trim()
-        if not self._is_first:
-            return
+        if not self._is_first or all(p.grad is None for p in self._replica.trained):
+            return  # where passes are added up, they are not reduced to pieces yet
         self._is_first = False
         named = zip(self._replica.names, self._replica.trained, strict=True)
         missing = [name for name, p in named if p.grad is None]

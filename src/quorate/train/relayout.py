@@ -19,7 +19,7 @@ from quorate.membership.survivors import agree_on_buffers
 from quorate.replica.replica import Replica
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import surviving_replicas
 
 
 class Relayout:
@@ -72,14 +72,14 @@ class Relayout:
         """All workers have added a group: every one gets rank 0's numbers, before anything is computed with them."""
         if self._is_apart:
             self.look(in_backward=False)
-        elif survivors(self._place) is None:
+        elif surviving_replicas(self._place) is None:
             copy_tensors(parameters, self._worker.wire)
         else:
             agree_on_buffers([p.detach() for p in parameters], "rank0", self._worker.wire, self._place)
 
     def _compare(self) -> None:
         """Raise `ConfigurationError` if workers disagree on which parameters are trainable; all have laid them out."""
-        layout, wire, there = self._replica.layout, self._worker.wire, survivors(self._place)
+        layout, wire, there = self._replica.layout, self._worker.wire, surviving_replicas(self._place)
         if there is None:
             compare_layouts(layout, wire)
             return

@@ -78,6 +78,8 @@ class StepWatches:
         self._saving.boundary()
 
     def _meet(self, call: str) -> None:
+        if self._worker.replica.host is not None:
+            self._worker.replica.host.catch_up()
         if self._worker.seat is not None:
             self._worker.seat.traffic.forget()
             self._worker.seat.traffic.meet(call)

@@ -9,6 +9,8 @@ from typing import Any
 from quorate.core.errors import ConfigurationError
 from quorate.observe.finite import OnNonfinite, check_policy
 from quorate.reducers.reduction import Reduction
+from quorate.replica.by_tensors import ShardBy, check_shard_by
+from quorate.sharding.host_step import HostStep
 from quorate.sharding.mesh import Seat
 from quorate.train.step_weight import Weight, check_weight
 
@@ -28,12 +30,17 @@ class Watched:
     """What it is called in sentences."""
     reduction: Reduction = field(default_factory=Reduction)
     """How means of gradients are formed."""
+    shard_by: ShardBy | None = None
+    """How the optimizer's state is dealt out to the workers of a replica; None: as its class needs it."""
     seat: Seat | None = None
     """This worker's among the pieces of its replica; None where it holds the whole."""
+    host: HostStep | None = None
+    """How steps are made on the host; None where they are made on the device."""
 
     def __post_init__(self) -> None:
         check_policy(self.on_nonfinite)
         check_weight(self.weight)
+        check_shard_by(self.shard_by)
         every: object = self.compare_every
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise ConfigurationError(f"compare_every is {every!r}; it is a number of rounds, or 0 for never")
@@ -51,5 +58,6 @@ class Watched:
     @property
     def choices(self) -> dict[str, Any]:
         """By the names that arguments have."""
-        plain = {"on_nonfinite": self.on_nonfinite, "compare_every": self.compare_every, "weight": self.weight}
+        plain: dict[str, Any] = {"on_nonfinite": self.on_nonfinite, "compare_every": self.compare_every}
+        plain |= {"weight": self.weight, "shard_by": self.shard_by}
         return plain | {name: str(value) for name, value in self.reduction.said.items()}

@@ -61,16 +61,16 @@ class StrategyWorker:
         seat = self.seat = watched.seat
         own, meter = (place.wire, Meter()) if seat is None else (seat.across, seat.traffic.meter)
         wire = Metered(own.channel(f"optimizer/{name}"), meter)
+        self._row = None if seat is None else seat.within.channel(f"optimizer/{name}")
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.timer = StepTimer(place, name, meter)
         if seat is not None:
             seat.traffic.waited = partial(self.timer.spent, "wait")
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
-        self.seed, self.updater = data_context(place).seed, updater
-        self._reduction, self.differs = watched.reduction, strategy.replicas != "equal"
+        self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"
         """Whether the others go on when a worker dies."""
-        self.agrees_in_backward = strategy.agrees_in_backward
+        self.agrees_in_backward, self.differs = strategy.agrees_in_backward, strategy.replicas != "equal"
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
         self.closure: Callable[[], Any] | None = None
@@ -81,7 +81,7 @@ class StrategyWorker:
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
-        self.losses = Losses(wire, self.timer, lambda: self.version)
+        self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
@@ -106,7 +106,7 @@ class StrategyWorker:
             announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
             spending=listeners(place).spending,
             beside=place.context(SumsOfWorker).all if self.tolerates_death else None,
-            within=None if self.seat is None else self.seat.within.channel(f"optimizer/{self.name}"),
+            within=self._row,
         )
         shadow = Shadow(
             contribution=partial(self.strategy.contribution, self),
@@ -219,7 +219,7 @@ class StrategyWorker:
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum}
-        self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, **chosen)
+        self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, row=self._row, **chosen)
 
     @property
     def servers(self) -> ServedParameters:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.core.errors import ConfigurationError, Mismatch, WireTimeout, ranks_in_words
+from quorate.core.errors import ConfigurationError, Mismatch, WireTimeout
+from quorate.wire.naming import named, namer, ranks_of_world
 
 T = TypeVar("T")
 
@@ -84,8 +85,9 @@ class Swap(Generic[T]):
             except WireTimeout:
                 late = [peer for peer, work in zip(self._others, self._receives, strict=True) if not work.done()]
                 late = late or [peer for peer, work in zip(self._others, self._sends, strict=True) if not work.done()]
+                board, (mine, *late) = self._wire.board, ranks_of_world(self._wire, [self._wire.rank, *late])
                 raise WireTimeout(
-                    f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in {self._operation}", late
+                    f"{named(board, [mine])} waited {limit:g} s for {named(board, late)} in {self._operation}", late
                 ) from None
             self._result = self._combine(self._compared(messages))
             self._is_combined = True
@@ -98,7 +100,8 @@ class Swap(Generic[T]):
         for peer, message in zip(self._others, messages, strict=True):
             theirs = message.header["operation"]
             if theirs != self._operation:
-                raise Mismatch.between(self._wire.rank, self._operation, peer, theirs)
+                own, other = ranks_of_world(self._wire, [self._wire.rank, peer])
+                raise Mismatch.between(own, self._operation, other, theirs, namer(self._wire.board))
             arrived[peer] = message
         return arrived
 

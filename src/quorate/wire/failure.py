@@ -1,13 +1,14 @@
 """What stands on the board about workers that have ended.
 
 `failed` holds JSON, `{"rank": 2, "host": "h", "reason": "was killed by signal 9 (SIGKILL)"}`: the first failure of
-the run, whoever noticed it. `ended/<rank>` holds the exit status of a worker that ended normally (its launcher
-writes it), in decimal. `failed at` holds JSON, `{"strategy": "quorum", "round": 17}`: where the training stood for the
-first worker that left because of the failure. `outlives` holds the number of workers once all have said that a death
-leaves them going (0: something needs everyone), and `gone` those that were outlived. `outlives errors` is 1 where a
-worker's own error counts as its death, and `erred/<rank>` is there for those of which that was so. `training/<rank>` is
-1 from the beginning of that worker's first training to the end of its last. `server/<rank>` is there for ranks that
-keep parameters for the workers: 1 where nobody outlives their death, 0 where others keep the same.
+the run, whoever noticed it; with `seat`, where the model is in shards (`replica 1, shard 0`). `ended/<rank>` holds
+the exit status of a worker that ended normally (its launcher writes it), in decimal. `failed at` holds JSON,
+`{"strategy": "quorum", "round": 17}`: where the training stood for the first worker that left because of the failure.
+`outlives` holds the number of workers once all have said that a death leaves them going (0: something needs
+everyone), and `gone` those that were outlived. `outlives errors` is 1 where a worker's own error counts as its death,
+and `erred/<rank>` is there for those of which that was so. `training/<rank>` is 1 from the beginning of that worker's
+first training to the end of its last. `server/<rank>` is there for ranks that keep parameters for the workers: 1
+where nobody outlives their death, 0 where others keep the same.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
+from quorate.wire.naming import seat_in_words
 
 GONE = "gone"
 """Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
@@ -53,6 +55,7 @@ def report_failure(
         "rank": rank,
         "host": socket.gethostname() if host is None else host,
         "reason": reason,
+        "seat": seat_in_words(board, rank),
         "kind": kind,
         "ranks": list(ranks),
     }
@@ -80,7 +83,8 @@ def failure_in(written: bytes) -> Failure:
         return Diverged(reason, ranks)
     if kind == "not finite":
         return NotFinite(reason, ranks)
-    return PeerFailed(f"rank {rank} (host {host}) {reason}", (rank,))
+    seat = what.get("seat")
+    return PeerFailed(f"rank {rank} ({f'{seat}; ' if seat else ''}host {host}) {reason}", (rank,))
 
 
 def host_of(board: Board, rank: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,39 +25,71 @@ class GroupWire(CollectivesByMessages):
     worker.
     """
 
-    def __init__(self, parent: Wire, members: Sequence[int]) -> None:
+    def __init__(
+        self,
+        parent: Wire,
+        members: Sequence[int],
+        units: Sequence[Collection[int]] | None = None,
+        size: int | None = None,
+    ) -> None:
+        """`units`: for each member the ranks without any of which it counts as dead, and without all of which it has
+        not joined; None: its own. `size`: of the members, those that are there at the start (None: all)."""
         super().__init__()
-        self.members = tuple(members)
-        if len(set(self.members)) != len(self.members) or not set(self.members) <= set(range(parent.size)):
+        self.members, self.units, self._there = tuple(members), units, size
+        most = parent.size if size is None else parent.max_size
+        if len(set(self.members)) != len(self.members) or not set(self.members) <= set(range(most)):
             raise ConfigurationError(
-                f"members {list(members)} of a group must be different ranks between 0 and {parent.size - 1}"
+                f"members {list(members)} of a group must be different ranks between 0 and {most - 1}"
             )
         if parent.rank not in self.members:
             raise ConfigurationError(
                 f"rank {parent.rank} is not among the members {list(members)} of the group it asked for"
             )
         self.parent = parent
-        self.rank, self.size = self.members.index(parent.rank), len(self.members)
+        self.rank, self.size = self.members.index(parent.rank), len(self.members) if size is None else size
         self.board, self.clock, self.timeout = parent.board, parent.clock, parent.timeout
         self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
         self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
 
     @property
     def dead(self) -> frozenset[int]:
-        return frozenset(place for place, rank in enumerate(self.members) if rank in self.parent.dead)
+        return self._of(self.parent.dead)
+
+    def _of(self, ranks: Collection[int]) -> frozenset[int]:
+        """The members that count as dead where these are."""
+        units = [(rank,) for rank in self.members] if self.units is None else self.units
+        return frozenset(place for place, unit in enumerate(units) if not set(ranks).isdisjoint(unit))
+
+    @property
+    def max_size(self) -> int:
+        return len(self.members)
+
+    @property
+    def joined(self) -> frozenset[int]:
+        come, units = self.parent.joined, self.units or [(rank,) for rank in self.members]
+        return frozenset(place for place in range(self.size, len(units)) if come.issuperset(units[place]))
+
+    def enter(self) -> None:
+        self.parent.enter()
 
     def host_of(self, rank: int) -> int:
         host = self.parent.host_of(self.members[rank])
         return next(place for place, member in enumerate(self.members) if self.parent.host_of(member) == host)
 
     def tolerate_deaths(self, tag: str) -> None:
-        raise ConfigurationError("the whole world outlives a worker, or nobody does; a group cannot by itself")
+        if self.units is None:
+            raise ConfigurationError("the whole world outlives a worker, or nobody does; a group cannot by itself")
+        self.parent.tolerate_deaths(self._tag(tag))
 
     def channel(self, name: str) -> Wire:
-        return GroupWire(self.parent.channel(name), self.members)
+        return self._again(self.parent.channel(name))
+
+    def _again(self, parent: Wire) -> GroupWire:
+        return GroupWire(parent, self.members, self.units, self._there)
 
     def group(self, members: Sequence[int]) -> Wire:
-        return GroupWire(self.parent, [self.members[member] for member in members])
+        units = None if self.units is None else [self.units[member] for member in members]
+        return GroupWire(self.parent, [self.members[member] for member in members], units)
 
     def _tag(self, tag: str) -> str:
         return f"group/{','.join(map(str, self.members))}/{tag}"
@@ -71,6 +103,8 @@ class GroupWire(CollectivesByMessages):
 
         def ours(results: list[tuple[int, Message]]) -> tuple[int, Message]:
             sender, message = results[0]
+            if sender == self.parent.rank and "gone" in message.header:
+                message = Message(header={"gone": sorted(self._of(message.header["gone"]))})
             return self.members.index(sender), message
 
         return Together([work], ours, self.clock)
@@ -82,7 +116,7 @@ class GroupWire(CollectivesByMessages):
         self.parent.trim()
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
-        return self.parent.spawn(lambda wire: task(GroupWire(wire, self.members)), name)
+        return self.parent.spawn(lambda wire: task(self._again(wire)), name)
 
     def crash(self) -> None:
         self.parent.crash()

@@ -10,7 +10,7 @@ Cost per worker: P - 1 messages out, as of any collective of messages, and some 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -158,18 +158,47 @@ class GatherAmongSurvivors:
             raise Mismatch.between(self._wire.rank, self._operation, peer, theirs)
 
 
+def workers_of(replicas: Iterable[int], pieces: int) -> list[int]:
+    """The ranks of the workers of replicas in so many pieces each."""
+    return [pieces * replica + piece for replica in replicas for piece in range(pieces)]
+
+
 @dataclass
 class DeathTolerance:
     """One of each worker."""
 
     survivors: Survivors | None = None
     """Those with whom it goes on when others die; None where a death is everyone's end."""
+    between: Survivors | None = None
+    """Likewise, of replicas in pieces: those that hold the same piece."""
+    replica: frozenset[int] = frozenset()
+    """Of replicas in pieces: the workers of this one, which ends when one of them does."""
+
+    def go_on_with(self, replicas: Sequence[int], number: int, pieces: int = 1) -> None:
+        """See `Survivors.among`; each of the `replicas` is in so many pieces, on workers of neighbouring ranks."""
+        if self.between is not None:
+            self.between.among(replicas, number)
+        if self.survivors is not None:
+            self.survivors.among(workers_of(replicas, pieces), number)
+
     is_refused: bool = False
     """Whether some optimizer cannot go on."""
     tell_launcher: Callable[[], None] = lambda: None
     """Lets a launcher whose board is another one know at once whether this worker trains, and what its death is."""
 
 
+def lost_mates(place: Place) -> list[int]:
+    """The workers of this one's replica in pieces that have died, where other replicas go on."""
+    own = place.context(DeathTolerance)
+    return [] if own.between is None else sorted(own.replica & place.wire.dead)
+
+
 def survivors(place: Place) -> Survivors | None:
     """Those with whom the worker of `place` goes on; None where a death is everyone's end."""
     return place.context(DeathTolerance).survivors
+
+
+def surviving_replicas(place: Place) -> Survivors | None:
+    """As `survivors`; of replicas in pieces, those that hold the same piece as this worker."""
+    own = place.context(DeathTolerance)
+    return own.between or own.survivors

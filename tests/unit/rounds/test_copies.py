@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from quorate.core.tape import Position
 from quorate.rounds.copies import AGAIN_SECONDS, Copies, Entrance
-from quorate.rounds.entering import give_copies
+from quorate.rounds.entering import copies_wanted
 
 
 def entrance(newest: int = 5, stretch: int = 0) -> Entrance:
@@ -65,19 +64,9 @@ def test_who_says_something_else_asks_for_nothing() -> None:
 
 
 def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
-    carried: list[tuple[int, bool]] = []
-    member: Any = SimpleNamespace(
-        copies_wanted=[1], entries_wanted=[3], term=0, leads=0, log=SimpleNamespace(newest=2), about_copy=dict
-    )
-    progress: Any = SimpleNamespace(carry=lambda rank, header, tensors: carried.append((rank, header["is_whole"])))
-    replica: Any = SimpleNamespace(capture=lambda *, is_whole: ({}, ()))
-    told: list[tuple[Position, int]] = []
-    watching: Any = SimpleNamespace(gave=lambda at, to: told.append((at, to)))
-    at = Position(rests=1, look=4, round=2, times=3)
-    give_copies(member, progress, replica, watching, at, settles=True)
-    assert carried == [(1, False)] and member.entries_wanted == [3] and told == []
-    give_copies(member, progress, replica, watching, at, settles=False)
-    assert carried == [(1, False), (3, True)] and member.entries_wanted == [] and told == [(at, 3)]
+    member: Any = SimpleNamespace(copies_wanted=[1], entries_wanted=[3])
+    assert list(copies_wanted(member, settles=True)) == [(1, False)] and member.entries_wanted == [3]
+    assert list(copies_wanted(member, settles=False)) == [(3, True)] and member.entries_wanted == []
 
 
 def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:

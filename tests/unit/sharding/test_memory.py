@@ -89,3 +89,24 @@ def test_a_model_survives_json() -> None:
 
 def test_no_parameters() -> None:
     assert held(Model(sizes=[]), 3, 2).total == 0
+
+
+@pytest.mark.parametrize("zero", MODES)
+def test_offloaded(zero: Mode) -> None:
+    """Nothing is lost between the device and the host; copies of pieces and of gradients come to it."""
+    model = Model(sizes=[size(1024, "a"), size(512, "b", is_trained=False, kept_like=0)], buffers=10, activations=7)
+    without, some, disk, everything = (held(model, zero, 4, how) for how in (None, "optimizer", "disk", "all"))
+    cut = 4 if zero else 1
+    trained, frozen = 4 * 1024 * 8 // cut, 4 * 512 * 8 // cut
+    assert without.host == 0 and some == disk
+    assert (some.parameters, some.gradients, some.optimizer) == (trained + frozen + 10, trained, 0)
+    assert (some.host, everything.host) == (2 * trained + trained + trained, 2 * trained + trained + trained + frozen)
+    assert (everything.between_steps, everything.gathered) == (10, without.gathered)
+    assert some.total == without.total - without.optimizer
+
+
+def test_16_bits_have_32_on_the_host() -> None:
+    """A copy in 32 bits, and what Adam keeps in 32, where it would keep 16."""
+    small = Size(numbers=64, rows=8, bytes=128, gathered_bytes=128, kept_like=256)
+    assert held(Model(sizes=[small]), 3, 2, "optimizer").host == 32 * (2 + 2 + 4 + 8)
+    assert held(Model(sizes=[small]), 3, 2, "all").host == 32 * (2 + 2 + 4 + 8)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adafactor, Rprop
+from torch.optim import LBFGS, SGD, Adafactor
 from torch.utils.data import TensorDataset
 
 import quorate
@@ -101,8 +101,16 @@ def dealt_out() -> object:
     return quorate.shard(TOKENS, 2, share="dynamic")
 
 
+def dealt_out_before() -> object:
+    quorate.shard(TOKENS, 2, share="dynamic")
+    return sharded()
+
+
 PIECES = "does not act between replicas of shards as it is set here"
-WHOLE = "calculates with whole parameters, and not with pieces of them"
+FIRST: dict[str, Refused] = {
+    "a loader before": Refused(dealt_out_before, 'a loader was made with share="dynamic" before, and a model in'),
+}
+"""On workers of their own: what they have made stays."""
 SPREAD: dict[str, Refused] = {
     "twice": Refused(lambda: quorate.parallelize(sharded()), "the model is sharded already; call quorate.parallelize"),
     "a part of it twice": Refused(
@@ -110,14 +118,24 @@ SPREAD: dict[str, Refused] = {
     ),
     "blocks": Refused(lambda: quorate.parallelize(model(), blocks=["2"]), "blocks has 2, and the model has no such"),
     "made before": Refused(made_before, "the optimizer was made before quorate.parallelize"),
-    "quorum": Refused(lambda: distributed("quorum"), f"quorum {PIECES}"),
+    "adaptive": Refused(lambda: distributed("adaptive"), f"adaptive {PIECES}"),
     "patience": Refused(lambda: distributed("sgp", patience=1.0), f"sgp {PIECES}"),
     "a period in seconds": Refused(lambda: distributed("local-sgd", sync_every="2s"), f"local-sgd {PIECES}"),
     "weight": Refused(lambda: distributed(weight="examples"), 'weight="examples" does not go with a model in shards'),
-    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with a model in'),
-    "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), f"LBFGS {WHOLE}"),
-    "adafactor": Refused(lambda: distributed(optimizer=Adafactor), f"Adafactor {WHOLE}"),
-    "rprop": Refused(lambda: distributed(optimizer=Rprop), f"Rprop {WHOLE}"),
+    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with all-'),
+    "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), "LBFGS calculates with all parameters at once"),
+    "rows": Refused(
+        lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor calculates with whole tensors; leave"
+    ),
+    "shard_by": Refused(lambda: distributed(shard_by="columns"), "shard_by='columns' is unknown; known: rows, tensors"),
+    "rounds": Refused(
+        lambda: distributed("quorum", optimizer=Adafactor),
+        "quorum agrees in rounds, and Adafactor calculates with whole tensors",
+    ),
+    "averaged moments": Refused(
+        lambda: distributed("local-sgd", optimizer=Adafactor, momentum="average"),
+        'momentum="average" does not go with Adafactor and a model in shards',
+    ),
     "unequal shares": Refused(dealt_out, "a model in shards needs equally many batches on every worker"),
 }
 """As they are refused on two real workers, which stay together."""
@@ -136,6 +154,29 @@ def test_refused_on_real_workers() -> None:
     assert first.pop("sizes").startswith("2 workers cannot be laid out as replicas=3;")
     for name, said in first.items():
         assert said.startswith(SPREAD[name].words), name
+
+
+def first_refused(world: Any) -> dict[str, str]:
+    return {name: refused(one.call) for name, one in FIRST.items()}
+
+
+def test_refused_on_new_workers() -> None:
+    for told in run_real_world(2, first_refused, 60.0):
+        for name, said in told.items():
+            assert said.startswith(FIRST[name].words), name
+
+
+def usual_share(world: Any) -> str:
+    """Of a loader behind a strategy that does not wait, over a model in shards."""
+    spread = quorate.parallelize(model(), world.mesh(replicas=2))
+    optimizer: Any = quorate.distribute(SGD(spread.parameters()), spread, "quorum")
+    share = quorate.shard(TOKENS, 2, shuffle=True).share
+    optimizer.finish()
+    return type(share).__name__
+
+
+def test_the_usual_share_is_equal() -> None:
+    assert run_real_world(4, usual_share, 60.0) == ["StaticShare"] * 4
 
 
 def test_before_join() -> None:

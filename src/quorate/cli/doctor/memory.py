@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.cli.scripts import check_script
+from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import bytes_from
 from quorate.launch.local.endings import status_in_words
@@ -54,11 +55,12 @@ class Line:
     numbers_sent: float
 
 
-def check_asked(script: str | None, shards: int | None, fits: str | None) -> int | None:
+def check_asked(script: str | None, shards: int | None, fits: str | None, offload: str | None) -> int | None:
     """Raises `ConfigurationError`; returns the bytes that `fits` says."""
     if script is None:
         raise ConfigurationError("--memory needs a script: quorate doctor --memory SCRIPT [ARGUMENT ...]")
     check_script(script)
+    offload_of(offload)
     if shards is not None and not 1 <= shards <= MOST_SHARDS:
         raise ConfigurationError(f"--shards is a number of workers from 1 to {MOST_SHARDS:,}, not {shards}")
     return None if fits is None else bytes_from(fits)
@@ -92,16 +94,17 @@ def measured(script: str, arguments: Sequence[str], seconds: float = SECONDS) ->
     raise QuorateError(f"{script} {status_in_words(status)} before the end of its first optimizer.step()")
 
 
-def lines(told: Mapping[str, Any], shards: int | None) -> Iterator[Line]:
-    """ZeRO 0, and 1 to 3 over `shards`, or over the usual numbers of them."""
+def lines(told: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:
+    """ZeRO 0, and 1 to 3 over `shards`, or over the usual numbers of them; `offload` None: as the script says."""
     from quorate.sharding.memory import MODES, Model, by_formula, held, numbers_sent
 
     model = Model.from_json(told["memory"])
+    rests = offload_of(offload or told.get("offload"))
     numbers = USUAL_SHARDS if shards is None else (shards,)
     for count in (1, *(one for one in numbers if one > 1)):
         for zero in MODES:
             if (zero == 0) == (count == 1) or (zero == 0 and count == numbers[0]):
-                found = held(model, zero, count)
+                found = held(model, zero, count, rests)
                 yield Line(
                     zero=zero, workers=count, held=asdict(found), total=found.total,
                     by_formula=by_formula(model, zero, count), numbers_sent=numbers_sent(model, zero, count),
@@ -123,11 +126,21 @@ def show(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> N
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for heading in ("ZeRO", "workers", *_COLUMNS, "together", "numbers sent", *(["fits"] if limit is not None else [])):
+    on_host = ("host",) if any(one.held["host"] for one in found) else ()
+    for heading in (
+        "ZeRO",
+        "workers",
+        *_COLUMNS,
+        "together",
+        *on_host,
+        "numbers sent",
+        *(["fits"] if limit is not None else []),
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in found:
         cells = [bytes_in_words(one.held[name]) if one.held[name] else "–" for name in _COLUMNS]
-        words = [str(one.zero), str(one.workers), *cells, bytes_in_words(one.total), number_in_words(one.numbers_sent)]
+        sums = [bytes_in_words(one.total), *(bytes_in_words(one.held[name]) for name in on_host)]
+        words = [str(one.zero), str(one.workers), *cells, *sums, number_in_words(one.numbers_sent)]
         fit = [] if limit is None else [Text("yes", "green") if one.total <= limit else Text("no", "bold red")]
         table.add_row(*words, *fit)
     console = Console(highlight=False)
@@ -158,6 +171,8 @@ def _meaning(found: Sequence[Line], limit: int | None) -> Iterator[str]:
         "as if all were there at once, without what torch loads, single operations need, and messages and the strategy "
         "keep."
     )
+    if any(one.held["host"] for one in found):
+        yield "The host has, for each worker, what is offloaded to its memory, or to files that are mapped into it."
     if limit is not None:
         fitting = [one for one in found if one.total <= limit]
         first = min(fitting, key=lambda one: (one.workers, one.zero), default=None)

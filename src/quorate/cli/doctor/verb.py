@@ -34,6 +34,9 @@ def doctor(
     ] = False,
     shards: Annotated[int | None, typer.Option(help="With --memory: over this number of workers.", metavar="N")] = None,
     fits: Annotated[str | None, typer.Option(help="With --memory: mark what fits into this.", metavar="24GB")] = None,
+    offload: Annotated[
+        str | None, typer.Option(help="With --memory: as with this on the host: optimizer, all, disk.", metavar="WHAT")
+    ] = None,
     script: Annotated[str | None, typer.Argument(help="With --memory.", metavar="[SCRIPT")] = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="Of the script.", metavar="ARGUMENT...]")] = None,
 ) -> int:
@@ -44,9 +47,11 @@ def doctor(
     optimizer.step().
     """
     if memory:
-        return _memory(script, arguments or [], shards, fits, hosts, as_json=as_json)
-    if script is not None or shards is not None or fits is not None:
-        raise ConfigurationError("a script, --shards and --fits go with --memory: quorate doctor --memory SCRIPT")
+        return _memory(script, arguments or [], shards, fits, offload, hosts, as_json=as_json)
+    if any(one is not None for one in (script, shards, fits, offload)):
+        raise ConfigurationError(
+            "a script, --shards, --fits and --offload go with --memory: quorate doctor --memory SCRIPT"
+        )
     if hosts is None:
         findings = list(_progress(examinations.findings(), examinations.names()))
     else:
@@ -65,16 +70,17 @@ def _memory(
     arguments: Sequence[str],
     shards: int | None,
     fits: str | None,
+    offload: str | None,
     hosts: str | None,
     *,
     as_json: bool,
 ) -> int:
     if hosts is not None:
         raise ConfigurationError("--memory is of one process on this machine; leave out --hosts")
-    limit = needs.check_asked(script, shards, fits)
+    limit = needs.check_asked(script, shards, fits, offload)
     assert script is not None
     told = needs.measured(script, arguments)
-    found = list(needs.lines(told, shards))
+    found = list(needs.lines(told, shards, offload))
     if as_json:
         typer.echo(needs.as_json(told, found, limit))
     else:

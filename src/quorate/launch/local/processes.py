@@ -25,7 +25,7 @@ from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
 from quorate.launch.local.signals import signals_to
-from quorate.launch.local.verdict import cause_of, log_of, verdict
+from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
 from quorate.launch.run.address import open_to_all
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
@@ -162,7 +162,7 @@ def run_crew(
             start(rank, rank)
         crew.watch()
         ranks.finish()
-        return _conclusion(crew, server, folder)
+        return _conclusion(crew, server, folder, servers)
 
 
 def _unless_joined(board: Board, asked: Callable[[], None]) -> None:
@@ -271,7 +271,7 @@ def _board() -> Iterator[BoardServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
+def _conclusion(crew: Crew, server: BoardServer, folder: Path, servers: int) -> Conclusion:
     if crew.interrupted_by is not None and any(ending.status for ending in crew.endings.values()):
         why = f"ended by {crew.interrupted_by.name}; every worker has ended"
         return Conclusion(status_after(crew.interrupted_by), why)
@@ -282,7 +282,8 @@ def _conclusion(crew: Crew, server: BoardServer, folder: Path) -> Conclusion:
             where = f"its log is {log_of(folder, erred[0].rank)}"
             return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')
         if asked is None or not any(ending.status for ending in crew.endings.values()):
-            return Conclusion(0)
+            is_served = not servers or has_joined(server.board, 0)
+            return Conclusion(0) if is_served else Conclusion(WRONG_INPUT, nobody_joined(servers))
         return Conclusion(asked, "the workers were asked to leave; every worker has ended")
     reported = read_failure(server.board)
     why = verdict(crew.endings, crew.first_failure, reported, folder, noted_place(server.board))
@@ -296,5 +297,4 @@ def free_port() -> int:
     """One of the loopback that nobody listens at now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])

@@ -49,6 +49,11 @@ def verdict(
     return "\n".join(lines)
 
 
+def nobody_joined(servers: int) -> str:
+    """What is said where a run with so many servers has ended well, and no worker has come."""
+    return f"no worker has called quorate.join(), so --servers {servers} has served nobody; call it, or leave it out"
+
+
 def last_lines(log: Path, count: int = LINES_SHOWN) -> list[str]:
     """The last lines of a log that may be long, and need not be text; none where it cannot be read."""
     try:

@@ -37,6 +37,8 @@ class Overrides:
     """How many replicas there are, of how many shards."""
     zero: int | None = None
     """The stage of ZeRO."""
+    offload: str | None = None
+    """What rests in host memory."""
     seconds: float | None = None
     """Of training, after which loaders end."""
     failures: str | None = None

@@ -27,9 +27,10 @@ from quorate.launch.warm.script import live_as_main
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved, Storage, storage_of
 from quorate.sharding.blocks import blocks_of, class_of, in_words
+from quorate.sharding.host_copies import MASTER
 from quorate.sharding.memory import Model, Size
 from quorate.sharding.mesh import mesh_of
-from quorate.sharding.parallelize import Sharded, sharded
+from quorate.sharding.parallelize import blocks_chosen, sharded
 from quorate.wire import current
 
 OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
@@ -42,13 +43,16 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
     model = _model_of(trained, modules)
     spread = None if model is None or current.place() is None else sharded(model, current.here(), optimizer)
-    blocks = {} if model is None else _blocks(model, spread)
+    blocks = {} if model is None else _blocks(model)
     named = dict(model.named_parameters()) if model is not None else {str(n): p for n, p in enumerate(trained)}
     precision = spread.precision if spread is not None else None
+    rests = None if spread is None or spread.offload is None else spread.offload.where
+    if rests is not None:
+        optimizer.state_dict()  # a step that is made beside the training has been made then
     used = None if precision is None else getattr(torch, precision).itemsize
     by_module = saved.by_module(without=dict(_parameters(modules)))
     activations = _by_block(model, blocks, by_module)
-    sizes = [_size(p, optimizer, used, _block_of(name, blocks)) for name, p in named.items()]
+    sizes = [_size(p, optimizer, used, _block_of(name, blocks), rests) for name, p in named.items()]
     buffers = [] if model is None else list(model.buffers())
     told = Model(sizes=sizes, buffers=sum(map(_bytes, buffers)), activations=sum(activations.values()))
     return {
@@ -56,6 +60,7 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
         "optimizer": _plain_name(optimizer),
         "device": str(local(trained[0]).device) if trained else "cpu",
         "precision": precision,
+        "offload": rests,
         "blocks": in_words(list(blocks.items())),
         "activations": activations,
         "memory": told.as_json(),
@@ -69,11 +74,12 @@ def _model_of(trained: list[Tensor], modules: list[Module]) -> Module | None:
     return min(whole, key=lambda one: sum(1 for _ in one.modules()), default=None)
 
 
-def _blocks(model: Module, spread: Sharded | None) -> dict[str, Module]:
-    if spread is None:
+def _blocks(model: Module) -> dict[str, Module]:
+    chosen = None if current.place() is None else blocks_chosen(model, current.here())
+    if chosen is None:
         return dict(blocks_of(model))
     named = dict(model.named_modules())
-    return {name: named[name] for name in spread.blocks}
+    return {name: named[name] for name in chosen}
 
 
 def _block_of(name: str, blocks: dict[str, Module]) -> str:
@@ -96,16 +102,18 @@ def _by_block(model: Module | None, blocks: dict[str, Module], found: dict[Modul
     return {name: nbytes for name, nbytes in told.items() if nbytes}
 
 
-def _size(p: Tensor, optimizer: Optimizer, used: int | None, block: str) -> Size:
-    kept = [x for x in optimizer.state.get(p, {}).values() if isinstance(x, Tensor)]
+def _size(p: Tensor, optimizer: Optimizer, used: int | None, block: str, rests: str | None) -> Size:
+    """What is kept of 16 bits in 32 where it is offloaded counts as of 16."""
+    kept = [x for key, x in optimizer.state.get(p, {}).items() if isinstance(x, Tensor) and key != MASTER]
     like = sum(_bytes(x) for x in kept if x.shape == p.shape and p.dim())
+    widened = like // 2 if rests is not None and p.element_size() == 2 else like
     return Size(
         numbers=p.numel(),
         rows=p.shape[0] if p.dim() else 1,
         bytes=_bytes(p),
         gathered_bytes=_bytes(p) if used is None else p.numel() * used,
         is_trained=p.requires_grad,
-        kept_like=like,
+        kept_like=widened,
         kept_apart=sum(map(_bytes, kept)) - like,
         block=block,
     )

@@ -20,6 +20,7 @@ from quorate.core.errors import (
     PeerFailed,
     QuorateError,
     WireTimeout,
+    ranks_in_words,
 )
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
@@ -39,11 +40,13 @@ from quorate.wire.failure import (
     joined_in,
     note_place,
     read_deaths,
+    report_death,
     report_failure,
     report_outlived_error,
     report_outsider,
 )
 from quorate.wire.real.wire import RealWire
+from quorate.wire.survivors import lost_mates
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
 """Failures that concern several workers: what they say is the whole sentence."""
@@ -95,7 +98,10 @@ class _Ending:
                 report_quietly(self.place.wire, self.place, "a wait took too long", trace)
             status = status_after_error(kind)
             how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
-            if how is None:
+            lost = lost_mates(self.place) if issubclass(kind, PeerFailed) else []
+            if lost:
+                self.fail(status, f"left, as {ranks_in_words(lost)} of its replica had died", goes_quietly=True)
+            elif how is None:
                 # What Quorate raises concerns everyone; an error of this worker's own may be its own death.
                 mine = not issubclass(kind, QuorateError)
                 self.fail(status, f"raised {kind.__name__}: {error}", is_own=mine)
@@ -115,15 +121,26 @@ class _Ending:
         self._exit(status)
 
     def fail(
-        self, status: int, reason: str, kind: Kind = "died", ranks: Sequence[int] = (), *, is_own: bool = False
+        self,
+        status: int,
+        reason: str,
+        kind: Kind = "died",
+        ranks: Sequence[int] = (),
+        *,
+        is_own: bool = False,
+        goes_quietly: bool = False,
     ) -> None:
-        """Tell the others; an error of its own (`is_own`) they may outlive, if their strategies say so."""
+        """Tell the others; an error of its own (`is_own`) they may outlive, if their strategies say so. One that
+        `goes_quietly` has died like any other."""
         if self.status is not None:
             return
         self.status = status
         flush_records(self.place)
         try:
-            self._report(reason, kind, ranks, is_own=is_own)
+            if goes_quietly:
+                report_death(self.place.wire.board, self.place.wire.rank, reason)
+            else:
+                self._report(reason, kind, ranks, is_own=is_own)
             if isinstance(self.place.wire, RealWire):
                 self.place.context(LauncherNews).pass_on(self.place.wire)
         except (QuorateError, OSError, RuntimeError):

@@ -33,6 +33,7 @@ from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.recording import start_records
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
 from quorate.launch.worker.world import World
+from quorate.sharding.mesh import Meshes
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.real.endpoint import Endpoint
@@ -134,7 +135,9 @@ def _enter(timeout: float) -> current.Place:
         data_context(place).seat = _number("LOCAL_RANK") or 0
     waits = TorchWaits(place, wire)
     if ours:
-        _start_default_group(wire, waits)
+        _start_default_group(wire, waits, "default", wire.rank, wire.size)
+    elif wire.is_newcomer:
+        place.context(Meshes).start_group = partial(_start_default_group, wire, waits)
     end_well(place, ours)
     if most > 1:
         waits.start()
@@ -177,16 +180,16 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _start_default_group(wire: RealWire, waits: TorchWaits) -> None:
+def _start_default_group(wire: RealWire, waits: TorchWaits, name: str, rank: int, size: int) -> None:
     """torch's default process group over our board, so that nothing more listens beyond this machine."""
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
         interface = loopback if wire.endpoint.is_local else interface_of(wire.endpoint.address)
         if interface is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
-    store = waits.store = WaitedStore(waits, wire.board, "default", wire.timeout)
+    store = waits.store = WaitedStore(waits, wire.board, name, wire.timeout)
     try:
-        dist.init_process_group(backend_here(), store=store, rank=wire.rank, world_size=wire.size)
+        dist.init_process_group(backend_here(), store=store, rank=rank, world_size=size)
     except (RuntimeError, OSError):
         failure = _failure_of(wire)
         if failure is None:

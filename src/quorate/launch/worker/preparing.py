@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from quorate.core.axes import Axes, axes_from_text, stage_of
+from quorate.core.axes import Axes, axes_from_text, offload_of, stage_of
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError
 from quorate.core.tape import Replaying, tape_of
@@ -43,11 +43,12 @@ def prepare(place: Place, chosen: Overrides) -> None:
     seed = data.seed = chosen.seed or 0
     told.strategy_name, told.settings = chosen.strategy, chosen.settings
     data.share = chosen.share
-    if chosen.mesh is not None or chosen.zero is not None:
+    if any(one is not None for one in (chosen.mesh, chosen.zero, chosen.offload)):
         meshes = place.context(Meshes)
         meshes.told = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
         deal_to(place, meshes.told)
         meshes.told_zero = None if chosen.zero is None else stage_of(chosen.zero)
+        meshes.told_offload = offload_of(chosen.offload)
     told.learning_rate_factor = chosen.learning_rate_factor
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:
         told.baselines = {chosen.strategy: baselines.get(chosen.strategy)}

@@ -20,7 +20,7 @@ from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
 from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.observe.step_times import timing
-from quorate.sharding.mesh import mesh_of
+from quorate.sharding.mesh import Meshes, mesh_of
 from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
 from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers
@@ -54,7 +54,7 @@ class World:
         remember_wrappers()
         self._place = place
         wire = self.wire = place.wire
-        self.device = device
+        self.device = place.context(Meshes).device = device
         self.rank, self.size = wire.rank, wire.size if serves_only(place) else max(wire.size, wire.rank + 1)
         self._calls = wire.channel("world")
         self._dones = 0

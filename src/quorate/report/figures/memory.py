@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.run import RunRecords
@@ -33,7 +33,19 @@ def _of_rank(one: RankRecords) -> RankMemory | None:
         parameters=sum(told.get("parameters", 0) for told in foreseen) if foreseen else None,
         gradients=sum(told.get("gradients", 0) for told in foreseen) if foreseen else None,
         optimizer=sum(told["optimizer"] for told in foreseen) if knows_all else None,
+        host=sum(told["host"] for told in foreseen if "host" in told) if any("host" in t for t in foreseen) else None,
+        to_host=_in_a_step([(row.step, row.to_host) for row in one.memory]),
+        to_device=_in_a_step([(row.step, row.to_device) for row in one.memory]),
     )
+
+
+def _in_a_step(rows: Sequence[tuple[int, int | None]]) -> float | None:
+    """From the first row of a step to the last one; of one such row from the beginning."""
+    known = [(step, total) for step, total in rows if step and total is not None]
+    if not known:
+        return None
+    begin, end = known[0] if known[0][0] < known[-1][0] else (0, 0), known[-1]
+    return (end[1] - begin[1]) / (end[0] - begin[0])
 
 
 def _most(values: Iterable[int | None]) -> int | None:

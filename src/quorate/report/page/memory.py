@@ -24,6 +24,7 @@ _HEADS = [
     "strategy", "rank", "ZeRO", "parameters", "gradients", "optimizer", "foreseen", "live before", "live at most",
     "resident before", "resident at most", "on the GPU at most",
 ]  # fmt: skip
+_OF_OFFLOAD = ["foreseen on the host", "to the host in a step", "to the device in a step"]
 
 
 def memory(view: View) -> Markup:
@@ -31,10 +32,12 @@ def memory(view: View) -> Markup:
     known = [(arm, arm.memory) for arm in view.summary.arms if arm.memory is not None]
     if not known:
         return Markup()
-    rows = [_row(arm, told, one) for arm, told in known for one in told.ranks[:RANKS]]
+    offloads = any(one.host is not None for _, told in known for one in told.ranks)
+    heads = [*_HEADS, *(_OF_OFFLOAD if offloads else ())]
+    rows = [_row(arm, told, one)[: len(heads)] for arm, told in known for one in told.ranks[:RANKS]]
     hidden = sum(max(0, len(told.ranks) - RANKS) for _, told in known)
     note = f"Further ranks: {hidden:,}; all of them are in the data." if hidden else ""
-    return section("memory", "Memory", LEAD, framed(view, "Memory of each rank", table(_HEADS, rows),
+    return section("memory", "Memory", LEAD, framed(view, "Memory of each rank", table(heads, rows),
                                                     paragraphs(MEANINGS, note)))  # fmt: skip
 
 
@@ -43,5 +46,6 @@ def _row(arm: ArmSummary, told: MemorySummary, one: RankMemory) -> list[str]:
     foreseen = (one.parameters, one.gradients, one.optimizer)
     known = [part for part in foreseen if part is not None]
     total = sum(known) if len(known) == len(foreseen) else None
-    values = (*foreseen, total, one.live_before, one.peak_live, one.resident_before, one.peak_resident, one.peak_gpu)
+    seen = (one.live_before, one.peak_live, one.resident_before, one.peak_resident, one.peak_gpu)
+    values = (*foreseen, total, *seen, one.host, one.to_host, one.to_device)
     return [arm.name, f"{one.rank}", spread, *(nothing() if x is None else bytes_in_words(x) for x in values)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -81,6 +81,17 @@ class Merged:
     def last_arrival(self) -> float | None:
         """When the last of its gradients had come; None where none of their steps is known."""
         return max((one.step.arrive for one in self.given), default=None)
+
+
+def of_workers(one: RoundRecord, shards: int) -> RoundRecord:
+    """`one`, of replicas that are spread over so many workers each, by the ranks of the workers."""
+    if shards == 1:
+        return one
+
+    def spread(by_replica: Mapping[int, Any]) -> dict[int, Any]:
+        return {shards * replica + shard: said for replica, said in by_replica.items() for shard in range(shards)}
+
+    return replace(one, live=shards * one.live, taken=spread(one.taken), told=spread(one.told))
 
 
 def round_of(row: Mapping[str, Any]) -> RoundRecord | None:

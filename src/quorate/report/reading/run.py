@@ -18,9 +18,9 @@ from quorate.report.reading.clocks import run_clocks
 from quorate.report.reading.events import each_once
 from quorate.report.reading.joinings import replaced_by
 from quorate.report.reading.rank import RankRecords, read_rank
-from quorate.report.reading.rounds import Merged, merged_in, number_the_rest
+from quorate.report.reading.rounds import Merged, merged_in, number_the_rest, of_workers
 from quorate.report.reading.rows import sound_parts
-from quorate.report.reading.sound import read_json
+from quorate.report.reading.sound import is_count, read_json
 from quorate.report.reading.spans import Spans
 
 WARM_UP_STEPS = 10
@@ -108,7 +108,8 @@ class RunRecords:
     def merged(self) -> list[Merged]:
         """The rounds that were applied, with their gradients; none under strategies without a quorum."""
         told = {one.number: one for rank in self.ranks for one in rank.rounds}  # by the first rank that was left
-        rounds = [told[number] for number in sorted(told)]
+        shards = max((_shards(one) for one in self.ranks), default=1)
+        rounds = [of_workers(told[number], shards) for number in sorted(told)]
         moved_on = {one.rank: one.after_evaluation | ({1} if one.is_newcomer else set()) for one in self.ranks}
         return merged_in(rounds, self.steps, moved_on)
 
@@ -202,3 +203,9 @@ def _leave_out_what_was_before(ranks: list[RankRecords]) -> None:
             first = one.steps[0].begin
             before = [(begin, min(end, first)) for begin, end in ranks[0].evaluations.spans if begin < first]
             one.evaluations = Spans([*before, *one.evaluations.spans])
+
+
+def _shards(one: RankRecords) -> int:
+    """Over how many workers its replica is spread."""
+    found: Any = one.distributed.get("shards")
+    return found if is_count(found) and found > 0 else 1

@@ -72,8 +72,9 @@ def _cut(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _bytes_of(layout: Layout, index: int) -> int:
+    """Of the whole tensor: all pieces of a replica are cut alike."""
     segment = layout.segments[index]
-    return segment.numel * segment.dtype.itemsize
+    return (segment.numel if segment.whole is None else segment.whole) * segment.dtype.itemsize
 
 
 def among(x: Flat, segments: Sequence[int]) -> Flat:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
-from quorate.core.errors import PeerFailed, QuorateError, WireTimeout, ranks_in_words
+from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.failure import GONE, ended, gone_in, joined_in, read_failure, report_failure
+from quorate.wire.naming import named
 from quorate.wire.real.clock_exchange import ClockExchange
 from quorate.wire.real.encryption import Encryption
 from quorate.wire.real.inbox import Inbox
@@ -182,7 +183,7 @@ class Endpoint:
                 self.look()
                 dead = self.dead.intersection((*needed, *also)) if self.dead else ()
                 if dead and not ready(0.0):
-                    raise PeerFailed(f"{ranks_in_words(sorted(dead))} died before {waits_for}", sorted(dead))
+                    raise PeerFailed(f"{named(self.board, sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
                 if waited > PATIENCE:
                     self.when_stuck()
@@ -190,20 +191,24 @@ class Endpoint:
                     if ended_ones and not ready(0.0):  # what they sent before may be here meanwhile
                         self.look()  # and they may have ended of what is on the board by now
                         raise PeerFailed(
-                            f"{ranks_in_words(ended_ones)} ended while rank {self.rank} waited for "
+                            f"{named(self.board, ended_ones)} ended while {self.named} waited for "
                             f"{'it' if len(ended_ones) == 1 else 'them'} in {waits_for}",
                             ended_ones,
                         )
                 if waited >= limit:
                     self.gave_up = (waits_for, needed, begin)
                     late = sorted(needed if missing is None else missing())
-                    raise WireTimeout(
-                        f"rank {self.rank} waited {limit:g} s for {ranks_in_words(late)} in {waits_for}", late
-                    )
+                    who = named(self.board, late)
+                    raise WireTimeout(f"{self.named} waited {limit:g} s for {who} in {waits_for}", late)
                 if ready(min(SLICE, limit - waited)):
                     return
         finally:
             self.waits.pop(thread, None)
+
+    @property
+    def named(self) -> str:
+        """This worker, in a sentence."""
+        return named(self.board, [self.rank])
 
     def check(self) -> None:
         """Raise where this worker may not go on, whatever is there for it. Costs next to nothing."""
@@ -254,9 +259,11 @@ class Endpoint:
             if self.followers:
                 self._look_for_gone()
                 if self.dead:
-                    return PeerFailed(f"{ranks_in_words(sorted(self.dead))} died before {waits_for}", sorted(self.dead))
+                    return PeerFailed(
+                        f"{named(self.board, sorted(self.dead))} died before {waits_for}", sorted(self.dead)
+                    )
             time.sleep(0.01)
-        return PeerFailed(f"rank {self.rank} lost its connection to a worker it needed for {waits_for} ({detail})")
+        return PeerFailed(f"{self.named} lost its connection to a worker it needed for {waits_for} ({detail})")
 
     def _refused(self, peer: int, why: str) -> None:
         """Somebody else answered at the address of `peer`; unless that one is dead, nobody goes on."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from quorate.core.errors import Mismatch
 from quorate.wire.failure import report_failure
+from quorate.wire.naming import namer
 from quorate.wire.real.endpoint import Endpoint
 
 
@@ -79,6 +80,6 @@ class Order:
         return compare
 
     def _mismatch(self, operation: str, peer: int, theirs: str) -> Mismatch:
-        error = Mismatch.between(self.endpoint.rank, operation, peer, theirs)
+        error = Mismatch.between(self.endpoint.rank, operation, peer, theirs, namer(self.endpoint.board))
         report_failure(self.endpoint.board, self.endpoint.rank, str(error), kind="mismatch")
         return error

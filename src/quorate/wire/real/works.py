@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
+from quorate.wire.naming import named
 from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_sums import HostSums
@@ -103,7 +104,8 @@ class SumWork:
         if lost:
             error = endpoint.connection_lost(self._operation, "closed by the other side")
             if isinstance(error, PeerFailed) and not error.ranks:
-                who = f"rank {min(lost)} ended while rank {endpoint.rank} waited for it in {self._operation}"
+                gone = named(endpoint.board, [min(lost)])
+                who = f"{gone} ended while {endpoint.named} waited for it in {self._operation}"
                 raise PeerFailed(who, sorted(lost))
             raise error
         return False

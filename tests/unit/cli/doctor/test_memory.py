@@ -32,7 +32,8 @@ print("told", sys.argv[1:])
 world = quorate.join(records=True)
 model = nn.Sequential(Block(), Block(), nn.Linear(64, 3))
 mesh = world.mesh(shards=8)
-quorate.parallelize(model, mesh, precision=sys.argv[1] if len(sys.argv) > 1 else None)
+listed = {"blocks": ["0"]} if "listed" in sys.argv else {}
+quorate.parallelize(model, mesh, precision="bfloat16" if "bfloat16" in sys.argv else None, **listed)
 optimizer = quorate.distribute(torch.optim.Adam(model.parameters()), model)
 for _ in range(2):
     model(torch.ones(10, 64)).sum().backward()
@@ -72,7 +73,7 @@ def test_a_script_is_measured_up_to_its_first_step(script: str, capfd: pytest.Ca
     steps = 10 * 4
     assert alone["held"] == {
         "parameters": 4 * NUMBERS + BUFFERS, "gradients": 4 * NUMBERS, "optimizer": 8 * NUMBERS + steps,
-        "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64,
+        "gathered": 0, "exchanged": 0, "activations": 2 * each + 4 * 10 * 64, "host": 0,
     }  # fmt: skip
     assert not alone["fits"] and sharded[2]["fits"]
     assert sharded[2]["held"]["parameters"] == 4 * (2 * BLOCK // 8 + 64 + 1) + BUFFERS, "3 rows are one for each"
@@ -87,6 +88,25 @@ def test_its_arguments_are_its_own_and_precision_is_seen(script: str, capfd: pyt
     assert [line.split()[1] for line in out.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ")] == [
         workers for workers in ("2", "4", "8", "16") for _ in range(3)
     ]
+
+
+def test_blocks_are_those_that_are_listed(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["listed"], ["listed", "bfloat16"]):
+        status, out, err = doctor(capfd, "--memory", script, *words)
+        assert status == 0 and "1 block of Block (0), and the rest as one piece" in out
+        assert ("over 1 worker for each of 1 replica: 1 block of Block (0)" in err) == ("bfloat16" in words)
+
+
+def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """As the script says, whose step has been made there, or an option instead."""
+    Path(script).write_text(SCRIPT.replace("mesh, precision", 'mesh, offload="optimizer", precision'))
+    own, instead = (
+        json.loads(doctor(capfd, "--memory", "--json", "--shards", "8", *arguments)[1])["workers"][-1]["held"]
+        for arguments in ((script,), ("--offload", "all", script))
+    )
+    piece, steps = own["parameters"] - BUFFERS, 10 * 4
+    assert own["gradients"] == piece and own["optimizer"] == 0 and own["host"] == 4 * piece + steps
+    assert instead == {**own, "parameters": BUFFERS, "gradients": 0}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""Whether an optimizer treats each number alike: what it makes of a few numbers, whole and in pieces.
+
+Of torch's own optimizers it is known. Of others three steps are made on small tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.replica.plain_step import step_unseen
+
+ShardBy = Literal["rows", "tensors"]
+Reach = Literal["numbers", "tensors", "all"]
+"""What a number's update depends on: its own gradients, those of its tensor, or those of all parameters."""
+_BY_NUMBERS = (
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD", "SparseAdam",
+)  # fmt: skip
+_BY_TENSORS = ("Adafactor", "Muon", "Rprop")
+"""Rprop treats each number alike, and its step fails on pieces."""
+_STEPS = 3
+
+
+def check_shard_by(value: object) -> None:
+    """Raise `ConfigurationError` for what is no way to deal out an optimizer's state."""
+    if value is not None and value not in get_args(ShardBy):
+        raise ConfigurationError(f"shard_by={value!r} is unknown; known: {', '.join(get_args(ShardBy))}, None")
+
+
+def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], told: ShardBy | None) -> ShardBy:
+    """How the state of an optimizer of that class is dealt out to the workers of a replica; `told` goes before it.
+
+    Raises `ConfigurationError` for one that calculates with all parameters at once.
+    """
+    name, is_own = plain.__name__, f"{plain.__module__}.".startswith("torch.optim.")
+    if is_own and name == "LBFGS":
+        raise ConfigurationError(
+            "LBFGS calculates with all parameters at once, and asks for the loss several times a step; with a model in "
+            "shards use an optimizer that treats numbers, or tensors, each by itself, such as AdamW, Muon or Adafactor"
+        )
+    if told == "rows" and is_own and name in _BY_TENSORS:
+        raise ConfigurationError(f'{name} calculates with whole tensors; leave shard_by="rows" out')
+    if told is not None:
+        return told
+    if is_own and name in (*_BY_NUMBERS, *_BY_TENSORS):
+        return "rows" if name in _BY_NUMBERS else "tensors"
+    found = {reach_of(plain, group) for group in groups}
+    if "all" in found:
+        raise ConfigurationError(
+            f"{name} calculates with all parameters at once, as a trial on two small tensors has shown, and a worker "
+            'of a model in shards has only some; where it is right with each tensor by itself, say shard_by="tensors"'
+        )
+    return "rows" if found == {"numbers"} else "tensors"
+
+
+def reach_of(plain: type[Optimizer], group: Mapping[str, Any]) -> Reach:
+    """What an update depends on, with the options of `group`. One that cannot be tried counts as "tensors".
+
+    Cost: some 15 steps on at most 24 numbers.
+    """
+    first, second = _start(0), _start(1)
+    try:
+        whole = _after(plain, group, [first])[0]
+        beside = _after(plain, group, [first, second])[0]
+        pieces = torch.cat([_after(plain, group, [part])[0] for part in first.split(2)])
+    except Exception:  # it is a stranger's code, and says nothing about a model
+        return "tensors"
+    if not _are_equal(whole, beside, first):
+        return "all"
+    return "numbers" if _are_equal(whole, pieces, first) else "tensors"
+
+
+def _start(which: int) -> Tensor:
+    """4 x 3 numbers."""
+    return torch.sin(torch.arange(1.0, 13.0, dtype=torch.float64) * (1 + which)).view(4, 3)
+
+
+def _after(plain: type[Optimizer], group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What becomes of `tensors` in steps down a bowl that is steep in some directions."""
+    takes = inspect.signature(plain).parameters
+    options = {key: value for key, value in group.items() if key in takes and key != "params"}
+    options |= {"lr": 0.1} if "lr" in takes else {}  # a schedule may begin with 0
+    parameters = [Parameter(x.clone()) for x in tensors]
+    made: Any = plain(parameters, **options)
+    with torch.random.fork_rng(devices=[]):
+        for step in range(_STEPS):
+            torch.manual_seed(step)  # the first tensor gets what it would get alone
+            for p in parameters:
+                p.grad = p.detach() ** 3 + 0.3 * (step - 1)
+            step_unseen(made)
+    return [p.detach() for p in parameters]
+
+
+def _are_equal(some: Tensor, others: Tensor, start: Tensor) -> bool:
+    """As far as they have moved."""
+    return bool((some - others).abs().max() <= 1e-6 * (some - start).abs().max())

@@ -1,0 +1,218 @@
+"""The optimizer's step in host memory: gradients are brought there, and parameters as they are after it come back.
+
+What the optimizer keeps, and a copy of each parameter on which its step is made, lie on the host (ZeRO-Offload: Ren et
+al. 2021, arXiv 2101.06840, section 4). In a step the numbers of each gradient cross to the host, and those of the
+parameters cross back: twice the bytes of the pieces that are held here, in the parameters' dtype. Parameters that
+something else has written to since the last step (a mean of replicas, the script) cross to the host once more; a digest
+of their bits tells.
+
+With `delays` a step is made by another thread beside what follows (section 5.2 of the paper, delayed parameter update):
+the parameters that `optimizer.step()` leaves are those before the newest gradient, x[t + 1] = x[t] - u(g[t - 1]).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.local_tensor import beside_piece_of, exchange_numbers, local
+from quorate.sharding.boundary import Boundary, HostMemory
+from quorate.sharding.host_copies import MASTER, HostCopies
+
+_OF_SCALER = ("grad_scale", "found_inf")
+_PATIENCE = 600.0
+"""Seconds for which a step of the host is waited for."""
+Run = Callable[[Optimizer], object]
+
+
+@dataclass
+class _Step:
+    """One that is being made."""
+
+    optimizer: Optimizer
+    """One like the user's, of copies on the host."""
+    given: dict[str, Any]
+    """Its attributes when it began."""
+    groups: Sequence[dict[str, Any]]
+    """Its options then."""
+    parameters: Sequence[Parameter]
+    """The user's, of which the copies are."""
+    thread: Thread | None = None
+    is_taken_over: bool = False
+    """Whether what the optimizer keeps is that after it."""
+    failure: list[BaseException] = field(default_factory=list)
+
+
+class HostStep:
+    """Of one optimizer of class `plain`, whose parameters are on a device.
+
+    `crosses` is False where parameters rest on the host anyhow: nothing is counted then.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        plain: type[Optimizer],
+        boundary: Boundary,
+        memory: HostMemory,
+        *,
+        delays: bool = False,
+        crosses: bool = True,
+    ) -> None:
+        self._optimizer, self._plain, self._delays = optimizer, plain, delays
+        self._boundary = boundary if crosses else Boundary()
+        self._copies = HostCopies(optimizer, self._boundary, memory)
+        self._under_way: _Step | None = None
+        self._loaded: dict[str, Any] | None = None
+        optimizer.register_state_dict_pre_hook(self._before_state_dict)
+        optimizer.register_load_state_dict_pre_hook(self._before_load)
+        optimizer.register_load_state_dict_post_hook(self._after_load)
+
+    def step(self, run: Run) -> None:
+        """One step; `run` makes it with an optimizer like the user's that has the same state and options.
+
+        Raises `ConfigurationError` where the script has written into parameters of which a step is under way.
+        """
+        self.catch_up()
+        under_way = self._begun()
+        if self._delays:
+            thread = Thread(target=self._make, args=(under_way, run), daemon=True, name="quorate-host-step")
+            self._under_way, under_way.thread = under_way, thread
+            thread.start()
+        else:
+            self._make(under_way, run)
+            self._take_over(under_way)
+            self._copies.show(under_way.parameters)
+
+    def catch_up(self) -> None:
+        """Let parameters be those after every step that was asked for. Raises as `step`, and what the step raised."""
+        if self._under_way is not None:
+            under_way = self._wait()
+            assert under_way is not None
+            self._under_way = None
+            self._check_unwritten(under_way.parameters)
+            self._copies.show(under_way.parameters)
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Inside, parameters stand on their copies, if a step is under way: what a pass may use stays as it is."""
+        under_way = self._wait()
+        chosen = [] if under_way is None else [(p, self._copies.numbers_of(p)) for p in under_way.parameters]
+        before = [exchange_numbers(p, x) for p, x in chosen]
+        try:
+            yield
+        finally:
+            for (p, _), x in zip(chosen, before, strict=True):
+                exchange_numbers(p, x)
+
+    def _wait(self) -> _Step | None:
+        """Until the step under way is made; parameters stay as they are."""
+        under_way = self._under_way
+        if under_way is not None and under_way.thread is not None:
+            under_way.thread.join(_PATIENCE)
+            if under_way.thread.is_alive():
+                raise QuorateError(f"the optimizer's step on the host has not ended within {_PATIENCE:g} s")
+            self._take_over(under_way)
+        return under_way
+
+    # -- before the step
+
+    def _begun(self) -> _Step:
+        """Everything that a step needs, on the host."""
+        optimizer = self._optimizer
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self._copies.refresh(stepped)
+        state: defaultdict[Tensor, Any] = defaultdict(dict)
+        for p in stepped:
+            self._copies.take_gradient(p)
+            if p in optimizer.state:
+                self._copies.settle(p, optimizer.state[p])
+                kept = {key: x for key, x in optimizer.state[p].items() if key != MASTER}
+                state.update({self._copies[p]: kept} if kept else {})
+        self._boundary.wait([local(p) for p in stepped])
+        for p in stepped:
+            self._copies.give_gradient(p)
+        groups = [self._group(group) for group in optimizer.param_groups]
+        like: Any = self._plain.__new__(self._plain)
+        given = {**optimizer.__dict__, "param_groups": groups, "state": state}
+        given |= {key: given[key].clone() for key in _OF_SCALER if isinstance(given.get(key), Tensor)}
+        like.__dict__.update(given)
+        return _Step(like, given, [dict(group) for group in groups], stepped)
+
+    def _group(self, group: dict[str, Any]) -> dict[str, Any]:
+        options = {key: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x for key, x in group.items()}
+        return {**options, "params": [self._copies[p] for p in group["params"] if p.grad is not None]}
+
+    # -- the step, and after it
+
+    def _make(self, under_way: _Step, run: Run) -> None:
+        try:
+            run(under_way.optimizer)
+        except BaseException as error:  # told in the training thread
+            under_way.failure.append(error)
+
+    def _take_over(self, under_way: _Step) -> None:
+        """Let the user's optimizer keep what the step has left, once. Raises what the step raised."""
+        if under_way.is_taken_over:
+            return
+        under_way.is_taken_over = True
+        for error in under_way.failure:
+            raise error
+        like, optimizer = under_way.optimizer.__dict__, self._optimizer
+        now: Any = like["param_groups"]
+        for group, after, before in zip(optimizer.param_groups, now, under_way.groups, strict=False):
+            group.update({k: x for k, x in after.items() if k != "params" and x is not before.get(k)})
+        own: dict[str, Any] = optimizer.__dict__
+        own.update({key: x for key, x in like.items() if x is not under_way.given.get(key)})
+        for p in under_way.parameters:
+            copy = self._copies[p]
+            copy.grad = None
+            if copy in like["state"]:
+                before = optimizer.state[p]
+                kept = {**like["state"][copy], **({MASTER: before[MASTER]} if MASTER in before else {})}
+                before.clear()
+                before.update(kept)
+                self._copies.settle(p, before)
+
+    def _check_unwritten(self, parameters: Sequence[Parameter]) -> None:
+        if any(self._copies.are_written(parameters)):
+            raise ConfigurationError(
+                "something has written into the parameters between two steps, and with delayed_update the step before "
+                "was under way still; write inside `with world.evaluate():`, where every step has been made"
+            )
+
+    # -- load_state_dict, which would give state the device and the dtype of the parameters
+
+    def _before_state_dict(self, _: Optimizer) -> None:
+        self._wait()
+
+    def _before_load(self, _: Optimizer, state: dict[str, Any]) -> None:
+        self.catch_up()
+        self._loaded = state
+
+    def _after_load(self, optimizer: Optimizer) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        numbers = [number for group in loaded["param_groups"] for number in group["params"]]
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        for number, p in zip(numbers, every, strict=True):
+            given = loaded["state"].get(number, {})
+            for key, x in given.items() if isinstance(given, dict) else ():
+                there = optimizer.state[p].get(key)
+                if isinstance(x, Tensor) and isinstance(there, Tensor) and local(there).shape == local(x).shape:
+                    optimizer.state[p][key] = beside_piece_of(p, _copied(local(x))) if x.dim() else x.clone().cpu()
+        self._copies.forget_shown()  # what is kept of small dtypes has come with the state
+
+
+def _copied(x: Tensor) -> Tensor:
+    return x.detach().to("cpu", copy=True)

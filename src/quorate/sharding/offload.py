@@ -1,0 +1,113 @@
+"""What of a model rests in host memory, and what crosses between it and the device while FSDP gathers and reduces."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from quorate.core.axes import Offload
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
+from quorate.sharding.boundary import Boundary
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """Of one model on one worker."""
+
+    where: Offload
+    delays: bool = False
+    """Whether the host's step is shown one step later."""
+    folder: Path | None = None
+    """Where files are mapped; None: what is offloaded is in memory."""
+    boundary: Boundary = field(default_factory=Boundary)
+
+    @property
+    def in_words(self) -> str:
+        """As a sentence goes on."""
+        what = {
+            "optimizer": "the optimizer's step on the host",
+            "all": "parameters and the optimizer's step on the host",
+            "disk": f"the optimizer's step on the host, in files of {self.folder}",
+        }
+        return f"; {what[self.where]}{', one gradient behind' if self.delays else ''}"
+
+
+def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[str] | None) -> Offloaded | None:
+    """Raises `ConfigurationError` for a folder that is none, and for what says nothing without `offload`."""
+    if not isinstance(delays, bool):
+        raise ConfigurationError(f"delayed_update={delays!r} is not known; it is True or False")
+    if delays and where is None:
+        raise ConfigurationError('delayed_update is of the step on the host; say offload="optimizer" as well')
+    if folder is not None and where != "disk":
+        raise ConfigurationError('offload_folder is where files are mapped; say offload="disk" as well')
+    if where is None:
+        return None
+    if where != "disk":
+        return Offloaded(where, delays)
+    found = Path(tempfile.gettempdir() if folder is None else folder)
+    try:
+        found.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"offload_folder is {found}, which cannot be made: {error.strerror}") from error
+    if not os.access(found, os.W_OK):
+        raise ConfigurationError(f"offload_folder is {found}, into which nothing can be written")
+    return Offloaded(where, delays, found)
+
+
+class TorchAllGather:
+    """torch's own collective, as torch's `AllGather` wants it."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for what is gathered."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
+    ) -> dist.Work | None:
+        gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        work: dist.Work | None = gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return work
+
+
+class CountedAllGather:
+    """Counts what an `AllGather` is given: a piece that has come from the host, of numbers of `width` bytes there."""
+
+    def __init__(self, gathering: Any, boundary: Boundary, width: int | None) -> None:
+        self._gathering, self._boundary, self._width = gathering, boundary, width
+        self.allocate = gathering.allocate
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        width = self._width or input_tensor.element_size()
+        self._boundary.to_device_bytes += input_tensor.numel() * width
+        return self._gathering(output_tensor, input_tensor, group, async_op)
+
+
+def count(modules: Sequence[FSDPModule], boundary: Boundary, gathering: Any, *, is_converted: bool) -> None:
+    """Count what crosses to the device when pieces are gathered, and to the host when gradients have become pieces.
+
+    `is_converted`: pieces get another dtype on the device.
+    """
+
+    def came(p: Tensor) -> None:
+        if p.grad is not None:
+            boundary.to_host_bytes += local(p.grad).nbytes
+
+    for module in modules:
+        own: Any = module
+        width = max(p.element_size() for p in own.parameters()) if is_converted else None
+        counted: Any = CountedAllGather(gathering, boundary, width)
+        module.set_custom_all_gather(counted)
+    root: Any = modules[0]
+    for p in root.parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(came)

@@ -1,0 +1,194 @@
+"""Models that were made on the meta device: each worker makes its pieces, and nobody ever holds the whole.
+
+Block by block tensors are made whole, on the CPU, initialised as their modules do it, and cut; what is in no block
+comes last. All workers draw the same numbers, those of one seed, so replicas are equal, and a model begins with the
+same numbers in any number of shards. Cost: the initialisation of the whole model on every worker, and memory for one
+block, or for what is in none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from quorate.core.axes import rows_of
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
+
+Initialize = Callable[[Module], object]
+_TOLD = 3
+"""Names in a sentence."""
+
+
+def check_meta(model: Module) -> bool:
+    """Whether the parameters are on the meta device.
+
+    Raises `ConfigurationError` where only some are, for what nobody could see whether it was initialised, and inside of
+    `torch.device("meta")`, where messages would be made there as well.
+    """
+    if torch.get_default_device().type == "meta":
+        raise ConfigurationError(
+            'quorate.parallelize was called inside of torch.device("meta"); make the model there, and call it behind'
+        )
+    there = [(name, p.is_meta) for name, p in model.named_parameters()]
+    if any(is_meta for _, is_meta in there) and not all(is_meta for _, is_meta in there):
+        real = [name for name, is_meta in there if not is_meta]
+        raise ConfigurationError(
+            f"some parameters are on the meta device, and {_listed(real)} not; make all of the model there, or nothing"
+        )
+    odd = [name for name, x in model.named_buffers() if x.is_meta and x.dtype in (torch.bool, torch.uint8)]
+    if odd:
+        raise ConfigurationError(
+            f"{_listed(odd)} on the meta device cannot be seen to be initialised, being of few values; make such "
+            'buffers elsewhere, as in torch.ones(n, device="cpu", dtype=torch.bool)'
+        )
+    return bool(there) and there[0][1]
+
+
+def make_pieces(
+    model: Module,
+    blocks: Sequence[Module],
+    wire: Wire,
+    shards: int,
+    shard: int,
+    device: torch.device,
+    initialize: Initialize | None,
+) -> None:
+    """Give a sharded `model` on the meta device its numbers on `device`.
+
+    `initialize` is called with each module, behind those that it contains; None: its `reset_parameters`, and the
+    model's `_init_weights` (of transformers) with it. Buffers that are not on the meta device stay. All workers of
+    `wire` call it. Raises `ConfigurationError` for tensors that nothing has initialised.
+    """
+    also = getattr(model, "_init_weights", None)
+    ties = [(module, key, id(p)) for module in model.modules() for key, p in _own(module._parameters)]
+    kept = [(module, key, x) for module in model.modules() for key, x in _own(module._buffers) if not x.is_meta]
+    made = {id(x) for module in model.modules() for _, x in _own(module._buffers) if x.is_meta}
+    buffers = [(module, key) for module in model.modules() for key, x in _own(module._buffers) if id(x) in made]
+    model.to_empty(device=device)
+    for module, key, x in kept:
+        module._buffers[key] = x.to(device)
+    first: dict[int, Any] = {}
+    for module, key, known in ties:  # to_empty unties
+        module._parameters[key] = first.setdefault(known, module._parameters[key])
+    names = {id(module): name for name, module in model.named_modules()}
+    fresh = {(id(module), key) for module, key in buffers}
+    missing: list[str] = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(_common_seed(wire))
+        for unit in _units(model, blocks):
+            unset = _make_unit(unit, fresh, shards, shard, partial(_initialize, initialize, also))
+            missing += [f"{names[id(module)]}.{key}".lstrip(".") for module, key in unset]
+    if missing:
+        raise ConfigurationError(
+            f"nothing has initialised {_listed(missing)} of a model on the meta device; give its module a "
+            "reset_parameters(), or parallelize an initialize=, which is called with each module"
+        )
+
+
+def _units(model: Module, blocks: Sequence[Module]) -> list[list[Module]]:
+    """The modules of each block, and of the rest; whoever contains others comes behind them."""
+    roots, found, rest = set(map(id, blocks)), list[list[Module]](), list[Module]()
+    seen = set[int]()
+
+    def visit(module: Module, into: list[Module]) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        if id(module) in roots:
+            into = []
+            found.append(into)
+        for child in module.children():
+            visit(child, into)
+        into.append(module)
+
+    visit(model, rest)
+    return [*found, rest]
+
+
+def _make_unit(
+    unit: Sequence[Module], fresh: Collection[tuple[int, str]], shards: int, shard: int, initialize: Initialize
+) -> list[tuple[Module, str]]:
+    """Initialise the tensors of some modules, whole; returns those that were not."""
+    wholes: dict[int, Parameter] = {}  # tied parameters are one
+    before = [(module, dict(module._parameters), dict(module._buffers)) for module in unit]
+    try:
+        for module, parameters, buffers in before:
+            for key, p in _own(parameters):
+                if id(p) not in wholes:
+                    wholes[id(p)] = Parameter(_unset(p), requires_grad=False)
+                module._parameters[key] = wholes[id(p)]
+            module._buffers.update({key: _unset(x) for key, x in _own(buffers) if (id(module), key) in fresh})
+        for module in unit:
+            initialize(module)
+        made = [(dict(module._parameters), dict(module._buffers)) for module in unit]
+    finally:
+        for module, parameters, buffers in before:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+    unset = []
+    for (module, parameters, buffers), (new, new_buffers) in zip(before, made, strict=True):
+        pairs: list[tuple[str, Any, Any, int]] = [(key, p, new[key], shards) for key, p in _own(parameters)]
+        pairs += [(key, x, new_buffers[key], 1) for key, x in _own(buffers) if (id(module), key) in fresh]
+        for key, there, whole, count in pairs:
+            if whole is None or _is_unset(whole):
+                unset.append((module, key))
+            else:
+                _cut(whole.detach(), local(there), count, shard)
+    return unset
+
+
+def _own(tensors: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, x) for key, x in tensors.items() if x is not None]
+
+
+def _initialize(initialize: Initialize | None, also: Initialize | None, module: Module) -> None:
+    if initialize is not None:
+        initialize(module)
+        return
+    for name in ("reset_parameters", "_reset_parameters"):
+        found = getattr(module, name, None)
+        if callable(found):
+            found()
+            break
+    if callable(also):
+        also(module)
+
+
+def _unset(x: Tensor) -> Tensor:
+    """As large as the whole of `x`, of numbers that no initialisation leaves."""
+    value: Any = math.nan if x.is_floating_point() or x.is_complex() else torch.iinfo(x.dtype).min
+    return torch.full(x.shape, value, dtype=x.dtype)
+
+
+def _is_unset(x: Tensor) -> bool:
+    if x.is_floating_point() or x.is_complex():
+        return bool(x.isnan().any())
+    return bool((x == torch.iinfo(x.dtype).min).any())
+
+
+def _cut(whole: Tensor, here: Tensor, shards: int, shard: int) -> None:
+    if shards > 1:
+        rows = rows_of(whole.shape[0], shards, shard)
+        whole = whole[rows.start : rows.stop]
+    here.copy_(whole)
+
+
+def _common_seed(wire: Wire) -> int:
+    """Rank 0's draw; of a worker that joins its own, as it gets the numbers of the others."""
+    drawn = torch.randint(2**62, (1,))
+    if wire.size > 1 and not wire.is_newcomer:
+        wire.broadcast(drawn, 0).wait()
+    return int(drawn)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    return f"{', '.join(names[:_TOLD])}{more}"

@@ -1,0 +1,144 @@
+"""Steps of optimizers that calculate with whole tensors, over a model in shards: each tensor has one owner.
+
+The workers of a replica deal their parameters out, whole, by bytes. In a step each owner is given the pieces of its
+parameters and of their gradients, makes the step of these alone, and gives everyone its piece of what has become of
+them. What the optimizer keeps of a parameter lies whole on its owner, and nowhere else.
+
+Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, which is no more than
+the gradients alone take to be reduced; while the step is made, its share of parameters and of gradients once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from quorate.core.axes import rows_of
+from quorate.core.contracts import Message, Wire
+from quorate.core.local_tensor import is_sharded, local
+from quorate.sharding.traffic import Traffic
+from quorate.wire.exchange import Swap
+
+
+class WholeTensors:
+    """The whole tensors of one optimizer among the workers of a replica."""
+
+    def __init__(self, wire: Wire, traffic: Traffic) -> None:
+        self._wire, self._traffic, self._calls = wire, traffic, 0
+        self._owner: dict[Tensor, int] = {}
+        self._loads = [0] * wire.size
+
+    def owned(self, optimizer: Optimizer) -> frozenset[int]:
+        """The numbers of the parameters, in the optimizer's order, whose state lies here."""
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        self._deal(every)
+        return frozenset(n for n, p in enumerate(every) if self._owner.get(p, self._wire.rank) == self._wire.rank)
+
+    @contextmanager
+    def gathered(self, optimizer: Optimizer) -> Iterator[None]:
+        """Inside, the optimizer has whole parameters and gradients where this worker owns them, and no gradient
+        elsewhere; after it, what has become of them lies in pieces on all workers.
+
+        All workers of the replica come here at the same step. Raises as `core.contracts.Work.wait`, and `Mismatch`
+        where others have gradients for other parameters.
+        """
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        self._deal(every)
+        taking = [p for p in every if p in self._owner and p.grad is not None]
+        kept = {p: p.grad for p in every if p in self._owner}
+        mine = self._of(self._wire.rank, taking)
+        whole = dict(zip(mine, self._gather(taking, mine), strict=True))
+        lists = [group["params"] for group in optimizer.param_groups]
+        try:
+            for p in kept:
+                p.grad = None
+            for group in optimizer.param_groups:
+                group["params"] = [whole.get(p, p) for p in group["params"]]
+            _move_state(optimizer, whole)
+            yield
+        finally:
+            _move_state(optimizer, {x: p for p, x in whole.items()})
+            for group, before in zip(optimizer.param_groups, lists, strict=True):
+                group["params"] = before
+            for p, gradient in kept.items():
+                p.grad = gradient
+        self._scatter(taking, whole)
+
+    def step(self, optimizer: Optimizer, make: Callable[[Optimizer], None]) -> None:
+        """`make` a step of the optimizer on whole tensors: see `gathered`."""
+        with self.gathered(optimizer):
+            make(optimizer)
+
+    def _deal(self, every: Sequence[Any]) -> None:
+        """Give each new parameter that is trained an owner: the largest first, to who has least by then."""
+        new = [p for p in every if p not in self._owner and p.requires_grad and is_sharded(p)]
+        for p in sorted(new, key=lambda p: -p.numel() * p.element_size()):
+            owner = self._loads.index(min(self._loads))
+            self._owner[p] = owner
+            self._loads[owner] += p.numel() * p.element_size()
+
+    def _of(self, owner: int, some: Sequence[Any]) -> list[Any]:
+        return [p for p in some if self._owner[p] == owner]
+
+    def _gather(self, taking: Sequence[Any], mine: Sequence[Any]) -> Iterator[Parameter]:
+        """The parameters that are owned here, whole, with their gradients."""
+        outgoing = [
+            [local(x).detach() for p in self._of(peer, taking) for x in (p, p.grad)] for peer in range(self._wire.size)
+        ]
+        came = self._swap(f"a step of {len(taking)} whole tensors: pieces", outgoing)
+        for place, p in enumerate(mine):
+            numbers, gradient = (
+                torch.cat([tensors[2 * place + which].view(-1, *p.shape[1:]) for tensors in came]) for which in (0, 1)
+            )
+            found = Parameter(numbers, requires_grad=p.requires_grad)
+            found.grad = gradient
+            yield found
+
+    def _scatter(self, taking: Sequence[Any], whole: dict[Any, Parameter]) -> None:
+        outgoing = [[_piece(x.detach(), self._wire.size, peer) for x in whole.values()] for peer in self._peers]
+        came = self._swap(f"a step of {len(taking)} whole tensors: results", outgoing)
+        with torch.no_grad():
+            for owner in self._peers:
+                for p, numbers in zip(self._of(owner, taking), came[owner], strict=True):
+                    local(p).copy_(numbers.view(local(p).shape))
+
+    @property
+    def _peers(self) -> range:
+        return range(self._wire.size)
+
+    def _swap(self, operation: str, outgoing: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
+        """Give each worker its tensors; what each has given here, by rank."""
+        wire, self._calls = self._wire, self._calls + 1
+        messages = [Message(tuple(tensors), {"operation": operation}) for tensors in outgoing]
+        others = [peer for peer in self._peers if peer != wire.rank]
+        sends = [wire.send(messages[peer], peer, f"whole/{self._calls}") for peer in others]
+        receives = [wire.receive(peer, f"whole/{self._calls}", others) for peer in others]
+        swap = Swap(wire, operation, others, receives, sends, messages[wire.rank], _tensors)
+        return self._traffic.wait(swap, wire.clock)
+
+
+def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:
+    return [message.tensors for message in messages]
+
+
+def _piece(whole: Tensor, shards: int, shard: int) -> Tensor:
+    rows = rows_of(whole.shape[0], shards, shard)
+    return whole[rows.start : rows.stop]
+
+
+def _move_state(optimizer: Optimizer, to: dict[Any, Any]) -> None:
+    """What is kept of each key of `to` is kept of its value; tensors that are all here are ordinary ones."""
+    for before, after in to.items():
+        if before in optimizer.state:
+            state = optimizer.state.pop(before)
+            optimizer.state[after] = {key: _plain(value) for key, value in state.items()}
+
+
+def _plain(value: Any) -> Any:
+    return local(value) if isinstance(value, Tensor) else value
