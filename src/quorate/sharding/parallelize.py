@@ -101,7 +101,7 @@ def parallelize(
     cannot share evenly, and tensors on the meta device that nothing initialises.
     """
     from quorate.sharding.by_fsdp import is_sharded_already, shard
-    from quorate.sharding.by_tensor import by_tensor, meet_within, plan_for
+    from quorate.sharding.by_tensor import by_tensor, plan_for
 
     place = current.here()
     if not isinstance(model, Module):
@@ -152,7 +152,6 @@ def parallelize(
         if wire.rank == 0:
             tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
     if axes.shards > 1 or plan is not None:
-        meet_within(seat)
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
     if is_cut:
