@@ -70,8 +70,11 @@ def test_replicas_go_on_without_one_that_has_lost_a_worker(size: int, who: int, 
     status, said, ends = launched(tmp_path, size, str(who), "dies", "60")
     assert status == 0, said
     mate = who ^ 1
-    assert f"rank {who} (host " in said and "was killed by signal 9 (SIGKILL)" in said
-    assert f"rank {mate} (host " in said and f"left, as rank {who} of its replica had died" in said
+    assert (
+        f"rank {who} (replica {who // 2}, shard {who % 2}; host " in said and "was killed by signal 9 (SIGKILL)" in said
+    )
+    assert f"rank {mate} (replica {who // 2}, shard {mate % 2}; host " in said
+    assert f"left, as rank {who} of its replica had died" in said
     assert f"of {size - 2} to {size} workers in each" in said, "replicas are counted by their workers"
     assert [rank for rank, end in enumerate(ends) if not end] == sorted([who, mate])
     assert len({end for end in ends if end}) == 1 and ends[who ^ 2].endswith("True")

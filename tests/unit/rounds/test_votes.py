@@ -261,7 +261,12 @@ class Storm:
         of, number = self.states[rank]
         assert self.applied.setdefault(number, of) == of, f"round {number} is not the same on all"
         while member.copies_wanted:
-            about = {**member.about_copy(member.applied), "leads": member.leads, "logged": member.log.newest, "is_whole": False}
+            about = {
+                **member.about_copy(member.applied),
+                "leads": member.leads,
+                "logged": member.log.newest,
+                "is_whole": False,
+            }
             self.links[rank, member.copies_wanted.pop()].append(({**about, "made of": of}, None))
 
     def ends(self) -> None:

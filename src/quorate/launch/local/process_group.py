@@ -26,6 +26,7 @@ from quorate.wire.failure import (
     report_death,
     report_failure,
 )
+from quorate.wire.naming import named_at
 
 LOOK_EVERY = 0.02
 """Seconds between two looks at who is still alive."""
@@ -212,7 +213,8 @@ class Crew:
             return False
         known = next(one for one in read_deaths(self._board) if one.rank == rank)
         others = [other for other in self.alive if not is_server(self._board, other)]
-        self._say(f"{known.in_words}; {ranks_in_words(others)} {'goes' if len(others) == 1 else 'go'} on")
+        who = named_at(self._board, known.rank, known.host)
+        self._say(f"{who} {known.reason}; {ranks_in_words(others)} {'goes' if len(others) == 1 else 'go'} on")
         if self._newcomers is not None:
             self._newcomers.died(rank)
         return True
