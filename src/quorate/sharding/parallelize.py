@@ -100,6 +100,7 @@ def parallelize(
     already, virtual workers, a mesh of other workers or axes, heads or widths that the workers along the tensor axis
     cannot share evenly, and tensors on the meta device that nothing initialises.
     """
+    from quorate.sharding.by_experts import by_experts, check_experts, experts_in, outside_experts
     from quorate.sharding.by_fsdp import is_sharded_already, shard
     from quorate.sharding.by_tensor import by_tensor, meet_within, plan_for
 
@@ -137,14 +138,16 @@ def parallelize(
             'worker; use share="static" with it'
         )
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
-    deal_to(place, axes, seat)
     where = offload_of(offload) if told.told_offload is None else told.told_offload
     rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
+    choices = {"is_on_meta": is_on_meta, "is_offloaded": rests is not None, "is_converted": precision is not None}
+    check_experts(model, axes, **choices)
+    deal_to(place, axes, seat)
     known.calls += 1
     wire = place.wire.channel(f"parallelize/{known.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
         _begin_alike(model, wire)
-    found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
+    found = outside_experts(model, blocks_of(model) if blocks is None else named_blocks(model, blocks))
     words = in_words(found)  # before torch gives their classes other names
     known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
     if plan is not None:
@@ -156,7 +159,11 @@ def parallelize(
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
     if is_cut:
-        shard(model, modules, seat, zero, precision, rests)
+        apart = by_experts(model, seat) if axes.shards > 1 else set()
+        shard(model, modules, seat, zero, precision, rests, apart)
+        if wire.rank == 0 and apart:
+            layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
+            tell(f"quorate: experts over {_counted(axes.shards, 'worker')}: {', '.join(layers)}\n")
         if wire.rank == 0:
             spread = f"{_counted(axes.shards, 'worker')} for each of {_counted(axes.replicas, 'replica')}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
