@@ -47,3 +47,39 @@ def test_two_workers_are_one_process() -> None:
         ],
         2,
     )
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "all-reduce": {},
+    "local-sgd": {"sync_every": 2, "momentum": "average"},
+    "diloco": {"sync_every": 4, "fragments": 2, "overlap": 1},
+    "d-psgd": {},
+}
+
+
+def test_four_workers() -> None:
+    """Strategies act between replicas on experts in pieces."""
+    between = [Case(name, settings, replicas=2) for name, settings in STRATEGIES.items()]
+    check([Case(top_k=1), *between], 4)
+
+
+def go_on(case: Case, root: Path, until: int, workers: int, *, shards: bool = True) -> Any:
+    torch.set_num_threads(1)
+    return run_real_world(workers, partial(kept, case, root, until, shards=shards), 120.0)
+
+
+def furthest(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
+
+
+def test_resumed(tmp_path: Path) -> None:
+    """To the bit in the same layout; in another one as one that was never interrupted."""
+    case = Case(optimizer="adamw", replicas=1)
+    for until in (2, 4):
+        ends = go_on(case, tmp_path / "cut", until, 2)
+    wanted = go_on(case, tmp_path / "whole", 4, 2)
+    assert [furthest(end, other) for end, other in zip(ends, wanted, strict=True)] == [0.0, 0.0]
+    go_on(case, tmp_path / "cut", 6, 1, shards=False)
+    ends = go_on(case, tmp_path / "cut", 8, 2)
+    wanted = go_on(case, tmp_path / "whole", 8, 2)
+    assert max(furthest(end, other) for end, other in zip(ends, wanted, strict=True)) < 1e-9
