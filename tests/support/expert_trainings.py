@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -74,14 +74,18 @@ class Case:
     recomputes: bool = False
     accumulates: int = 1
     clip: float | None = None
+    offload: Literal["optimizer", "disk"] | None = None
 
 
 def begun(case: Case, world: Any, each: int, *, shards: bool, seed: int) -> tuple[Any, Any]:
     model: Any = Model(case, each, seed).double()
     if shards:
-        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero)  # type: ignore[arg-type]
+        chosen: Any = {"zero": case.zero, "offload": case.offload}
+        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), **chosen)
     if case.optimizer == "sgd":
         plain: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    elif case.optimizer == "adafactor":
+        plain = torch.optim.Adafactor(model.parameters(), lr=3e-3)
     else:
         plain = torch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-4)
     return model, quorate.distribute(plain, model, case.strategy, **case.settings)

@@ -7,12 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import quorate
-from quorate.core.errors import ConfigurationError
 from tests.support.expert_trainings import Case, kept, on_one_each, spread
 from tests.support.processes import run_real_world
 
@@ -44,6 +41,8 @@ def test_two_workers_are_one_process() -> None:
             Case(zero=1, accumulates=2),
             Case(zero=2, top_k=1, capacity_factor=0.75, clip=0.05),
             Case(optimizer="adamw", capacity_factor=None, recomputes=True),
+            Case(optimizer="adamw", offload="optimizer"),
+            Case(optimizer="adafactor"),
         ],
         2,
     )

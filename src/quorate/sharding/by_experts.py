@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Module, Parameter
 
-from quorate.core.axes import Axes
+from quorate.core.axes import Axes, Offload
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.experts.exchange import Exchange
 from quorate.sharding.experts.layer import Experts
@@ -22,22 +22,25 @@ def experts_in(model: Module) -> list[tuple[str, Experts]]:
     return [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
 
 
-def check_experts(model: Module, axes: Axes, *, is_on_meta: bool, is_offloaded: bool, is_converted: bool) -> None:
+def check_experts(
+    model: Module, axes: Axes, *, is_on_meta: bool, offload: Offload | None, precision: str | None
+) -> None:
     """Raise `ConfigurationError` for what experts do not go with."""
     for name, layer in experts_in(model):
+        called, is_spread = name or "the model", axes.shards > 1
         refused = {
             "along the tensor axis; use replicas and shards": axes.tensor > 1,
-            "in a model on the meta device; make it on the CPU": is_on_meta and axes.shards > 1,
-            "with offload=": is_offloaded and axes.shards > 1,
-            "with precision=": is_converted and axes.shards > 1,
-            "on a GPU so far": axes.shards > 1 and layer.router.weight.device.type != "cpu" and not is_on_meta,
+            "from the meta device; make the model on the CPU": is_on_meta,
+            'with offload="all"; "optimizer" and "disk" go': is_spread and offload == "all",
+            "with precision=; convert the model instead": is_spread and precision not in (None, "float32"),
+            "over GPUs so far; use replicas alone": is_spread and layer.router.weight.is_cuda,
         }
         for what, is_asked in refused.items():
             if is_asked:
-                raise ConfigurationError(f"{name or 'the model'} is a layer of Experts, which are not spread {what}")
+                raise ConfigurationError(f"{called} is a layer of Experts, which are not spread {what}")
         if layer.count % axes.shards:
             raise ConfigurationError(
-                f"{name or 'the model'} has {layer.count} experts, which {axes.shards} shards cannot share evenly"
+                f"{called} has {layer.count} experts, which {axes.shards} shards cannot share evenly"
             )
 
 
@@ -50,14 +53,16 @@ def outside_experts(model: Module, blocks: Sequence[tuple[str, Module]]) -> list
 def by_experts(model: Module, seat: Seat) -> set[Parameter]:
     """Give each shard its experts, in place; the parameters that are in pieces now."""
     exchange = Exchange(Metered(seat.beside.channel("experts"), seat.traffic.meter), seat.traffic)
-    made: set[Parameter] = set()
+    made: dict[int, Parameter] = {}
     for _, layer in experts_in(model):
         for module in layer.experts.modules():
             for key, p in list(module.named_parameters(recurse=False)):
-                module._parameters[key] = _piece(p, seat)
-                made.add(module._parameters[key])
+                if id(p) not in made:
+                    piece = made[id(p)] = _piece(p, seat)
+                    made[id(piece)] = piece  # where two layers have the same experts
+                module._parameters[key] = made[id(p)]
         layer.spread_(exchange)
-    return made
+    return set(made.values())
 
 
 def _piece(p: Parameter, seat: Seat) -> Any:

@@ -50,7 +50,8 @@ class Experts(Module):
         groups: int = 1,
     ) -> None:
         super().__init__()
-        for name, number in (("count", count), ("dim", dim), ("top_k", top_k), ("groups", groups)):
+        sizes: dict[str, object] = {"count": count, "dim": dim, "top_k": top_k, "groups": groups}
+        for name, number in sizes.items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ConfigurationError(f"{name}={number!r} is no number of Experts; it is a whole number from 1 on")
         if top_k > count:
@@ -142,8 +143,8 @@ def _stacked(experts: list[Module]) -> Module:
         raise ConfigurationError("expert() made experts with different parameters; all have the same names and shapes")
     if not told[0] or len(told[0]) != len(list(first.parameters())) or any(True for _ in first.buffers()):
         raise ConfigurationError(
-            f"{type(first).__name__} is no expert: it has no parameters, or tied ones, or buffers, of which each expert "
-            "would need its own"
+            f"{type(first).__name__} is no expert: it has no parameters, or tied ones, or buffers, of which each "
+            "expert would need its own"
         )
     for name, p in told[0].items():
         path, _, key = name.rpartition(".")
