@@ -18,7 +18,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 from tests.support.sharded_trainings import TOKENS, batch, whole
 
-WIDTH, STEPS = 32, 5
+WIDTH, STEPS = 32, 4
 
 
 def an_expert() -> nn.Module:

@@ -161,10 +161,10 @@ def parallelize(
     if is_cut:
         apart = by_experts(model, seat) if axes.shards > 1 else set()
         shard(model, modules, seat, zero, precision, rests, apart)
-        if wire.rank == 0 and apart:
-            layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
-            tell(f"quorate: experts over {_counted(axes.shards, 'worker')}: {', '.join(layers)}\n")
         if wire.rank == 0:
+            if apart:
+                layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
+                tell(f"quorate: experts over {_counted(axes.shards, 'worker')}: {', '.join(layers)}\n")
             spread = f"{_counted(axes.shards, 'worker')} for each of {_counted(axes.replicas, 'replica')}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
     if is_on_meta:

@@ -17,7 +17,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.by_experts import check_experts, outside_experts
 from quorate.sharding.experts.exchange import Exchange
-from quorate.sharding.experts.routing import Routes, capacity_of, route
+from quorate.sharding.experts.routing import capacity_of, route
 from quorate.sharding.traffic import Traffic
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
@@ -74,9 +74,9 @@ def test_capacity() -> None:
 
 
 def test_even_routes_cost_one() -> None:
-    found: Routes = route(torch.eye(4) * 20, 1, 1.0)
-    assert float(found.balance_loss) == pytest.approx(1.0)
-    assert route(torch.zeros(8, 4).index_fill(1, torch.tensor([2]), 20.0), 1, None).balance_loss == pytest.approx(4.0)
+    assert float(route(torch.eye(4) * 20, 1, 1.0).balance_loss) == pytest.approx(1.0)
+    all_to_one = torch.zeros(8, 4).index_fill(1, torch.tensor([2]), 20.0)
+    assert float(route(all_to_one, 1, None).balance_loss) == pytest.approx(4.0)
 
 
 def layer(*, top_k: int = 2, factor: float | None = 1.0, groups: int = 1) -> Any:

@@ -28,7 +28,7 @@ class Exchange:
     def counts(self, given: Tensor) -> Tensor:
         """How many tokens each worker gives to each expert here, (S, E / S); `given` is how many this one gives to
         each of all E. Cost: E numbers sent."""
-        return torch.stack(self.swap([x.clone() for x in given.view(self.size, -1)]))
+        return torch.stack(self.swap(given.view(self.size, -1).unbind()))
 
     def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
         """So many rows of `x` to each worker; what came, in order of ranks. Once more backward.
