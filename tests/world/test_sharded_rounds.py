@@ -48,7 +48,7 @@ SCRIPT = textwrap.dedent(
         optimizer.step()
     with world.evaluate():
         numbers = torch.cat([p.full_tensor().detach().reshape(-1) for p in model.parameters()])
-        error = (model(x) - x.sum(1, keepdim=True)).square().mean().item()
+        error = max(world.gather((model(x) - x.sum(1, keepdim=True)).square().mean().item()))
     print("ended", f"{numbers.double().sum().item():.17g}", error < 1, flush=True)
     """
 )
@@ -72,6 +72,7 @@ def test_replicas_go_on_without_one_that_has_lost_a_worker(size: int, who: int, 
     mate = who ^ 1
     assert f"rank {who} (host " in said and "was killed by signal 9 (SIGKILL)" in said
     assert f"rank {mate} (host " in said and f"left, as rank {who} of its replica had died" in said
+    assert f"of {size - 2} to {size} workers in each" in said, "replicas are counted by their workers"
     assert [rank for rank, end in enumerate(ends) if not end] == sorted([who, mate])
     assert len({end for end in ends if end}) == 1 and ends[who ^ 2].endswith("True")
 

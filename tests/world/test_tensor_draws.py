@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
 from tests.support.processes import run_real_world
 
 WIDTH, NEURONS, BATCH = 8, 64, 16
@@ -170,3 +171,25 @@ def test_a_loss_over_pieces_of_the_vocabulary() -> None:
     for loss, found in run_real_world(2, on_pieces, 60.0):
         assert loss == pytest.approx(wanted, rel=1e-6)
         torch.testing.assert_close(found, gradient)
+
+
+def parted(world: Any) -> str:
+    """Worker 1 ends when worker 0 goes on."""
+    model = quorate.parallelize(mlp(), tensor="auto")
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+
+    def go_on() -> None:
+        for _ in range(3 - world.rank):
+            model(torch.ones(2, WIDTH)).sum().backward()
+            optimizer.step()
+        optimizer.finish()
+
+    with pytest.raises((Mismatch, PeerFailed)) as error:
+        go_on()
+    return type(error.value).__name__
+
+
+def test_workers_that_part_learn_of_it_at_once() -> None:
+    begin = time.monotonic()
+    assert "Mismatch" in run_real_world(2, parted, 60.0)
+    assert time.monotonic() - begin < 40

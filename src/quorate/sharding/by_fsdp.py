@@ -52,7 +52,7 @@ def shard(
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
-        _meet_here_first(pieces, seat)
+        seat.traffic.meet_also(pieces.meet)
         gathering = WireAllGather(pieces)
         reducing: Any = WireReduceScatter(pieces)
         for module in modules:
@@ -65,18 +65,6 @@ def shard(
         seat.traffic.reduces = root.set_requires_gradient_sync
     seat.traffic.forget = partial(_forget, modules)
     model.register_forward_hook(partial(_forget_without_backward, modules))
-
-
-def _meet_here_first(pieces: Pieces, seat: Seat) -> None:
-    """Where workers meet that gather for each other, one that gathers meanwhile is seen."""
-    meet_all = seat.traffic.meet if seat.axes.tensor > 1 else None
-
-    def meet(call: str) -> None:
-        pieces.meet(call)
-        if meet_all is not None:
-            meet_all(call)
-
-    seat.traffic.meet = meet
 
 
 def _forget(modules: Sequence[FSDPModule]) -> None:

@@ -14,7 +14,6 @@ from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.core.local_tensor import local
-from quorate.sharding.collectives import Pieces
 from quorate.sharding.mesh import Seat
 from quorate.sharding.tensor.activations import Together
 from quorate.sharding.tensor.cut import cut_parameters
@@ -59,6 +58,7 @@ def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
     calls = _Calls(together)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
     model.register_forward_hook(calls.behind, always_call=True)
+    seat.traffic.meet_also(together.meet)
     _draw_alike(together)
 
 
@@ -109,9 +109,3 @@ def _digest(values: Any) -> int:
         elif isinstance(value, dict):
             found = zlib.crc32(_digest(value.values()).to_bytes(4, "little"), found)
     return found
-
-
-def meet_within(seat: Seat) -> None:
-    """Let all workers of the replica come to pauses and to the end together."""
-    pieces = Pieces(Metered(seat.within.channel("meetings"), seat.traffic.meter), seat.traffic)
-    seat.traffic.meet = pieces.meet

@@ -103,7 +103,7 @@ def parallelize(
     """
     from quorate.sharding.by_experts import by_experts, check_experts, experts_in, outside_experts
     from quorate.sharding.by_fsdp import is_sharded_already, shard
-    from quorate.sharding.by_tensor import by_tensor, meet_within, plan_for
+    from quorate.sharding.by_tensor import by_tensor, plan_for
 
     place = current.here()
     if not isinstance(model, Module):
@@ -155,7 +155,6 @@ def parallelize(
         if wire.rank == 0:
             tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
     if axes.shards > 1 or plan is not None:
-        meet_within(seat)
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
     if is_cut:

@@ -26,6 +26,16 @@ class Traffic:
     forget: Callable[[], None] = lambda: None
     """Give gathered parameters back; the next pass gathers them as they are by then."""
 
+    def meet_also(self, meet: Callable[[str], None]) -> None:
+        """Let `meet` be part of it."""
+        earlier = self.meet
+
+        def both(call: str) -> None:
+            earlier(call)
+            meet(call)
+
+        self.meet = both
+
     def wait(self, work: Work[T], clock: Clock) -> T:
         """The result of `work`. Raises as `Work.wait`."""
         begin = clock.now()

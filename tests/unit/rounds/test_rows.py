@@ -186,10 +186,10 @@ def stand_still(task: Any, seconds: float) -> None:
 def test_a_worker_that_stands_still_holds_up_its_own_replica_alone(
     replicas: int, shards: int, seed: int, can_stand_still: None
 ) -> None:
-    """Also where rounds are not kept for it, so that it goes on from a copy."""
+    """Also where rounds are not kept for it, so that it goes on from a copy; or three of them, of whatever length."""
     draw = random.Random(seed)
     stuck = {(draw.randrange(replicas), draw.randrange(shards), draw.randrange(3, 12)) for _ in range(3)}
-    seconds, kept = 1.0, draw.choice([0, 1 << 20])
+    seconds, kept = 1.0, draw.choice([0, 8 * WIDTH * 3, 1 << 20])
     late = random.Random(seed + 1)
 
     def pause(replica: int, shard: int, step: int, rounds: Rounds) -> float:

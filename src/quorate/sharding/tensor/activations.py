@@ -7,6 +7,7 @@ of the sequence). Sums have the same bits on all workers. Gradients of gradients
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -18,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
+from quorate.core.errors import Mismatch
 from quorate.sharding.traffic import Traffic
 
 
@@ -33,6 +35,13 @@ class Together:
     def begin(self) -> None:
         """A new call of the model: what is left of one that was broken off, or calculated again, is no more."""
         self._own_draws = self._last = None
+
+    def meet(self, call: str) -> None:
+        """Wait until all have come to the same `call`. Raises `Mismatch` where one has come to something else."""
+        mine = torch.tensor([zlib.crc32(call.encode())])
+        found = self.traffic.wait(self.wire.all_gather(mine), self.wire.clock)
+        if any(int(other) != int(mine) for other in found):
+            raise Mismatch(f"workers that compute a model together have come to different calls; this one to {call}")
 
     def sum(self, x: Tensor) -> Tensor:
         """Over all. Cost: 2 (T - 1) / T of it sent."""
