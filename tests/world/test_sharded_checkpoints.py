@@ -49,7 +49,7 @@ def test_resumed_in_other_shards(tmp_path: Path, optimizer: str, most: float) ->
         ("diloco", {"sync_every": 4, "fragments": 2}),
         ("d-psgd", {}),
         ("all-reduce", {"compress": "top-k", "density": 0.1}),
-        ("quorum", {"wait_for": "all", "momentum": "worker"}),
+        ("quorum", {"wait_for": "all", "momentum": "worker", "grace": 5.0}),
     ],
 )
 def test_resumed_to_the_bit(tmp_path: Path, strategy: str, settings: dict[str, Any]) -> None:
@@ -61,9 +61,17 @@ def test_resumed_to_the_bit(tmp_path: Path, strategy: str, settings: dict[str, A
     assert [told for _, told in ends] == [[], [], [], []]
 
 
-def test_vectors_of_a_strategy_are_cut_anew(tmp_path: Path) -> None:
-    """Replicas in shards go on as whole ones, and as shards again, with the velocity of SlowMo."""
-    case = Case("slowmo", {"sync_every": 2, "slow_every": 1}, replicas=2)
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("slowmo", {"sync_every": 2, "slow_every": 1}),
+        ("quorum", {"wait_for": "all", "momentum": "worker", "grace": 5.0}),
+    ],
+)
+def test_vectors_of_a_strategy_are_cut_anew(tmp_path: Path, strategy: str, settings: dict[str, Any]) -> None:
+    """Replicas in shards go on as whole ones, and as shards again, with the velocity of SlowMo, or the momentum of each
+    replica's own gradients."""
+    case = Case(strategy, settings, replicas=2)
     go_on(case, tmp_path / "cut", 3, 4)
     go_on(case, tmp_path / "cut", 5, 2, shards=False)
     ends = go_on(case, tmp_path / "cut", 9, 4)

@@ -41,8 +41,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sgp": {},
     "choco-sgd": {"compress": "half"},
     "relay": {},
-    "quorum": {"wait_for": "all"},
-    "backup-workers": {"wait_for": "all", "clip_norm": 0.05},
+    "quorum": {"wait_for": "all", "grace": 5.0},
+    "backup-workers": {"wait_for": "all", "clip_norm": 0.05, "grace": 5.0},
 }
 
 

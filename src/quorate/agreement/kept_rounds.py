@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from quorate.checkpoint.encoding import FLAT, flat_from, flats_as_parts
+from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.resize import dealt
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat
 from quorate.replica.momentum_state import kept_moments, restore_moments
 from quorate.replica.replica import Replica
 from quorate.rounds.buffer import Entry, Kept
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from quorate.rounds.of_worker import AnyRounds
 
 
-def kept_of(rounds: AnyRounds, size: int) -> dict[str, Any]:
+def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
     """What one worker keeps of its rounds; vectors are not copied."""
-    kept = rounds.keep()
+    kept, vectors = rounds.keep(), KeptVectors(replica)
     return {
         "number": kept.number,
         "best_step": kept.best_step,
@@ -38,20 +38,20 @@ def kept_of(rounds: AnyRounds, size: int) -> dict[str, Any]:
                 "version": entry.version,
                 "weight": entry.weight,
                 "count": entry.count,
-                "vector": flats_as_parts(entry.vector),
+                "vector": vectors.written(entry.vector),
             }
             for entry in kept.entries
         ],
         "settings": kept.settings,
         "request": kept.request,
         "workers": size,
-        **({} if kept.error is None else {"error": flats_as_parts(kept.error)}),
+        **({} if kept.error is None else {"error": vectors.written(kept.error)}),
     }
 
 
-def restore(rounds: AnyRounds, layout: Layout, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
+def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
     """Let the rounds of worker `rank` of `size` go on from what the old workers kept; returns what is to be said."""
-    past, first = len(olds), olds[0]
+    past, first, vectors = len(olds), olds[0], KeptVectors(replica)
     assert len({old["number"] for old in olds}) == 1, "every worker is kept as it is after the same round"
     mine = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
     ledger = Ledger()
@@ -59,7 +59,7 @@ def restore(rounds: AnyRounds, layout: Layout, olds: Sequence[dict[str, Any]], r
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
     whole = first.get("workers", past)  # of which some may have died
-    entries = [_entry(entry, layout, whole, size) for old in mine for entry in old["entries"]]
+    entries = [_entry(entry, vectors, whole, size) for old in mine for entry in old["entries"]]
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
         Kept(
@@ -71,7 +71,7 @@ def restore(rounds: AnyRounds, layout: Layout, olds: Sequence[dict[str, Any]], r
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
-            error=_error([old["error"] for old in mine if "error" in old], layout, whole / size),
+            error=_error([vectors.read(old["error"]) for old in mine if "error" in old], whole / size),
             settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
             request=first.get("request", -1),
         )
@@ -82,22 +82,20 @@ def restore(rounds: AnyRounds, layout: Layout, olds: Sequence[dict[str, Any]], r
     return [f"{count} gradients that were pending are dealt out again, none is lost"]
 
 
-def _entry(kept: dict[str, Any], layout: Layout, past: int, size: int) -> Entry:
+def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int) -> Entry:
     """A contribution holds its gradient divided by the number of workers, which may be another one now."""
-    parts = kept["vector"][FLAT]
-    vector = flat_from(parts, layout)
+    vector = vectors.read(kept["vector"])
     if past != size:
         vector.mul_(past / size)
-        about = parts[-1][:-past]  # the rest is of each rank
+        about = vectors.header(kept["vector"])[:-past]  # the rest is of each rank
         vector.header[: about.numel()].copy_(about)
     return Entry(kept["version"], kept["weight"], vector, kept["count"])
 
 
-def _error(kept: Sequence[dict[str, Any]], layout: Layout, factor: float) -> Flat | None:
+def _error(kept: Sequence[Flat], factor: float) -> Flat | None:
     """The sum of what codecs had left out, in units of contributions in a world of this size."""
     total: Flat | None = None
-    for one in kept:
-        error = flat_from(one[FLAT], layout)
+    for error in kept:
         total = error if total is None else total.add_(error)
     return None if total is None else total.mul_(factor)
 
@@ -119,7 +117,7 @@ def momentum_kept(replica: Replica) -> dict[str, Any]:
     if replica.momentum is None:
         return {}
     vector, numbers = kept_moments(replica.momentum, replica.trained, Flat.zeros(replica.layout))
-    return {"momentum": {"vector": flats_as_parts(vector), "numbers": numbers}}
+    return {"momentum": {"vector": KeptVectors(replica).written(vector), "numbers": numbers}}
 
 
 def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> None:
@@ -127,5 +125,5 @@ def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int
     mine = [olds[rank]] if len(olds) == size else olds
     found = [old["momentum"] for old in mine if "momentum" in old]
     if replica.momentum is not None and found:
-        kept = [(flat_from(one["vector"][FLAT], replica.layout), one["numbers"]) for one in found]
+        kept = [(KeptVectors(replica).read(one["vector"]), one["numbers"]) for one in found]
         restore_moments(replica.momentum, replica.trained, kept)

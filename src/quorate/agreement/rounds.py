@@ -269,11 +269,11 @@ class WorkerRounds:
         self.rounds.ask_for_save(request)
 
     def kept(self) -> dict[str, Any]:
-        return {**kept_of(self.rounds, self._wire.size), **momentum_kept(self._replica)}
+        return {**kept_of(self.rounds, self._replica, self._wire.size), **momentum_kept(self._replica)}
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
         restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
-        return restore(self.rounds, self._replica.layout, olds, self._wire.rank, self._wire.size)
+        return restore(self.rounds, self._replica, olds, self._wire.rank, self._wire.size)
 
     # -- rounds.rounds.Replica
 

@@ -146,6 +146,8 @@ _DICTS: dict[str, Callable[[dict[str | int, Any]], Any]] = {"dict": dict, "Count
 
 FLAT = "\x00flat"
 """What marks the parts of a vector, and its header, by itself."""
+PIECES = "\x00pieces"
+"""What marks the numbers of a vector by the names of parameters, of which each file has some rows, and its header."""
 
 
 def flats_as_parts(value: Any, of: Callable[[Flat], Any] | None = None) -> Any:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from quorate.checkpoint.encoding import FLAT
+from quorate.checkpoint.encoding import FLAT, PIECES
 
 MOST_WORKERS = 1_000_000
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
@@ -16,8 +16,11 @@ STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Vector = Annotated[dict[Literal["\x00flat"], Annotated[list[Tensor], Field(min_length=1)]], Field(min_length=1)]
-assert FLAT == "\x00flat"
+_Whole = dict[Literal["\x00flat"], Annotated[list[Tensor], Field(min_length=1)]]
+_InPieces = dict[Literal["\x00pieces"], Annotated[list[dict[str, Tensor] | Tensor], Field(min_length=2, max_length=2)]]
+Vector = Annotated[_Whole | _InPieces, Field(min_length=1)]
+"""Over all parameters, by parts or by their names."""
+assert (FLAT, PIECES) == ("\x00flat", "\x00pieces")
 
 
 @with_config(STRICT)

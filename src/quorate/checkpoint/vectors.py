@@ -7,15 +7,12 @@ from typing import Any
 import torch
 
 from quorate.buckets.flat import layout_of
-from quorate.checkpoint.encoding import FLAT, flat_from, flats_as_parts, parts_as_flats
+from quorate.checkpoint.encoding import FLAT, PIECES, flat_from, flats_as_parts, parts_as_flats
 from quorate.checkpoint.pieces import flat_of_pieces, named_pieces, piece_of_flat
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.vectors import Flat
 from quorate.replica.replica import Replica
-
-PIECES = "\x00pieces"
-"""What marks the numbers of a vector by the names of parameters, of which each file has some rows, and its header."""
 
 
 def has_loose_tensors(value: Any) -> bool:
@@ -41,6 +38,11 @@ class KeptVectors:
     def read(self, value: Any) -> Any:
         """The inverse, whoever wrote it. Raises `CheckpointError` for vectors of another model."""
         return parts_as_flats(value, {FLAT: self._from_parts, PIECES: self._from_pieces})
+
+    def header(self, value: Any) -> torch.Tensor:
+        """Of a vector as it was written."""
+        found: torch.Tensor = value[PIECES][1] if PIECES in value else value[FLAT][-1]
+        return found
 
     def _as_pieces(self, vector: Flat) -> dict[str, Any]:
         return {PIECES: [named_pieces(vector, self._replica.trained), vector.header]}

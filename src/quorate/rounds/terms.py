@@ -120,7 +120,8 @@ def check_change(agreed: Agreed, settings: Mapping[str, Any]) -> None:
 
 def check(agreed: Agreed) -> None:
     """Raise `ConfigurationError` for settings that no quorum can have."""
-    wanted, size, noun = agreed.wait_for, agreed.callers, "learners" if agreed.learners else "workers"
+    wanted, size = agreed.wait_for, agreed.callers
+    noun = "learners" if agreed.learners else "replicas" if agreed.pieces > 1 else "workers"
     known = '"all", "majority", "designated", a count, or a fraction between 0 and 1'
     if isinstance(wanted, str):
         if wanted not in ("all", "majority", "designated"):

@@ -112,7 +112,7 @@ def test_a_copy_of_a_replica_comes_with_what_is_in_force() -> None:
     source = bench.members[0]
     source.applied = 1
     fresh = Bench(2, wait_for=1).members[1]
-    fresh.jump(dict(source.about_copy()))
+    fresh.jump(dict(source.about_copy(source.applied)))
     assert (fresh.log.settings, fresh.log.request) == ({"wait_for": 2}, 0)
 
 

@@ -212,7 +212,7 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
     bench.deliver()
     source, other = bench.members
     source.applied = source.log.newest
-    header = dict(source.about_copy())
+    header = dict(source.about_copy(source.applied))
     if not knows:
         header["history"] = [[number, term, [0]] for number, term, _ in header["history"]]
     fresh = Bench(2, wait_for=1).members[1]
@@ -231,7 +231,7 @@ def test_a_copy_that_another_one_has_overtaken_is_left() -> None:
     source, fresh = bench.members[0], Bench(2, wait_for=1).members[1]
     headers = []
     for source.applied in (2, 3):
-        headers.append({**source.about_copy(), "leads": 0, "logged": 3, "is_whole": False})
+        headers.append({**source.about_copy(source.applied), "leads": 0, "logged": 3, "is_whole": False})
     old, new = headers
     fresh.received(0, new, None, 0.0)
     assert fresh.copy is not None
