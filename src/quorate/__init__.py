@@ -17,17 +17,31 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
+    from quorate.sharding.experts.layer import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
 
-__all__ = ["World", "distribute", "files", "join", "load", "log", "parallelize", "save", "shard", "tensor_plan"]
+__all__ = [
+    "Experts",
+    "World",
+    "distribute",
+    "files",
+    "join",
+    "load",
+    "log",
+    "parallelize",
+    "save",
+    "shard",
+    "tensor_plan",
+]
 
 _PLACES = {
     "join": "quorate.launch.worker.join",
     "load": "quorate.launch.worker.checkpoints",
     "save": "quorate.launch.worker.checkpoints",
     "log": "quorate.launch.worker.recording",
+    "Experts": "quorate.sharding.experts.layer",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "parallelize": "quorate.sharding.parallelize",

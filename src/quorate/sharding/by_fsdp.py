@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from quorate.core.axes import Zero
 from quorate.sharding.allocator import fix_threshold
@@ -30,12 +30,16 @@ def shard(
     zero: Zero,
     precision: str | None,
     rests: Offloaded | None,
+    apart: Collection[Parameter] = (),
 ) -> None:
-    """Shard `model`, in place, each of the `blocks` as one piece, and the rest; `rests` says what is on the host."""
+    """Shard `model`, in place, each of the `blocks` as one piece, and the rest; `rests` says what is on the host.
+    Parameters `apart` are left as they are."""
     is_on_cpu = seat.shards.device_type == "cpu"
     if is_on_cpu:
         fix_threshold()
     chosen: dict[str, Any] = {"mesh": seat.shards}
+    if apart:
+        chosen["ignored_params"] = set(apart)
     if precision is not None:
         chosen["mp_policy"] = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
     is_on_host = rests is not None and rests.where == "all"

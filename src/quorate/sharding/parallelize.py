@@ -89,6 +89,7 @@ def parallelize(
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
     be changed and given; without a mesh all workers do so.
+    Layers of `quorate.Experts` are spread expert by expert, and tokens are sent to them; they are never gathered.
     A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
     `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
     generator gives it), whatever the number of shards, and not those that making the model elsewhere would draw.
@@ -98,8 +99,9 @@ def parallelize(
 
     Raises `ConfigurationError` before `quorate.join()`, for what is no model, a model that is sharded or distributed
     already, virtual workers, a mesh of other workers or axes, heads or widths that the workers along the tensor axis
-    cannot share evenly, and tensors on the meta device that nothing initialises.
+    cannot share evenly, experts that the shards cannot, and tensors on the meta device that nothing initialises.
     """
+    from quorate.sharding.by_experts import by_experts, check_experts, experts_in, outside_experts
     from quorate.sharding.by_fsdp import is_sharded_already, shard
     from quorate.sharding.by_tensor import by_tensor, plan_for
 
@@ -136,15 +138,16 @@ def parallelize(
             'a loader was made with share="dynamic" before, and a model in shards needs equally many batches on every '
             'worker; use share="static" with it'
         )
+    where = offload_of(offload) if told.told_offload is None else told.told_offload
+    check_experts(model, axes, is_on_meta=is_on_meta, offload=where, precision=precision)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     deal_to(place, axes, seat)
-    where = offload_of(offload) if told.told_offload is None else told.told_offload
     rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
     known.calls += 1
     wire = place.wire.channel(f"parallelize/{known.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
         _begin_alike(model, wire)
-    found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
+    found = outside_experts(model, blocks_of(model) if blocks is None else named_blocks(model, blocks))
     words = in_words(found)  # before torch gives their classes other names
     known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
     if plan is not None:
@@ -155,8 +158,12 @@ def parallelize(
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
     if is_cut:
-        shard(model, modules, seat, zero, precision, rests)
+        apart = by_experts(model, seat) if axes.shards > 1 else set()
+        shard(model, modules, seat, zero, precision, rests, apart)
         if wire.rank == 0:
+            if apart:
+                layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
+                tell(f"quorate: experts over {_counted(axes.shards, 'worker')}: {', '.join(layers)}\n")
             spread = f"{_counted(axes.shards, 'worker')} for each of {_counted(axes.replicas, 'replica')}"
             tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
     if is_on_meta:

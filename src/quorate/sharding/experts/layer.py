@@ -1,0 +1,153 @@
+"""`Experts`: a layer of many modules of one kind, of which each token goes through a few. Needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import Linear, Module, Parameter
+
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.experts.exchange import Exchange
+from quorate.sharding.experts.routing import route
+
+
+class Experts(Module):
+    """`count` experts, made by `expert()`, and a router that sends each token of `dim` numbers to `top_k` of them.
+
+    Takes (..., dim) and returns (..., out), where `out` is what an expert makes of `dim`: for each token the sum of its
+    experts' outputs, times their gates. An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens
+    of a call; what it does not take adds zeros, so that such a token goes on by the residual connection around the
+    layer alone. `capacity_factor=None` takes all. `route` (`quorate.sharding.experts.routing`) has the exact rules.
+
+    After each call there are `balance_loss` and `z_loss` (scalars with a graph, without coefficients), to be added to
+    the loss, as in `loss + 0.01 * layer.balance_loss`; and `dropped`, the number of choices that were not taken.
+
+    On one process it is an ordinary module. `quorate.parallelize` spreads the experts over the shards of a replica;
+    every worker routes its own tokens, with capacity for them alone. `groups` cuts the tokens of a call into so many
+    groups of neighbours that are routed for themselves: one process with `groups=4` and four workers' batches behind
+    one another makes what four workers make with `groups=1`.
+
+    Parameters of experts are stacked: `experts.<name>` is (count, *shape), as its piece on a worker is of fewer rows.
+    Sources: Lepikhin et al. 2020 (GShard, arXiv 2006.16668), Fedus et al. 2021 (Switch Transformer, arXiv 2101.03961).
+    Raises `ConfigurationError` for numbers out of range, and for experts that are not alike or have buffers.
+    """
+
+    balance_loss: Tensor | None
+    z_loss: Tensor | None
+
+    def __init__(
+        self,
+        expert: Callable[[], Module],
+        count: int,
+        dim: int,
+        *,
+        top_k: int = 2,
+        capacity_factor: float | None = 1.25,
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        sizes: dict[str, object] = {"count": count, "dim": dim, "top_k": top_k, "groups": groups}
+        for name, number in sizes.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ConfigurationError(f"{name}={number!r} is no number of Experts; it is a whole number from 1 on")
+        if top_k > count:
+            raise ConfigurationError(f"top_k={top_k} is more than there are experts: {count}")
+        if capacity_factor is not None and not 0 < capacity_factor < float("inf"):
+            raise ConfigurationError(
+                f"capacity_factor={capacity_factor!r} is out of range; it is above 0, or None: no token is dropped"
+            )
+        if isinstance(expert, Module) or not callable(expert):
+            raise ConfigurationError(
+                "expert is called once for each expert, to make it; give a function, as in "
+                "Experts(lambda: nn.Sequential(...), 8, 64), so that each begins with numbers of its own"
+            )
+        self.count, self.dim, self.top_k, self.groups = count, dim, top_k, groups
+        self.capacity_factor = capacity_factor
+        self.router = Linear(dim, count, bias=False)
+        self.experts = _stacked([expert() for _ in range(count)])
+        self.dropped = 0
+        self.balance_loss = self.z_loss = None
+        self._exchange: Exchange | None = None
+
+    def spread_(self, exchange: Exchange) -> None:
+        """From now on each worker has the parameters of count / S experts, those of its rank, and of no others."""
+        self._exchange = exchange
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The experts' outputs. Raises `ConfigurationError` for other widths, and for tokens that do not divide."""
+        if x.shape[-1] != self.dim:
+            raise ConfigurationError(f"Experts takes tokens of {self.dim} numbers, not {x.shape[-1]}")
+        flat = x.reshape(-1, self.dim)
+        if len(flat) % self.groups:
+            raise ConfigurationError(f"{len(flat)} tokens cannot be cut into groups={self.groups} of equal size")
+        routes = route(self.router(flat), self.top_k, self.capacity_factor, self.groups)
+        self.balance_loss, self.z_loss, self.dropped = routes.balance_loss, routes.z_loss, routes.dropped
+        given = routes.expert.bincount(minlength=self.count)
+        y = self._there_and_back(flat[routes.token], given)
+        weighted = y * routes.gate.to(y.dtype).view(-1, *[1] * (y.dim() - 1))
+        found = weighted.new_zeros(len(flat), *y.shape[1:]).index_add(0, routes.token, weighted)
+        return found.view(*x.shape[:-1], *y.shape[1:])
+
+    def _there_and_back(self, rows: Tensor, given: Tensor) -> Tensor:
+        """What experts make of `rows`, of which expert i takes the next `given[i]`."""
+        exchange = self._exchange
+        if exchange is None:
+            return self._computed(rows, given.tolist(), 1)
+        counts = exchange.counts(given)
+        came = exchange.rows(rows, given.view(exchange.size, -1).sum(1).tolist())
+        numbers = torch.arange(counts.shape[1], device=counts.device).repeat(exchange.size)
+        order = numbers.repeat_interleave(counts.flatten()).argsort(stable=True)
+        y = self._computed(came[order], counts.sum(0).tolist(), exchange.size)
+        return exchange.rows(y[order.argsort()], counts.sum(1).tolist())
+
+    def _computed(self, rows: Tensor, counts: list[int], workers: int) -> Tensor:
+        """By the experts that are here. Each is called, also without a token, so that all parameters get gradients.
+
+        Gradients of a replica are means over its workers, and those of experts come from the tokens of all of them.
+        """
+        stacks = {name: _here(p, workers) for name, p in self.experts.named_parameters()}
+        each = {name: stack.unbind() for name, stack in stacks.items()}
+        call: Any = functional_call
+        return torch.cat(
+            [
+                call(self.experts, {name: ones[place] for name, ones in each.items()}, (tokens,))
+                for place, tokens in enumerate(rows.split(counts))
+            ]
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the last call has left, as tensors with a graph cannot be copied."""
+        return {**self.__dict__, "balance_loss": None, "z_loss": None}
+
+    def extra_repr(self) -> str:
+        """As in torch."""
+        return f"count={self.count}, dim={self.dim}, top_k={self.top_k}, capacity_factor={self.capacity_factor}"
+
+
+def _here(p: Any, workers: int) -> Tensor:
+    """The rows of a stack that are here; their gradient will be divided by `workers`."""
+    stack: Tensor = p.to_local() if hasattr(p, "to_local") else p.view_as(p)
+    if workers > 1 and stack.requires_grad:
+        stack.register_hook(lambda gradient: gradient / workers)
+    return stack
+
+
+def _stacked(experts: list[Module]) -> Module:
+    """The first one, each of its parameters being those of all."""
+    first, told = experts[0], [dict(one.named_parameters(remove_duplicate=False)) for one in experts]
+    if any({n: p.shape for n, p in one.items()} != {n: p.shape for n, p in told[0].items()} for one in told):
+        raise ConfigurationError("expert() made experts with different parameters; all have the same names and shapes")
+    if not told[0] or len(told[0]) != len(list(first.parameters())) or any(True for _ in first.buffers()):
+        raise ConfigurationError(
+            f"{type(first).__name__} is no expert: it has no parameters, or tied ones, or buffers, of which each "
+            "expert would need its own"
+        )
+    for name, p in told[0].items():
+        path, _, key = name.rpartition(".")
+        stack = torch.stack([one[name].detach() for one in told])
+        setattr(first.get_submodule(path), key, Parameter(stack, p.requires_grad))
+    return first
