@@ -18,10 +18,27 @@ if TYPE_CHECKING:
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
     from quorate.sharding.parallelize import parallelize as parallelize
+    from quorate.sharding.sequence import sequence_attention as sequence_attention
+    from quorate.sharding.sequence import sequence_mean as sequence_mean
+    from quorate.sharding.sequence import sequence_piece as sequence_piece
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
 
-__all__ = ["World", "distribute", "files", "join", "load", "log", "parallelize", "save", "shard", "tensor_plan"]
+__all__ = [
+    "World",
+    "distribute",
+    "files",
+    "join",
+    "load",
+    "log",
+    "parallelize",
+    "save",
+    "sequence_attention",
+    "sequence_mean",
+    "sequence_piece",
+    "shard",
+    "tensor_plan",
+]
 
 _PLACES = {
     "join": "quorate.launch.worker.join",
@@ -31,6 +48,9 @@ _PLACES = {
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "parallelize": "quorate.sharding.parallelize",
+    "sequence_attention": "quorate.sharding.sequence",
+    "sequence_mean": "quorate.sharding.sequence",
+    "sequence_piece": "quorate.sharding.sequence",
     "tensor_plan": "quorate.sharding.tensor.finding",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",

@@ -65,7 +65,7 @@ def parallelize(
     delayed_update: bool = False,
     offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
-    tensor: Literal["auto"] | Mapping[str, str] | None = None,
+    tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
@@ -88,7 +88,8 @@ def parallelize(
 
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
-    be changed and given; without a mesh all workers do so.
+    be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
+    on a piece of the sequence: see `quorate.sequence_attention`.
     A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
     `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
     generator gives it), whatever the number of shards, and not those that making the model elsewhere would draw.

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, TransformerDecoderLayer, TransformerEncoderLayer
+from torch.nn import (
+    Embedding,
+    Linear,
+    Module,
+    MultiheadAttention,
+    RNNBase,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+)
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from quorate.core.errors import ConfigurationError, unknown
 
@@ -16,6 +25,8 @@ FUSED = 3
 """Query, key and value, in one layer."""
 CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
 """Modules of torch that calculate with the parameters of others: nothing inside is cut."""
+_LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, _BatchNorm)
+"""Modules of torch for which a position depends on others."""
 
 
 class Plan(dict[str, str]):
@@ -32,6 +43,8 @@ class Plan(dict[str, str]):
         self, model: Module, workers: int, styles: Mapping[str, str] | None = None, why: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(styles or {})
+        self.is_of_pieces = False
+        """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
         self.workers, self.why = workers, dict(why or {})
         """Of modules that were left whole: the reason."""
         self.shapes = {
@@ -63,6 +76,28 @@ class Plan(dict[str, str]):
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
             for row in rows
         )
+
+
+def sequence_plan(model: Module, workers: int) -> Plan:
+    """That of a model which calculates on a piece of the sequence from the beginning to the end. Raises
+    `ConfigurationError` for modules that look at other positions by themselves."""
+    for name, module in model.named_modules():
+        if isinstance(module, _LOOKS_ELSEWHERE):
+            raise ConfigurationError(
+                f"{name or 'the model'} is a {type(module).__name__}, which looks at positions of other workers; "
+                'tensor="sequence" is for attention by quorate.sequence_attention'
+            )
+    plan = Plan(
+        model,
+        workers,
+        {
+            name: "sequence"
+            for name, module in model.named_modules()
+            if any(True for _ in module.parameters(recurse=False))
+        },
+    )
+    plan.is_of_pieces = True
+    return plan
 
 
 def _dims(shape: tuple[int, ...]) -> str:
