@@ -7,9 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
+import quorate
+from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.sharding.sequence import InPieces
+from quorate.wire import current
 from tests.support.processes import run_real_world
-from tests.support.sequence_trainings import Case, in_pieces, whole
+from tests.support.sequence_trainings import Case, Language, in_pieces, whole
 from tests.support.tensor_trainings import End
 from tests.world.test_tensor_parallel import far
 
@@ -33,3 +38,62 @@ def check(cases: Sequence[Case], workers: int) -> None:
 def test_two_workers_share_sequences() -> None:
     """Of lengths that divide, and that do not."""
     check([Case({"tensor": 2}, length) for length in (8, 11)], 2)
+
+
+def test_four_workers_with_shards_and_with_replicas() -> None:
+    both, apart = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
+    local = {"sync_every": 2, "momentum": "average"}
+    check([Case(both), Case(apart), Case(apart, strategy="local-sgd", settings=local, clip=None)], 4)
+
+
+def ends_of(world: Any) -> list[str | int]:
+    """What is refused, what differs, and what one attention has sent, forward and backward."""
+    torch.set_num_threads(1)
+    model = quorate.parallelize(Language(8), world.mesh(tensor=2), tensor="sequence")
+    place = current.here()
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 6, 8, 4, generator=draw)
+    odd, short, other = torch.randn(1, 3, 2, 4), torch.arange(1), torch.full((1, 4), world.rank)
+    found: list[str | int] = []
+    together = place.context(InPieces).together
+    assert together is not None
+    for call in (
+        lambda: quorate.sequence_attention(odd, odd, odd),
+        lambda: quorate.sequence_attention(x, x[:, :2], x[:, :2, :4]),
+        lambda: quorate.sequence_attention(x, x, x, torch.ones(3, 3)),
+        lambda: quorate.sequence_piece(short, 0),
+        lambda: quorate.sequence_piece(model.scale.to_local(), 0),
+        lambda: quorate.sequence_mean(x, x[0]),
+        lambda: quorate.sequence_piece(other),
+    ):
+        try:
+            call()
+            found.append("it was not refused")
+        except (ConfigurationError, Mismatch) as error:
+            found.append(str(error))
+    here = together.piece(x, 2).requires_grad_()
+    sent = together.traffic.meter.bytes_out
+    before = sent["all_to_all"]
+    result = quorate.sequence_attention(here, here, here)
+    middle = sent["all_to_all"]
+    result.sum().backward()
+    return [*found, middle - before, sent["all_to_all"] - middle]
+
+
+REFUSED = (
+    "query has 3 heads, which 2 workers cannot share evenly: 3 is no multiple of 2",
+    "sequence_attention is of one sequence",
+    "it is of the whole sequence, (..., 16, 16)",
+    "a sequence of 1 positions cannot be cut for 2 workers",
+    "sequence_piece cuts what a model is given, and this has a gradient",
+    "weights are of the shape",
+    "were given different ones (call 1 of sequence_piece); deal data by quorate.shard",
+)
+
+
+def test_what_is_refused_and_what_is_sent() -> None:
+    *refused, forward, backward = run_real_world(2, ends_of, 60.0)[0]
+    for told, words in zip(refused, REFUSED, strict=True):
+        assert words in str(told)
+    whole_bytes = 2 * 6 * 8 * 4 * 4
+    assert forward == backward == whole_bytes  # 4 (T - 1) / T^2 of it

@@ -151,7 +151,11 @@ def parallelize(
     if plan is not None:
         by_tensor(model, plan, seat)
         if wire.rank == 0:
-            tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
+            tell(
+                f"quorate: {axes.tensor} workers share sequences, each with a piece\n"
+                if plan.is_of_pieces
+                else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n"
+            )
     if axes.shards > 1 or plan is not None:
         meet_within(seat)
         data.needs_equal_shares = "a model in shards"
