@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
+    from quorate.sharding.branches import branches as branches
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.sequence import sequence_attention as sequence_attention
     from quorate.sharding.sequence import sequence_mean as sequence_mean
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "World",
+    "branches",
     "distribute",
     "files",
     "join",
@@ -48,6 +50,7 @@ _PLACES = {
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "parallelize": "quorate.sharding.parallelize",
+    "branches": "quorate.sharding.branches",
     "sequence_attention": "quorate.sharding.sequence",
     "sequence_mean": "quorate.sharding.sequence",
     "sequence_piece": "quorate.sharding.sequence",

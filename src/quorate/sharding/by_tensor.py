@@ -12,7 +12,9 @@ import torch
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.sharding.branches import branches_in
 from quorate.sharding.collectives import Pieces
+from quorate.sharding.dealt import attach, deal_out
 from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together
@@ -40,7 +42,7 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
             "their styles"
         )
     check_plan(plan, model, workers)
-    if all(style == "whole" for style in plan.values()):
+    if all(style == "whole" for style in plan.values()) and not branches_in(model):
         raise ConfigurationError(
             "the tensor plan cuts no layer of the model, so that workers would only repeat each other; name layers in "
             "tensor={...}, or use shards"
@@ -57,7 +59,10 @@ def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
             f"layers are computed together on the CPU only so far, and the model is on {device.type}; use shards there"
         )
     together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
+    vectors = [(found, deal_out(found, name, model, together)) for name, found in branches_in(model).items()]
     cut_parameters(model, plan, seat.parts)
+    for module, vector in vectors:
+        attach(module, vector, together)
     hook_layers(model, plan, together)
     in_pieces = None
     if plan.is_of_pieces:

@@ -21,6 +21,7 @@ from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
+from quorate.sharding.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
@@ -150,11 +151,18 @@ def parallelize(
     known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
     if plan is not None:
         by_tensor(model, plan, seat)
+        branches = branches_in(model)
+        found = [(name, block) for name, block in found if not is_in_branches(name, branches)]
+        words, known.blocks[model], modules = (
+            in_words(found),
+            [name for name, _ in found],
+            [block for _, block in found],
+        )
         if wire.rank == 0:
             tell(
                 f"quorate: {axes.tensor} workers share sequences, each with a piece\n"
                 if plan.is_of_pieces
-                else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n"
+                else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n{dealt_in_words(model)}"
             )
     if axes.shards > 1 or plan is not None:
         meet_within(seat)
@@ -207,6 +215,11 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
         names = {id(p): name for name, p in model.named_parameters()}
         parallelize(model)
         new = dict(model.named_parameters())
+        if not new.keys() >= set(names.values()):
+            raise ConfigurationError(
+                "branches of the model lie on several workers, and the optimizer was made before; call "
+                "quorate.parallelize before the optimizer is made"
+            )
         for group in optimizer.param_groups:
             group["params"] = [new[names[id(p)]] if id(p) in names else p for p in group["params"]]
     return known.sharded.get(model)

@@ -19,6 +19,7 @@ from torch.nn import (
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.sharding.branches import branches_in, is_in_branches
 
 STYLES = ("columns", "rows", "fused", "embedding", "head", "logits", "sequence", "whole")
 FUSED = 3
@@ -47,10 +48,12 @@ class Plan(dict[str, str]):
         """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
         self.workers, self.why = workers, dict(why or {})
         """Of modules that were left whole: the reason."""
+        branches = branches_in(model)
         self.shapes = {
             name: tuple(module.weight.shape)
             for name, module in model.named_modules()
             if isinstance(getattr(module, "weight", None), Tensor) and module.weight.dim()
+            if not is_in_branches(name, branches)
         }
         self._transposed = {name for name, module in model.named_modules() if is_transposed(module)}
 
@@ -80,7 +83,9 @@ class Plan(dict[str, str]):
 
 def sequence_plan(model: Module, workers: int) -> Plan:
     """That of a model which calculates on a piece of the sequence from the beginning to the end. Raises
-    `ConfigurationError` for modules that look at other positions by themselves."""
+    `ConfigurationError` for modules that look at other positions by themselves, and for branches."""
+    if branches_in(model):
+        raise ConfigurationError('quorate.branches does not go with pieces of the sequence (tensor="sequence")')
     for name, module in model.named_modules():
         if isinstance(module, _LOOKS_ELSEWHERE):
             raise ConfigurationError(
@@ -139,7 +144,7 @@ def cut_dim(style: str, *, is_transposed: bool) -> int | None:
 def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
     """Raise `ConfigurationError` for what is not in the model, cannot be cut so, or does not divide."""
     named = dict(model.named_modules())
-    closed = [name for name, module in named.items() if isinstance(module, CLOSED)]
+    closed, branches = [name for name, module in named.items() if isinstance(module, CLOSED)], branches_in(model)
     for name, style in plan.items():
         if name not in named:
             raise ConfigurationError(f"the tensor plan names {name}, and the model has no such module")
@@ -147,6 +152,8 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
             raise unknown("style of a layer", str(style), STYLES)
         if style in ("whole", "sequence"):
             continue
+        if is_in_branches(name, branches):
+            raise ConfigurationError(f"{name} is in a branch, which one worker calculates; its layers are not cut")
         module, wanted = named[name], "torch Embedding" if style == "embedding" else "linear layer"
         fits = type(module) is Embedding if style == "embedding" else is_linear(module)
         if not fits:

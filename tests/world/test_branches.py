@@ -1,0 +1,52 @@
+"""Models whose branches lie on different workers, on real workers: the numbers of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.branched_trainings import Case, End, Inception, Siamese, in_one, kept, on_workers
+from tests.support.processes import WorkersFailed, run_real_world
+
+
+def all_of(cases: Sequence[Case], world: Any) -> list[End]:
+    return [on_workers(case, world) for case in cases]
+
+
+def check(cases: Sequence[Case], workers: int) -> None:
+    for case, *found in zip(cases, *run_real_world(workers, partial(all_of, cases), 100.0), strict=True):
+        wanted = in_one(case)
+        for rank, end in enumerate(found):
+            same = wanted[rank * len(wanted) // workers]
+            if rank < case.mesh["tensor"]:
+                assert end.losses == pytest.approx(same.losses, rel=1e-9), case
+            assert end.norms == pytest.approx(same.norms, rel=1e-9), case
+            assert torch.allclose(end.output, same.output, rtol=1e-9, atol=1e-12), case
+            assert end.numbers < same.numbers or case.make is Siamese, case  # which shares nearly all
+
+
+def test_two_workers_have_branches_of_their_own() -> None:
+    check([Case(Inception), Case(Siamese)], 2)
+
+
+def test_four_workers_with_shards_with_replicas_and_with_none() -> None:
+    """Of four that share three branches one has none."""
+    both, apart = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
+    check(
+        [Case(Siamese, both), Case(Siamese, apart), Case(Siamese, apart, "local-sgd"), Case(Siamese, {"tensor": 4})], 4
+    )
+
+
+def test_checkpoints_are_for_the_same_workers(tmp_path: Path) -> None:
+    first = run_real_world(2, partial(kept, tmp_path / "there", 2, 2), 60.0)
+    second = run_real_world(2, partial(kept, tmp_path / "there", 2, 4), 60.0)
+    whole = run_real_world(1, partial(kept, tmp_path / "one", 1, 4), 60.0)[0]
+    for before, after in zip(first, second, strict=True):
+        assert [*before, *after] == pytest.approx(whole, rel=1e-9)
+    with pytest.raises(WorkersFailed, match="in the checkpoint|the script's has none|the checkpoint's has none"):
+        run_real_world(1, partial(kept, tmp_path / "there", 1, 5), 60.0)
