@@ -21,8 +21,9 @@ PADDING = -100
 class Attention(nn.Module):
     """Causal, with half as many heads of keys and values as of queries."""
 
-    def __init__(self) -> None:
+    def __init__(self, by: Any) -> None:
         super().__init__()
+        self.by = by
         self.qkv, self.out = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,18 +31,18 @@ class Attention(nn.Module):
         q, k, v = (
             y.unflatten(-1, (-1, each)).transpose(1, 2) for y in self.qkv(x).split([WIDTH, WIDTH // 2, WIDTH // 2], -1)
         )
-        found = quorate.sequence_attention(q, k, v, is_causal=True, enable_gqa=True)
+        found = quorate.sequence_attention(q, k, v, is_causal=True, enable_gqa=True, by=self.by)
         return self.out(found.transpose(1, 2).flatten(-2))
 
 
 class Language(nn.Module):
     """Two blocks, positions, and a parameter of its own."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, by: str = "heads") -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(TOKENS, WIDTH), nn.Embedding(length, WIDTH)
         self.blocks = nn.ModuleList(
-            nn.ModuleList([nn.LayerNorm(WIDTH), Attention(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)])
+            nn.ModuleList([nn.LayerNorm(WIDTH), Attention(by), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)])
             for _ in range(2)
         )
         self.scale, self.head = nn.Parameter(torch.full((WIDTH,), 1.1)), nn.Linear(WIDTH, TOKENS)
@@ -64,6 +65,7 @@ class Case:
     strategy: str = "all-reduce"
     settings: dict[str, Any] = field(default_factory=dict)
     clip: float | None = 0.05
+    by: str = "heads"
 
 
 def loss_of(model: Any, length: int, step: int, number: int) -> Tensor:
@@ -82,7 +84,7 @@ def in_pieces(case: Case, world: Any) -> End:
     """On one of several workers; their models begin differently."""
     torch.set_num_threads(1)
     torch.manual_seed(1 + world.rank)
-    model = quorate.parallelize(Language(case.length).double(), world.mesh(**case.mesh), tensor="sequence")
+    model = quorate.parallelize(Language(case.length, case.by).double(), world.mesh(**case.mesh), tensor="sequence")
     return _trained(case, model, [world.rank // case.mesh["tensor"]])
 
 

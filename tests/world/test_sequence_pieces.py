@@ -37,13 +37,18 @@ def check(cases: Sequence[Case], workers: int) -> None:
 
 def test_two_workers_share_sequences() -> None:
     """Of lengths that divide, and that do not."""
-    check([Case({"tensor": 2}, length) for length in (8, 11)], 2)
+    check([Case({"tensor": 2}, length, by=by) for length, by in ((8, "heads"), (11, "heads"), (11, "ring"))], 2)
 
 
 def test_four_workers_with_shards_and_with_replicas() -> None:
     both, apart = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
     local = {"sync_every": 2, "momentum": "average"}
     check([Case(both), Case(apart), Case(apart, strategy="local-sgd", settings=local, clip=None)], 4)
+
+
+def test_keys_and_values_go_round() -> None:
+    """Two heads of them among four workers, and pieces of different lengths."""
+    check([Case({"tensor": 4}, 11, by="ring"), Case({"shards": 2, "tensor": 2}, 8, by="ring")], 4)
 
 
 def ends_of(world: Any) -> list[str | int]:
@@ -54,17 +59,21 @@ def ends_of(world: Any) -> list[str | int]:
     draw = torch.Generator().manual_seed(3)
     x = torch.randn(2, 6, 8, 4, generator=draw)
     odd, short, other = torch.randn(1, 3, 2, 4), torch.arange(1), torch.full((1, 4), world.rank)
+    alone = quorate.parallelize(torch.nn.Linear(3, 2), world.mesh(tensor=2), tensor="sequence")
     found: list[str | int] = []
     together = place.context(InPieces).together
     assert together is not None
     for call in (
         lambda: quorate.sequence_attention(odd, odd, odd),
-        lambda: quorate.sequence_attention(x, x[:, :2], x[:, :2, :4]),
+        lambda: quorate.sequence_attention(x, x[:, :, :4], x),
+        lambda: quorate.sequence_attention(x, x[:, :2], x[:, :2]),
+        lambda: quorate.sequence_attention(x, x, x, dropout_p=0.1, by="ring"),
         lambda: quorate.sequence_attention(x, x, x, torch.ones(3, 3)),
         lambda: quorate.sequence_piece(short, 0),
         lambda: quorate.sequence_piece(model.scale.to_local(), 0),
         lambda: quorate.sequence_mean(x, x[0]),
         lambda: quorate.sequence_piece(other),
+        lambda: alone(torch.zeros(1, 3)),
     ):
         try:
             call()
@@ -73,27 +82,33 @@ def ends_of(world: Any) -> list[str | int]:
             found.append(str(error))
     here = together.piece(x, 2).requires_grad_()
     sent = together.traffic.meter.bytes_out
-    before = sent["all_to_all"]
-    result = quorate.sequence_attention(here, here, here)
-    middle = sent["all_to_all"]
-    result.sum().backward()
-    return [*found, middle - before, sent["all_to_all"] - middle]
+    for by, operation in (("heads", "all_to_all"), ("ring", "send")):
+        before = sent[operation]
+        result = quorate.sequence_attention(here, here, here, by=by)  # type: ignore[arg-type]
+        middle = sent[operation]
+        result.sum().backward()
+        found += [middle - before, sent[operation] - middle]
+    return found
 
 
 REFUSED = (
     "query has 3 heads, which 2 workers cannot share evenly: 3 is no multiple of 2",
     "sequence_attention is of one sequence",
+    "query has 6 heads, key 2 and value 2; they are as many, or with enable_gqa=True",
+    'by="ring" is attention without attn_mask and dropout_p',
     "it is of the whole sequence, (..., 16, 16)",
     "a sequence of 1 positions cannot be cut for 2 workers",
     "sequence_piece cuts what a model is given, and this has a gradient",
     "weights are of the shape",
     "were given different ones (call 1 of sequence_piece); deal data by quorate.shard",
+    "has not called quorate.sequence_attention",
 )
 
 
 def test_what_is_refused_and_what_is_sent() -> None:
-    *refused, forward, backward = run_real_world(2, ends_of, 60.0)[0]
+    *refused, forward, backward, forward_ring, backward_ring = run_real_world(2, ends_of, 60.0)[0]
     for told, words in zip(refused, REFUSED, strict=True):
         assert words in str(told)
     whole_bytes = 2 * 6 * 8 * 4 * 4
     assert forward == backward == whole_bytes  # 4 (T - 1) / T^2 of it
+    assert (forward_ring, backward_ring) == (whole_bytes, 3 * whole_bytes)  # 2 (T - 1) / T, and 2 (2 T - 1) / T

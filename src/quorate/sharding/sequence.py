@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.errors import ConfigurationError, Mismatch, unknown
+from quorate.sharding.ring import ring_attention
 from quorate.sharding.tensor.activations import Together, summed
 from quorate.sharding.tensor.digest import digest_of
 from quorate.wire import current
@@ -85,6 +86,7 @@ def sequence_attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    by: Literal["heads", "ring"] = "heads",
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` of sequences that workers hold in pieces.
 
@@ -94,9 +96,12 @@ def sequence_attention(
     heads, of all of them. Dropout masks differ between workers, as do their heads.
 
     Cost: for query, key, value and result of B bytes each and all heads, on T workers, each sends 4 (T - 1) / T^2 B
-    forward, in two all-to-alls, and as much backward.
+    forward, in two all-to-alls, and as much backward. With `by="ring"` keys and values go round among the workers
+    instead (Liu et al. 2023, arXiv 2310.01889), for any number of heads, without masks and dropout: 2 (T - 1) / T B
+    forward for those of B bytes each, and 2 (2 T - 1) / T B backward, in T steps each.
 
-    Raises `ConfigurationError` where heads are no multiple of T, and for a key and value of another sequence.
+    Raises `ConfigurationError` where heads are no multiple of T (not with "ring"), or those of queries none of those of
+    keys, for a key and value of another sequence, and for a mask or dropout with "ring".
     """
     here = _here()
     together, here.has_attended = here.together, True
@@ -104,7 +109,14 @@ def sequence_attention(
     if together is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask, **usual)
     every = {"query": query, "key": key, "value": value}
-    _check(every, together.size)
+    _check(every, together.size if by == "heads" else 1, enable_gqa=enable_gqa)
+    if by not in ("heads", "ring"):
+        raise unknown("way of attention to pieces", str(by), ("heads", "ring"))
+    if by == "ring":
+        if attn_mask is not None or dropout_p:
+            raise ConfigurationError('by="ring" is attention without attn_mask and dropout_p; by="heads" takes both')
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        return ring_attention(query, key, value, together, is_causal=is_causal, scale=factor)
     mixed = torch.cat([x.unflatten(HEADS, (together.size, -1)) for x in every.values()], HEADS)
     heads = mixed.shape[HEADS]
     whole, lengths = _turned(mixed.flatten(HEADS - 1, HEADS), together, HEADS, [heads] * together.size, POSITIONS)
@@ -114,7 +126,7 @@ def sequence_attention(
     return _turned(found, together, POSITIONS, lengths, HEADS)[0]
 
 
-def _check(every: dict[str, Tensor], workers: int) -> None:
+def _check(every: dict[str, Tensor], workers: int, *, enable_gqa: bool) -> None:
     for name, x in every.items():
         if x.dim() < 3:
             raise ConfigurationError(f"{name} has {x.dim()} dimensions; it is (..., heads, positions, head size)")
@@ -123,6 +135,12 @@ def _check(every: dict[str, Tensor], workers: int) -> None:
                 f"{name} has {x.shape[HEADS]} heads, which {workers} workers cannot share evenly: "
                 f"{x.shape[HEADS]} is no multiple of {workers}"
             )
+    of_query, *others = (x.shape[HEADS] for x in every.values())
+    if others[0] != others[1] or of_query % others[0] or (of_query != others[0] and not enable_gqa):
+        raise ConfigurationError(
+            f"query has {of_query} heads, key {others[0]} and value {others[1]}; they are as many, or with "
+            "enable_gqa=True those of query a multiple"
+        )
     if len({(*x.shape[:HEADS], *x.shape[POSITIONS:], x.dtype) for x in every.values()}) > 1:
         shapes = ", ".join(f"{name} {tuple(x.shape)} of {x.dtype}" for name, x in every.items())
         raise ConfigurationError(
