@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import quorate
 from quorate.core.errors import ConfigurationError, Mismatch
@@ -41,14 +42,11 @@ def test_two_workers_share_sequences() -> None:
 
 
 def test_four_workers_with_shards_and_with_replicas() -> None:
+    """And two heads of keys and values among four workers, where these go round."""
     both, apart = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
     local = {"sync_every": 2, "momentum": "average"}
-    check([Case(both), Case(apart), Case(apart, strategy="local-sgd", settings=local, clip=None)], 4)
-
-
-def test_keys_and_values_go_round() -> None:
-    """Two heads of them among four workers, and pieces of different lengths."""
-    check([Case({"tensor": 4}, 11, by="ring"), Case({"shards": 2, "tensor": 2}, 8, by="ring")], 4)
+    rings = [Case({"tensor": 4}, 11, by="ring"), Case(both, 8, by="ring")]
+    check([Case(both), Case(apart), Case(apart, strategy="local-sgd", settings=local, clip=None), *rings], 4)
 
 
 def ends_of(world: Any) -> list[str | int]:
@@ -112,3 +110,34 @@ def test_what_is_refused_and_what_is_sent() -> None:
     whole_bytes = 2 * 6 * 8 * 4 * 4
     assert forward == backward == whole_bytes  # 4 (T - 1) / T^2 of it
     assert (forward_ring, backward_ring) == (whole_bytes, 3 * whole_bytes)  # 2 (T - 1) / T, and 2 (2 T - 1) / T
+
+
+class Dropped(nn.Module):
+    """Dropout before attention; what it dropped is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.linear, self.masks = nn.Dropout(0.5), nn.Linear(4, 4), list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(x)
+        self.masks.append((x == 0).detach())
+        one = x.unsqueeze(1)
+        found: Tensor = self.linear(quorate.sequence_attention(one, one, one, by="ring").squeeze(1))
+        return found
+
+
+def dropped(world: Any) -> tuple[list[Tensor], Tensor]:
+    """The masks of two calls on three positions and on two, and the next number that is drawn."""
+    torch.manual_seed(1 + world.rank)
+    model = quorate.parallelize(Dropped(), world.mesh(tensor=2), tensor="sequence")
+    for _ in range(2):
+        model(quorate.sequence_piece(torch.ones(16, 5, 4)))
+    return model.masks, torch.rand(())
+
+
+def test_dropout_differs_between_pieces_and_later_draws_do_not() -> None:
+    (first, drawn), (second, other) = run_real_world(2, dropped, 60.0)
+    assert [mask.shape[1] for mask in (*first, *second)] == [3, 3, 2, 2]
+    assert not any(torch.equal(one[:, :2], two) for one, two in zip(first, second, strict=True))
+    assert torch.equal(drawn, other)
