@@ -2,20 +2,22 @@
 
 Every worker has the whole input; it calculates the branches that are its, and is given the outputs of the others.
 Backward it is given the gradients of all outputs by what follows, which all calculate alike, and the workers form the
-sum of what their branches say of the input. Importing this takes torch a second.
+sum of what their branches say of the input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.sharding.dealt import Dealt, run
+
+if TYPE_CHECKING:
+    from quorate.sharding.dealt import Dealt
 
 Combine = Literal["tuple", "concatenate", "sum"] | Callable[[tuple[Tensor, ...]], Any]
 _COMBINES, _INPUTS = ("tuple", "concatenate", "sum"), ("same", "each")
@@ -40,6 +42,8 @@ class Branches(Module):
             given = [inputs] * count if self.inputs == "same" else [(x,) for x in inputs]
             outputs = tuple(branch(*own) for branch, own in zip(self.items, given, strict=True))
         else:
+            from quorate.sharding.dealt import run  # it takes torch a second
+
             outputs = run(self, self.dealt, inputs)
         if self.combine == "tuple":
             return outputs

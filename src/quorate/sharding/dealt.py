@@ -2,7 +2,7 @@
 
 The parameters of a worker's branches are one vector, as long on all workers: a `DTensor` cut along its first dimension,
 so that torch's clipping, FSDP2, optimizers and checkpoints take it as any other. What several branches share, or the
-model outside of them uses, is whole on all.
+model outside of them uses, is whole on all. Importing this takes torch a second.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ def test_losses_count_by_their_weights() -> None:
         (nn.MultiheadAttention(4, 2), "1 is a MultiheadAttention, which looks at positions of other workers"),
         (nn.GRU(4, 2), "1 is a GRU"),
         (nn.BatchNorm1d(4), "1 is a BatchNorm1d"),
+        (nn.GroupNorm(2, 4), "1 is a GroupNorm"),
         (quorate.branches([nn.Linear(4, 4)]), "quorate.branches does not go with pieces of the sequence"),
     ],
 )

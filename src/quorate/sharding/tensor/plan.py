@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import (
     Embedding,
+    GroupNorm,
     Linear,
     Module,
     MultiheadAttention,
@@ -16,7 +17,7 @@ from torch.nn import (
     TransformerDecoderLayer,
     TransformerEncoderLayer,
 )
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.sharding.branches import branches_in, is_in_branches
@@ -26,7 +27,7 @@ FUSED = 3
 """Query, key and value, in one layer."""
 CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
 """Modules of torch that calculate with the parameters of others: nothing inside is cut."""
-_LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, _BatchNorm)
+_LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, GroupNorm, _NormBase)
 """Modules of torch for which a position depends on others."""
 
 
