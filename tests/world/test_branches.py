@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import quorate
+from quorate.core.errors import ConfigurationError
 from tests.support.branched_trainings import Case, End, Inception, Siamese, in_one, kept, on_workers
 from tests.support.processes import WorkersFailed, run_real_world
 
@@ -50,3 +53,43 @@ def test_checkpoints_are_for_the_same_workers(tmp_path: Path) -> None:
         assert [*before, *after] == pytest.approx(whole, rel=1e-9)
     with pytest.raises(WorkersFailed, match="in the checkpoint|the script's has none|the checkpoint's has none"):
         run_real_world(1, partial(kept, tmp_path / "there", 1, 5), 60.0)
+
+
+def refused() -> list[tuple[nn.Module, dict[str, str], str]]:
+    """Branches, a plan, and what is said to them."""
+    frozen, norm = nn.Linear(4, 4).requires_grad_(False), nn.BatchNorm1d(4)
+    return [
+        (quorate.branches([frozen, nn.Linear(4, 4)]), {}, "parameters that are not trained"),
+        (quorate.branches([nn.GRU(4, 4), nn.Linear(4, 4)]), {}, "a recurrent module of torch"),
+        (quorate.branches([nn.Linear(4, 4).double(), nn.Linear(4, 4)]), {}, "parameters of several dtypes"),
+        (quorate.branches([norm, norm]), {}, "branches of 1 share buffers"),
+        (quorate.branches([nn.Linear(4, 4)]), {"1.items.0": "columns"}, "1.items.0 is in a branch"),
+    ]
+
+
+def ends_of(world: Any) -> tuple[list[str], int, int]:
+    """What was said to those, and the bytes sent forward and backward."""
+    mesh, said = world.mesh(tensor=2), list[str]()
+    for module, plan, _ in refused():
+        try:
+            quorate.parallelize(nn.Sequential(nn.Linear(4, 4), module), mesh, tensor=plan)
+            said.append("it was not refused")
+        except ConfigurationError as error:
+            said.append(str(error))
+    both = quorate.branches([nn.Linear(4, 8), nn.Linear(4, 8)], "sum")
+    model = quorate.parallelize(nn.Sequential(nn.Linear(4, 4), both), mesh, tensor={})
+    assert both.dealt is not None
+    sent = both.dealt.together.traffic.meter.bytes_out
+    middle = model[0](torch.ones(16, 4))
+    before = sent.copy()
+    output = both(middle)
+    forward = sent["send"] - before["send"]
+    output.sum().backward()
+    return said, forward, sent["all_reduce"] - before["all_reduce"]
+
+
+def test_what_is_refused_and_what_is_sent() -> None:
+    for said, forward, backward in run_real_world(2, ends_of, 60.0):
+        for told, (_, _, words) in zip(said, refused(), strict=True):
+            assert words in told
+        assert (forward, backward) == (16 * 8 * 4, 16 * 4 * 4)
