@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
-    from quorate.sharding.branches import branches as branches
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.sequence import sequence_attention as sequence_attention
     from quorate.sharding.sequence import sequence_mean as sequence_mean
     from quorate.sharding.sequence import sequence_piece as sequence_piece
+    from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
 
@@ -50,7 +50,7 @@ _PLACES = {
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "parallelize": "quorate.sharding.parallelize",
-    "branches": "quorate.sharding.branches",
+    "branches": "quorate.sharding.tensor.branches",
     "sequence_attention": "quorate.sharding.sequence",
     "sequence_mean": "quorate.sharding.sequence",
     "sequence_piece": "quorate.sharding.sequence",

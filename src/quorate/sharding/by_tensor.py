@@ -12,13 +12,13 @@ import torch
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, Mismatch
-from quorate.sharding.branches import branches_in
 from quorate.sharding.collectives import Pieces
-from quorate.sharding.dealt import attach, deal_out
 from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together
+from quorate.sharding.tensor.branches import branches_in
 from quorate.sharding.tensor.cut import cut_parameters
+from quorate.sharding.tensor.dealt import attach, deal_out
 from quorate.sharding.tensor.digest import digest_of
 from quorate.sharding.tensor.finding import tensor_plan
 from quorate.sharding.tensor.layers import hook_layers

@@ -21,10 +21,10 @@ from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
-from quorate.sharding.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
+from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.wire import current
 from quorate.wire.current import Place
 

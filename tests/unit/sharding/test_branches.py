@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.dealt import deal
+from quorate.sharding.tensor.dealt import deal
 
 
 @pytest.mark.parametrize(
     ("costs", "workers", "owners"),
     [
         ([1, 1], 2, [0, 1]),
-        ([1, 5, 3, 1], 2, [1, 0, 1, 0]),
+        ([1, 5, 3, 1], 2, [1, 0, 1, 1]),
         ([2, 9], 3, [1, 0]),
         ([0, 0, 0], 2, [0, 1, 0]),
         ([4], 2, [0]),

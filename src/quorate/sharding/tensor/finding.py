@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import Embedding, Linear, Module, Sequential
 
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.branches import branches_in, is_in_branches
+from quorate.sharding.tensor.branches import branches_in, is_in_branches
 from quorate.sharding.tensor.heads import head_size
 from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_transposed, widths
 from quorate.sharding.tensor.sequence import styles_in_blocks

@@ -20,7 +20,7 @@ from torch.nn import (
 from torch.nn.modules.batchnorm import _NormBase
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.sharding.branches import branches_in, is_in_branches
+from quorate.sharding.tensor.branches import branches_in, is_in_branches
 
 STYLES = ("columns", "rows", "fused", "embedding", "head", "logits", "sequence", "whole")
 FUSED = 3

@@ -17,7 +17,7 @@ from torch.nn import Module, ModuleList
 from quorate.core.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
-    from quorate.sharding.dealt import Dealt
+    from quorate.sharding.tensor.dealt import Dealt
 
 Combine = Literal["tuple", "concatenate", "sum"] | Callable[[tuple[Tensor, ...]], Any]
 _COMBINES, _INPUTS = ("tuple", "concatenate", "sum"), ("same", "each")
@@ -42,7 +42,7 @@ class Branches(Module):
             given = [inputs] * count if self.inputs == "same" else [(x,) for x in inputs]
             outputs = tuple(branch(*own) for branch, own in zip(self.items, given, strict=True))
         else:
-            from quorate.sharding.dealt import run  # it takes torch a second
+            from quorate.sharding.tensor.dealt import run  # it takes torch a second
 
             outputs = run(self, self.dealt, inputs)
         if self.combine == "tuple":
