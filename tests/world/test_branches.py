@@ -67,8 +67,8 @@ def refused() -> list[tuple[nn.Module, dict[str, str], str]]:
     ]
 
 
-def ends_of(world: Any) -> tuple[list[str], int, int]:
-    """What was said to those, and the bytes sent forward and backward."""
+def ends_of(world: Any) -> tuple[list[str], int, int, float]:
+    """What was said to those, the bytes sent forward and backward, and what is drawn behind branches that draw."""
     mesh, said = world.mesh(tensor=2), list[str]()
     for module, plan, _ in refused():
         try:
@@ -85,11 +85,16 @@ def ends_of(world: Any) -> tuple[list[str], int, int]:
     output = both(middle)
     forward = sent["send"] - before["send"]
     output.sum().backward()
-    return said, forward, sent["all_reduce"] - before["all_reduce"]
+    backward = sent["all_reduce"] - before["all_reduce"]
+    some = quorate.branches([nn.Sequential(nn.Linear(4, 8), nn.Dropout()), nn.Linear(4, 8)])
+    quorate.parallelize(nn.Sequential(some), mesh, tensor={})(torch.ones(3, 4))
+    return said, forward, backward, torch.rand(()).item()
 
 
 def test_what_is_refused_and_what_is_sent() -> None:
-    for said, forward, backward in run_real_world(2, ends_of, 60.0):
+    found = run_real_world(2, ends_of, 60.0)
+    assert found[0][-1] == found[1][-1]
+    for said, forward, backward, _ in found:
         for told, (_, _, words) in zip(said, refused(), strict=True):
             assert words in told
         assert (forward, backward) == (16 * 8 * 4, 16 * 4 * 4)
