@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from quorate.launch.worker.world import World as World
     from quorate.sharding.experts.layer import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
+    from quorate.sharding.sequence import sequence_attention as sequence_attention
+    from quorate.sharding.sequence import sequence_mean as sequence_mean
+    from quorate.sharding.sequence import sequence_piece as sequence_piece
+    from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
 
 __all__ = [
     "Experts",
     "World",
+    "branches",
     "distribute",
     "files",
     "join",
@@ -32,6 +37,9 @@ __all__ = [
     "log",
     "parallelize",
     "save",
+    "sequence_attention",
+    "sequence_mean",
+    "sequence_piece",
     "shard",
     "tensor_plan",
 ]
@@ -45,6 +53,10 @@ _PLACES = {
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "parallelize": "quorate.sharding.parallelize",
+    "branches": "quorate.sharding.tensor.branches",
+    "sequence_attention": "quorate.sharding.sequence",
+    "sequence_mean": "quorate.sharding.sequence",
+    "sequence_piece": "quorate.sharding.sequence",
     "tensor_plan": "quorate.sharding.tensor.finding",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",

@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, Mismatch
-from quorate.core.local_tensor import local
 from quorate.sharding.mesh import Seat
+from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together
+from quorate.sharding.tensor.branches import branches_in
 from quorate.sharding.tensor.cut import cut_parameters
+from quorate.sharding.tensor.dealt import attach, deal_out
+from quorate.sharding.tensor.digest import digest_of
 from quorate.sharding.tensor.finding import tensor_plan
 from quorate.sharding.tensor.layers import hook_layers
-from quorate.sharding.tensor.plan import Plan, check_plan
+from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan
+from quorate.wire import current
 from quorate.wire.metered import Metered
 
 
@@ -27,6 +30,8 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
     """What the script says, checked. Raises `ConfigurationError`."""
     if tensor == "auto" or tensor is None:
         plan = tensor_plan(model, workers)
+    elif tensor == "sequence":
+        plan = sequence_plan(model, workers)
     elif isinstance(tensor, Mapping):
         why = tensor.why if isinstance(tensor, Plan) else {}
         plan = Plan(model, workers, tensor, why)
@@ -36,7 +41,7 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
             "their styles"
         )
     check_plan(plan, model, workers)
-    if all(style == "whole" for style in plan.values()):
+    if all(style == "whole" for style in plan.values()) and not branches_in(model):
         raise ConfigurationError(
             "the tensor plan cuts no layer of the model, so that workers would only repeat each other; name layers in "
             "tensor={...}, or use shards"
@@ -53,9 +58,16 @@ def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
             f"layers are computed together on the CPU only so far, and the model is on {device.type}; use shards there"
         )
     together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
+    vectors = [(found, deal_out(found, name, model, together)) for name, found in branches_in(model).items()]
     cut_parameters(model, plan, seat.parts)
+    for module, vector in vectors:
+        attach(module, vector, together)
     hook_layers(model, plan, together)
-    calls = _Calls(together)
+    in_pieces = None
+    if plan.is_of_pieces:
+        in_pieces = current.here().context(InPieces)
+        in_pieces.together = together
+    calls = _Calls(together, in_pieces)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
     model.register_forward_hook(calls.behind, always_call=True)
     seat.traffic.meet_also(together.meet)
@@ -72,19 +84,24 @@ def _draw_alike(together: Together) -> None:
 
 
 class _Calls:
-    """Watches the calls of one model: workers that compute it together are to be given the same."""
+    """Watches the calls of one model: workers that compute it together are to be given the same, or pieces of it."""
 
-    def __init__(self, together: Together) -> None:
-        self._together, self._calls = together, 0
+    def __init__(self, together: Together, in_pieces: InPieces | None) -> None:
+        self._together, self._in_pieces, self._calls = together, in_pieces, 0
 
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
         self._calls += 1
         self._together.begin()
-        if self._calls & (self._calls - 1):
-            return
+        if not self._calls & (self._calls - 1):
+            self._compare(() if self._in_pieces is not None else (*args, *kwargs.values()))
+        if self._in_pieces is not None:
+            self._in_pieces.has_attended = False
+            self._together.draw_apart()
+
+    def _compare(self, given: tuple[Any, ...]) -> None:
         together = self._together
-        mine = torch.tensor([_digest([*args, *kwargs.values()]), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
+        mine = torch.tensor([digest_of(given), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
         found = together.traffic.wait(together.wire.all_gather(mine), together.wire.clock)
         for what, at in (("batches", 0), ("random numbers", 1)):
             if any(int(other[at]) != int(found[0][at]) for other in found):
@@ -96,16 +113,8 @@ class _Calls:
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
         """Whatever has happened, all draw alike from here on."""
         self._together.draw_alike()
-
-
-def _digest(values: Any) -> int:
-    found = 0
-    for value in values:
-        if isinstance(value, Tensor):
-            x = local(value).detach().contiguous()
-            found = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), found) if x.numel() else found
-        elif isinstance(value, list | tuple):
-            found = zlib.crc32(_digest(value).to_bytes(4, "little"), found)
-        elif isinstance(value, dict):
-            found = zlib.crc32(_digest(value.values()).to_bytes(4, "little"), found)
-    return found
+        if self._in_pieces is not None and output is not None and not self._in_pieces.has_attended:
+            raise ConfigurationError(
+                'the model has pieces of the sequence (tensor="sequence"), and has not called '
+                "quorate.sequence_attention, without which no position knows of those on other workers"
+            )

@@ -24,6 +24,7 @@ from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
+from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -65,7 +66,7 @@ def parallelize(
     delayed_update: bool = False,
     offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
-    tensor: Literal["auto"] | Mapping[str, str] | None = None,
+    tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
@@ -88,7 +89,8 @@ def parallelize(
 
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
-    be changed and given; without a mesh all workers do so.
+    be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
+    on a piece of the sequence: see `quorate.sequence_attention`.
     Layers of `quorate.Experts` are spread expert by expert, and tokens are sent to them; they are never gathered.
     A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
     `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
@@ -152,8 +154,19 @@ def parallelize(
     known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
     if plan is not None:
         by_tensor(model, plan, seat)
+        branches = branches_in(model)
+        found = [(name, block) for name, block in found if not is_in_branches(name, branches)]
+        words, known.blocks[model], modules = (
+            in_words(found),
+            [name for name, _ in found],
+            [block for _, block in found],
+        )
         if wire.rank == 0:
-            tell(f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n")
+            tell(
+                f"quorate: {axes.tensor} workers share sequences, each with a piece\n"
+                if plan.is_of_pieces
+                else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n{dealt_in_words(model)}"
+            )
     if axes.shards > 1 or plan is not None:
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
@@ -208,6 +221,11 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
         names = {id(p): name for name, p in model.named_parameters()}
         parallelize(model)
         new = dict(model.named_parameters())
+        if not new.keys() >= set(names.values()):
+            raise ConfigurationError(
+                "branches of the model lie on several workers, and the optimizer was made before; call "
+                "quorate.parallelize before the optimizer is made"
+            )
         for group in optimizer.param_groups:
             group["params"] = [new[names[id(p)]] if id(p) in names else p for p in group["params"]]
     return known.sharded.get(model)

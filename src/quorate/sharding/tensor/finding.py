@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import Embedding, Linear, Module, Sequential
 
 from quorate.core.errors import ConfigurationError
+from quorate.sharding.tensor.branches import branches_in, is_in_branches
 from quorate.sharding.tensor.heads import head_size
 from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_transposed, widths
 from quorate.sharding.tensor.sequence import styles_in_blocks
@@ -86,7 +87,12 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     _vocabulary(model, workers, found)
     if sequence:
         found.styles |= styles_in_blocks(found.styles, found.why, model)
-    plan = Plan(model, workers, found.styles, found.why)
+    branches = branches_in(model)
+    kept, why = (
+        {name: told for name, told in some.items() if not is_in_branches(name, branches)}
+        for some in (found.styles, found.why)
+    )
+    plan = Plan(model, workers, kept, why)
     check_plan(plan, model, workers)
     return plan
 

@@ -19,7 +19,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
 from quorate.sharding.tensor.cut import of_fused
 from quorate.sharding.tensor.heads import tell_heads
-from quorate.sharding.tensor.plan import CLOSED, is_transposed, widths
+from quorate.sharding.tensor.plan import CLOSED, Plan, is_transposed, widths
 from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
@@ -121,7 +121,7 @@ class Layer:
         return output if self.style != "whole" else None
 
 
-def hook_layers(model: Module, plan: Mapping[str, str], together: Together) -> list[Layer]:
+def hook_layers(model: Module, plan: Plan, together: Together) -> list[Layer]:
     """Let every module of `model` calculate with its pieces. Raises `ConfigurationError` for heads that do not
     divide."""
     inside = {
@@ -131,7 +131,7 @@ def hook_layers(model: Module, plan: Mapping[str, str], together: Together) -> l
         for part in module.modules()
         if part is not module
     }
-    blocks = blocks_in(plan, model) if "sequence" in plan.values() else []
+    blocks = blocks_in(plan, model) if "sequence" in plan.values() and not plan.is_of_pieces else []
     attentions = attentions_in(plan, model, blocks)
     layers = []
     for name, module in model.named_modules():

@@ -7,15 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, TransformerDecoderLayer, TransformerEncoderLayer
+from torch.nn import (
+    Embedding,
+    GroupNorm,
+    Linear,
+    Module,
+    MultiheadAttention,
+    RNNBase,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+)
+from torch.nn.modules.batchnorm import _NormBase
 
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.sharding.tensor.branches import branches_in, is_in_branches
 
 STYLES = ("columns", "rows", "fused", "embedding", "head", "logits", "sequence", "whole")
 FUSED = 3
 """Query, key and value, in one layer."""
 CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
 """Modules of torch that calculate with the parameters of others: nothing inside is cut."""
+_LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, GroupNorm, _NormBase)
+"""Modules of torch for which a position depends on others."""
 
 
 class Plan(dict[str, str]):
@@ -32,12 +45,16 @@ class Plan(dict[str, str]):
         self, model: Module, workers: int, styles: Mapping[str, str] | None = None, why: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(styles or {})
+        self.is_of_pieces = False
+        """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
         self.workers, self.why = workers, dict(why or {})
         """Of modules that were left whole: the reason."""
+        branches = branches_in(model)
         self.shapes = {
             name: tuple(module.weight.shape)
             for name, module in model.named_modules()
             if isinstance(getattr(module, "weight", None), Tensor) and module.weight.dim()
+            if not is_in_branches(name, branches)
         }
         self._transposed = {name for name, module in model.named_modules() if is_transposed(module)}
 
@@ -63,6 +80,30 @@ class Plan(dict[str, str]):
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
             for row in rows
         )
+
+
+def sequence_plan(model: Module, workers: int) -> Plan:
+    """That of a model which calculates on a piece of the sequence from the beginning to the end. Raises
+    `ConfigurationError` for modules that look at other positions by themselves, and for branches."""
+    if branches_in(model):
+        raise ConfigurationError('quorate.branches does not go with pieces of the sequence (tensor="sequence")')
+    for name, module in model.named_modules():
+        if isinstance(module, _LOOKS_ELSEWHERE):
+            raise ConfigurationError(
+                f"{name or 'the model'} is a {type(module).__name__}, which looks at positions of other workers; "
+                'tensor="sequence" is for attention by quorate.sequence_attention'
+            )
+    plan = Plan(
+        model,
+        workers,
+        {
+            name: "sequence"
+            for name, module in model.named_modules()
+            if any(True for _ in module.parameters(recurse=False))
+        },
+    )
+    plan.is_of_pieces = True
+    return plan
 
 
 def _dims(shape: tuple[int, ...]) -> str:
@@ -104,7 +145,7 @@ def cut_dim(style: str, *, is_transposed: bool) -> int | None:
 def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
     """Raise `ConfigurationError` for what is not in the model, cannot be cut so, or does not divide."""
     named = dict(model.named_modules())
-    closed = [name for name, module in named.items() if isinstance(module, CLOSED)]
+    closed, branches = [name for name, module in named.items() if isinstance(module, CLOSED)], branches_in(model)
     for name, style in plan.items():
         if name not in named:
             raise ConfigurationError(f"the tensor plan names {name}, and the model has no such module")
@@ -112,6 +153,8 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
             raise unknown("style of a layer", str(style), STYLES)
         if style in ("whole", "sequence"):
             continue
+        if is_in_branches(name, branches):
+            raise ConfigurationError(f"{name} is in a branch, which one worker calculates; its layers are not cut")
         module, wanted = named[name], "torch Embedding" if style == "embedding" else "linear layer"
         fits = type(module) is Embedding if style == "embedding" else is_linear(module)
         if not fits:

@@ -1,0 +1,209 @@
+"""Attention over a sequence that lies in pieces on several workers, by exchanges of heads for positions.
+
+Jacobs et al. 2023 (DeepSpeed-Ulysses, arXiv 2309.14509, section 3): each of T workers has a piece of the sequence, and
+calculates by itself whatever treats positions one by one. Before attention an all-to-all gives it all positions of 1/T
+of the heads; behind it another one gives its own positions of all heads back. Importing this takes torch a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from quorate.core.errors import ConfigurationError, Mismatch, unknown
+from quorate.sharding.ring import ring_attention
+from quorate.sharding.tensor.activations import Together, summed
+from quorate.sharding.tensor.digest import digest_of
+from quorate.wire import current
+
+HEADS, POSITIONS = -3, -2
+
+
+@dataclass
+class InPieces:
+    """Of one worker: with whom it shares sequences."""
+
+    together: Together | None = None
+    """None where each worker has whole sequences."""
+    cuts: int = 0
+    has_attended: bool = False
+    """Whether the model has called `sequence_attention` in this call."""
+
+
+def _here() -> InPieces:
+    place = current.place()
+    return InPieces() if place is None else place.context(InPieces)
+
+
+class _Turned(Function):
+    """An all-to-all: cut along one dimension, joined along another."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int, joined: list[int]
+    ) -> Tensor:
+        """`x` in pieces of `sizes` along `cut`, piece r to worker r; what has come, one behind the other along `join`,
+        where pieces have the sizes `joined`, which are added to it."""
+        came = _exchanged(x, together, cut, sizes)
+        joined += [piece.shape[join] for piece in came]
+        ctx.how = together, join, joined, cut
+        return torch.cat(came, join)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """The same the other way."""
+        together, cut, sizes, join = ctx.how
+        return torch.cat(_exchanged(gradient, together, cut, sizes), join), None, None, None, None, None
+
+
+def _exchanged(x: Tensor, together: Together, dim: int, sizes: Sequence[int]) -> list[Tensor]:
+    pieces = [piece.contiguous() for piece in x.detach().split(list(sizes), dim)]
+    return together.traffic.wait(together.wire.all_to_all(pieces), together.wire.clock)
+
+
+def _turned(x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int) -> tuple[Tensor, list[int]]:
+    """The result of `_Turned`, and the sizes of the pieces of which it is made."""
+    sizes_joined: list[int] = []
+    found: Tensor = _Turned.apply(x, together, cut, sizes, join, sizes_joined)  # type: ignore[no-untyped-call]
+    return found, sizes_joined
+
+
+def sequence_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    by: Literal["heads", "ring"] = "heads",
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` of sequences that workers hold in pieces.
+
+    In a model that was given to `quorate.parallelize(model, mesh, tensor="sequence")` the tensors, (..., heads,
+    positions, head size), are of the positions that lie here, and so is the result; elsewhere it is torch's function.
+    Lengths of pieces may differ, in order of rank. `attn_mask` is of the whole sequence, (..., S, S); where it has
+    heads, of all of them. Dropout masks differ between workers, as do their heads.
+
+    Cost: for query, key, value and result of B bytes each and all heads, on T workers, each sends 4 (T - 1) / T^2 B
+    forward, in two all-to-alls, and as much backward. With `by="ring"` keys and values go round among the workers
+    instead (Liu et al. 2023, arXiv 2310.01889), for any number of heads, without masks and dropout: 2 (T - 1) / T B
+    forward for those of B bytes each, and 2 (2 T - 1) / T B backward, in T steps each.
+
+    Raises `ConfigurationError` where heads are no multiple of T (not with "ring"), or those of queries none of those of
+    keys, for a key and value of another sequence, and for a mask or dropout with "ring".
+    """
+    here = _here()
+    together, here.has_attended = here.together, True
+    usual: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    if together is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, **usual)
+    every = {"query": query, "key": key, "value": value}
+    _check(every, together.size if by == "heads" else 1, enable_gqa=enable_gqa)
+    if by not in ("heads", "ring"):
+        raise unknown("way of attention to pieces", str(by), ("heads", "ring"))
+    if by == "ring":
+        if attn_mask is not None or dropout_p:
+            raise ConfigurationError('by="ring" is attention without attn_mask and dropout_p; by="heads" takes both')
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        return ring_attention(query, key, value, together, is_causal=is_causal, scale=factor)
+    mixed = torch.cat([x.unflatten(HEADS, (together.size, -1)) for x in every.values()], HEADS)
+    heads = mixed.shape[HEADS]
+    whole, lengths = _turned(mixed.flatten(HEADS - 1, HEADS), together, HEADS, [heads] * together.size, POSITIONS)
+    q, k, v = whole.split([x.shape[HEADS] // together.size for x in every.values()], HEADS)
+    length = whole.shape[POSITIONS]
+    found = F.scaled_dot_product_attention(q, k, v, _own_mask(attn_mask, length, query.shape[HEADS], together), **usual)
+    return _turned(found, together, POSITIONS, lengths, HEADS)[0]
+
+
+def _check(every: dict[str, Tensor], workers: int, *, enable_gqa: bool) -> None:
+    for name, x in every.items():
+        if x.dim() < 3:
+            raise ConfigurationError(f"{name} has {x.dim()} dimensions; it is (..., heads, positions, head size)")
+        if x.shape[HEADS] % workers:
+            raise ConfigurationError(
+                f"{name} has {x.shape[HEADS]} heads, which {workers} workers cannot share evenly: "
+                f"{x.shape[HEADS]} is no multiple of {workers}"
+            )
+    of_query, *others = (x.shape[HEADS] for x in every.values())
+    if others[0] != others[1] or of_query % others[0] or (of_query != others[0] and not enable_gqa):
+        raise ConfigurationError(
+            f"query has {of_query} heads, key {others[0]} and value {others[1]}; they are as many, or with "
+            "enable_gqa=True those of query a multiple"
+        )
+    if len({(*x.shape[:HEADS], *x.shape[POSITIONS:], x.dtype) for x in every.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(x.shape)} of {x.dtype}" for name, x in every.items())
+        raise ConfigurationError(
+            f"sequence_attention is of one sequence, and heads of one size, in one dtype; given are {shapes}"
+        )
+
+
+def _own_mask(mask: Tensor | None, length: int, heads: int, together: Together) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dim() < 2 or any(n not in (1, length) for n in mask.shape[-2:]):
+        raise ConfigurationError(
+            f"attn_mask is of the shape {tuple(mask.shape)}; it is of the whole sequence, (..., {length}, {length})"
+        )
+    if mask.dim() > 2 and mask.shape[HEADS] == heads > 1:
+        return mask.chunk(together.size, HEADS)[together.rank]
+    return mask
+
+
+def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
+    """The positions of `x`, along `dim`, that lie on this worker; lengths of the T pieces differ by one at most.
+
+    For all that goes by position: tokens, targets, and the numbers of the positions themselves. `x` is the same on the
+    T workers, which is looked at in calls 1, 2, 4, 8 and so on; it is `x` itself where sequences are whole.
+
+    Raises `ConfigurationError` where there are fewer positions than workers, and for what has a gradient (cut what a
+    model is given, not what it calculates), and `Mismatch` where workers have different ones.
+    """
+    here = _here()
+    together = here.together
+    if together is None:
+        return x
+    if x.requires_grad:
+        raise ConfigurationError("sequence_piece cuts what a model is given, and this has a gradient; cut it before")
+    if not -x.dim() <= dim < x.dim():
+        raise ConfigurationError(f"a tensor of the shape {tuple(x.shape)} has no dimension {dim} to cut")
+    if x.shape[dim] < together.size:
+        raise ConfigurationError(
+            f"a sequence of {x.shape[dim]} positions cannot be cut for {together.size} workers; each has one at least"
+        )
+    here.cuts += 1
+    if not here.cuts & (here.cuts - 1):
+        found = together.wire.all_gather(torch.tensor([digest_of([x]), *x.shape]))
+        if len({tuple(told.tolist()) for told in together.traffic.wait(found, together.wire.clock)}) > 1:
+            raise Mismatch(
+                f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); deal "
+                "data by quorate.shard"
+            )
+    return x.tensor_split(together.size, dim)[together.rank]
+
+
+def sequence_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean over all positions of `losses`, of which this worker has those of its piece: the same on all T workers.
+
+    `weights`, of the shape of `losses`, say how much each counts (0 for padding); None: alike. Pieces with more that
+    counts have more weight, so it is the mean that one process forms. Its backward pass is that of the whole loss, so
+    long as it is the only way from pieces to a loss. Raises `ConfigurationError` for weights of another shape.
+    """
+    if weights is not None and weights.shape != losses.shape:
+        raise ConfigurationError(f"weights are of the shape {tuple(weights.shape)}, and losses {tuple(losses.shape)}")
+    total = losses.sum() if weights is None else (losses * weights).sum()
+    count = torch.ones_like(losses).sum() if weights is None else weights.sum().to(losses.dtype)
+    together = _here().together
+    if together is not None:
+        total, count = summed(total, together), together.sum(count)
+    return total / count

@@ -1,0 +1,269 @@
+"""Branches of a module on the workers that compute it together: what lies here, and what is sent.
+
+The parameters of a worker's branches are one vector, as long on all workers: a `DTensor` cut along its first dimension,
+so that torch's clipping, FSDP2, optimizers and checkpoints take it as any other. What several branches share, or the
+model outside of them uses, is whole on all. Importing this takes torch a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import Module, Parameter, RNNBase
+
+from quorate.core.contracts import Message
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.tensor.activations import Together
+from quorate.wire.exchange import Swap
+
+SHARED = "shared_"
+
+
+@dataclass
+class Dealt:
+    """The branches of one module, seen from one worker."""
+
+    together: Together
+    items: list[Module]
+    owners: list[int]
+    """The worker of each branch."""
+    is_each: bool
+    """Whether each has an input of its own."""
+    slots: list[tuple[Module, str, int, torch.Size]] = field(default_factory=list)
+    """Where the numbers of a parameter begin in the vector."""
+    shares: list[tuple[Module, str, int]] = field(default_factory=list)
+    """Which of the shared parameters one is."""
+    length: int = 0
+    """Of the vector."""
+    shared: int = 0
+    calls: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def name(self) -> str:
+        """Of the vector, as in `of_0_1_0`: the workers of the branches, in order. A checkpoint of branches that were
+        dealt out otherwise has another name for it, and is not mistaken for one of these."""
+        return f"of_{'_'.join(map(str, self.owners))}"
+
+    def of(self, worker: int) -> list[int]:
+        """The branches of a worker."""
+        return [number for number, owner in enumerate(self.owners) if owner == worker]
+
+    def buffers(self, worker: int) -> list[Tensor]:
+        """Of its branches."""
+        return [x for number in self.of(worker) for x in self.items[number].buffers()]
+
+    @contextmanager
+    def placed(self, flat: Tensor | None, shared: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, the modules of the branches here have parameters."""
+        every: list[tuple[Any, str, Any]] = [(module, key, shared[which]) for module, key, which in self.shares]
+        if flat is not None:
+            every += [
+                (module, key, flat[begin : begin + shape.numel()].view(shape))
+                for module, key, begin, shape in self.slots
+            ]
+        for module, key, x in every:
+            module._parameters[key] = x
+        try:
+            yield
+        finally:
+            for module, key, _ in every:
+                module._parameters[key] = None
+
+    def gathered(self, own: dict[int, Tensor], *, with_buffers: bool) -> list[Tensor]:
+        """The outputs of all branches; buffers become those of the workers that have calculated."""
+        wire, tag = self.together.wire, f"branches/{next(self.calls)}"
+        given = [x.detach().contiguous() for x in own.values()]
+        buffers = [x.detach() for x in self.buffers(wire.rank)] if with_buffers else []
+        operation = f"outputs of {len(self.owners)} branches"
+        message = Message((*given, *buffers), {"operation": operation})
+        others = [peer for peer in range(wire.size) if peer != wire.rank]
+        sends = [wire.send(message, peer, tag) for peer in others]
+        receives = [wire.receive(peer, tag, others) for peer in others]
+        swap = Swap(wire, operation, others, receives, sends, message, _tensors)
+        came = self.together.traffic.wait(swap, wire.clock)
+        found: dict[int, Tensor] = {number: x.clone() for number, x in zip(own, given, strict=True)}
+        for peer in others:
+            numbers = self.of(peer)
+            found.update(zip(numbers, came[peer], strict=False))
+            if with_buffers:
+                for here, there in zip(self.buffers(peer), came[peer][len(numbers) :], strict=True):
+                    here.copy_(there)
+        return [found[number] for number in range(len(self.owners))]
+
+
+def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:
+    return [message.tensors for message in messages]
+
+
+def deal(costs: Sequence[float], workers: int) -> list[int]:
+    """The worker of each branch: the most costly first, to who has least by then, and of these to the first one with
+    fewest branches."""
+    loads, counts, owners = [0.0] * workers, [0] * workers, [0] * len(costs)
+    for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
+        owner = min(range(workers), key=lambda worker: (loads[worker], counts[worker]))
+        owners[number] = owner
+        loads[owner] += costs[number]
+        counts[owner] += 1
+    return owners
+
+
+def deal_out(module: Any, name: str, model: Module, together: Together) -> Tensor | None:
+    """Take the parameters of the branches of `module` off it, and let `module.dealt` know where they lie.
+
+    Shared ones become parameters of `module`; returned is the vector of this worker, for `attach`. What the rest of
+    `model` uses as well is shared. Raises `ConfigurationError` for what cannot be dealt out.
+    """
+    items = list(module.items)
+    dealt = Dealt(together, items, deal(module.costs, together.size), module.inputs == "each")
+    inside = {id(part) for part in module.items.modules()}
+    outside = {id(p) for part in model.modules() if id(part) not in inside for p in part._parameters.values()}
+    users: dict[int, set[int]] = {}
+    for number, branch in enumerate(items):
+        for p in branch.parameters():
+            users.setdefault(id(p), set()).add(number)
+    _check(name, items)
+    lengths, numbers, shared = [0] * together.size, list[Tensor](), dict[int, Parameter]()
+    places: dict[int, int] = {}
+    seen = set[int]()
+    for branch, owner in zip(items, dealt.owners, strict=True):
+        for part in branch.modules():
+            for p in part.parameters(recurse=False):
+                if len(users[id(p)]) > 1 or id(p) in outside:
+                    shared.setdefault(id(p), p)
+                elif id(p) not in places:
+                    places[id(p)] = lengths[owner]
+                    lengths[owner] += p.numel()
+                    if owner == together.rank:
+                        numbers.append(p.detach().flatten())
+        if owner != together.rank:
+            continue
+        for part in branch.modules():
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            for key, p in part.named_parameters(recurse=False, remove_duplicate=False):
+                if id(p) in shared:
+                    dealt.shares.append((part, key, list(shared).index(id(p))))
+                else:
+                    dealt.slots.append((part, key, places[id(p)], p.shape))
+    dtype = next(iter(_dtypes(items)), None)
+    for part in module.items.modules():
+        for key in part._parameters:
+            part._parameters[key] = None
+    for which, p in enumerate(shared.values()):
+        module.register_parameter(f"{SHARED}{which}", p)
+    dealt.length, dealt.shared = max(lengths), len(shared)
+    module.dealt = dealt
+    if not dealt.length:
+        return None
+    flat = torch.zeros(dealt.length, dtype=dtype)
+    if numbers:
+        torch.cat(numbers, out=flat[: lengths[together.rank]])
+    return flat
+
+
+def _dtypes(items: Sequence[Module]) -> set[torch.dtype]:
+    """Of all parameters."""
+    return {p.dtype for branch in items for p in branch.parameters()}
+
+
+def _check(name: str, items: Sequence[Module]) -> None:
+    if any(isinstance(part, RNNBase) for branch in items for part in branch.modules()):
+        raise ConfigurationError(
+            f"the branches of {name} have a recurrent module of torch, which keeps a list of its parameters; such "
+            "branches are not dealt out to workers"
+        )
+    if len(_dtypes(items)) > 1:
+        raise ConfigurationError(f"the branches of {name} have parameters of several dtypes; give them one")
+    if any(not p.requires_grad for branch in items for p in branch.parameters()):
+        raise ConfigurationError(
+            f"the branches of {name} have parameters that are not trained; such branches are not dealt out to workers"
+        )
+    buffers = [id(x) for branch in items for x in branch.buffers()]
+    if len(buffers) != len(set(buffers)):
+        raise ConfigurationError(
+            f"branches of {name} share buffers (statistics of batches), which two workers would change at a time; give "
+            "each its own"
+        )
+
+
+def attach(module: Any, flat: Tensor | None, together: Together) -> None:
+    """Make the vector a parameter, of which each worker has its own part."""
+    if flat is not None:
+        made = DTensor.from_local(flat, together.mesh, [Shard(0)], run_check=False)
+        module.register_parameter(module.dealt.name, Parameter(made))
+
+
+class _Run(Function):
+    """Branches that are here forward; backward the sum, over all workers, of what they say of inputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, dealt: Dealt, inputs: int, learns: bool, trains: bool, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The outputs of all branches. `tensors` are inputs, shared parameters, and the vector."""
+        together = dealt.together
+        with torch.set_grad_enabled(learns):
+            leaves = [x.detach().requires_grad_(learns and x.requires_grad) for x in tensors]
+            ctx.parts = _parts(dealt, leaves, inputs)
+            given = leaves[:inputs]
+            own = {}
+            together.draw_apart()
+            with dealt.placed(*ctx.parts):
+                for number in dealt.of(together.rank):
+                    output = dealt.items[number](*([given[number]] if dealt.is_each else given))
+                    if not isinstance(output, Tensor):
+                        raise ConfigurationError(f"a branch gives one tensor, not {type(output).__name__}")
+                    own[number] = output
+            together.draw_alike()
+        ctx.kept = dealt, inputs, leaves, own
+        return tuple(dealt.gathered(own, with_buffers=trains))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Sums of inputs and shared parameters; of the vector, what is here."""
+        dealt, inputs, leaves, own = ctx.kept
+        wanted = [x for x in leaves if x.requires_grad]
+        ends = [(x, gradients[number]) for number, x in own.items() if x.requires_grad]
+        with dealt.placed(*ctx.parts):  # for activations that are calculated again
+            found = (
+                torch.autograd.grad([x for x, _ in ends], wanted, [g for _, g in ends], allow_unused=True)
+                if ends
+                else [None] * len(wanted)
+            )
+        given = {id(x): torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)}
+        common = [x for x in leaves[: inputs + dealt.shared] if x.requires_grad]
+        for dtype in dict.fromkeys(x.dtype for x in common):
+            some = [x for x in common if x.dtype == dtype]
+            total = dealt.together.sum(torch.cat([given[id(x)].flatten() for x in some]))
+            for x, part in zip(some, total.split([x.numel() for x in some]), strict=True):
+                given[id(x)] = part.view(x.shape)
+        return None, None, None, None, *(given.get(id(x)) for x in leaves)
+
+
+def _parts(dealt: Dealt, leaves: Sequence[Tensor], inputs: int) -> tuple[Tensor | None, Sequence[Tensor]]:
+    """The vector, and the shared parameters."""
+    shared = leaves[inputs : inputs + dealt.shared]
+    return (leaves[-1] if dealt.length else None), shared
+
+
+def run(module: Module, dealt: Dealt, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The outputs of all branches, on all workers."""
+    if not all(isinstance(x, Tensor) for x in inputs):
+        raise ConfigurationError("branches on several workers take tensors, and nothing else")
+    held: list[Any] = [module._parameters[f"{SHARED}{which}"] for which in range(dealt.shared)]
+    held += [module._parameters[dealt.name]] if dealt.length else []
+    found: tuple[Tensor, ...] = _Run.apply(  # type: ignore[no-untyped-call]
+        dealt, len(inputs), torch.is_grad_enabled(), module.training, *inputs, *held
+    )
+    return found
