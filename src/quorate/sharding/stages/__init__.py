@@ -1,0 +1,1 @@
+"""Models whose layers are computed one after another by several workers: pipelines."""

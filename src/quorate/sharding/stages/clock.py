@@ -1,0 +1,137 @@
+"""How long a step of a pipeline takes, from how long each pass takes: played by events, and by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Order, schedule_named
+
+Place = tuple[str, int, int]
+"""The forward pass, or the gradient of the input, of a stage for a micro-batch."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One step of a pipeline."""
+
+    seconds: float
+    """From its first pass to its last."""
+    busy: tuple[float, ...]
+    """Seconds that each worker computes."""
+
+    @property
+    def bubble(self) -> tuple[float, ...]:
+        """The share of the step in which each worker does not compute."""
+        return tuple(1 - busy / self.seconds if self.seconds else 0.0 for busy in self.busy)
+
+
+def clock(
+    order: Order,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    weight: Sequence[float],
+    send: float = 0.0,
+    overlap: bool = True,
+) -> Clock:
+    """Play one step. Raises `ConfigurationError` for an order in which workers wait for each other for ever.
+
+    Args:
+        order: What each worker computes, one after another: it begins with one when that one's inputs are there and the
+            one before has ended.
+        forward: Seconds of the forward pass of each stage, for one micro-batch.
+        backward: As above, of the gradient of the input.
+        weight: As above, of the gradient of the weights. A whole backward pass ("B") takes both, and its gradient is
+            sent on when it has ended.
+        send: Seconds that activations, and gradients, are under way from a stage to the next one on another worker.
+        overlap: Whether a worker computes while what it sends is under way. Messages do not wait for each other.
+    """
+    return _Play(order, forward, backward, weight, send, overlap).played()
+
+
+class _Play:
+    def __init__(
+        self,
+        order: Order,
+        forward: Sequence[float],
+        backward: Sequence[float],
+        weight: Sequence[float],
+        send: float,
+        overlap: bool,
+    ):
+        self.order, self.send, self.overlap = order, send, overlap
+        self.seconds = {
+            FORWARD: forward,
+            INPUT: backward,
+            WEIGHT: weight,
+            BACKWARD: [one + other for one, other in zip(backward, weight, strict=True)],
+        }
+        self.owner = {action.stage: worker for worker, actions in enumerate(order) for action in actions}
+        self.last = max(self.owner, default=-1)
+        self.done: dict[Place, float] = {}
+        self.free = [0.0] * len(order)
+        self.busy = [0.0] * len(order)
+
+    def played(self) -> Clock:
+        next_of = [0] * len(self.order)
+        waiting: dict[Place, list[int]] = {}
+        ready = list(range(len(self.order)))
+        while ready:
+            worker = ready.pop()
+            while next_of[worker] < len(self.order[worker]):
+                action = self.order[worker][next_of[worker]]
+                missing = next((place for place in self._needed(action) if place not in self.done), None)
+                if missing is not None:
+                    waiting.setdefault(missing, []).append(worker)
+                    break
+                ready += waiting.pop(self._make(worker, action), [])
+                next_of[worker] += 1
+        for worker, number in enumerate(next_of):
+            if number < len(self.order[worker]):
+                stage, kind, microbatch = self.order[worker][number]
+                raise ConfigurationError(
+                    f"worker {worker} waits for ever before {kind} of stage {stage}, micro-batch {microbatch}; in an "
+                    "order each stage comes after the one before it, and backward after the one behind it"
+                )
+        return Clock(max(self.free, default=0.0), tuple(self.busy))
+
+    def _needed(self, action: Action) -> list[Place]:
+        stage, kind, microbatch = action
+        if kind == FORWARD:
+            return [(FORWARD, stage - 1, microbatch)] if stage else []
+        if kind == WEIGHT:
+            return [(INPUT, stage, microbatch)]
+        behind = [(INPUT, stage + 1, microbatch)] if stage < self.last else []
+        return [(FORWARD, stage, microbatch), *behind]
+
+    def _make(self, worker: int, action: Action) -> Place:
+        """Play `action`; what others may have waited for."""
+        stage, kind, microbatch = action
+        begun = max([self.free[worker], *(self._arrived(place, worker) for place in self._needed(action))])
+        seconds = self.seconds[kind][stage]
+        ended = begun + seconds
+        made = (INPUT if kind == BACKWARD else kind, stage, microbatch)
+        self.done[made] = ended
+        self.busy[worker] += seconds
+        to = {FORWARD: stage + 1, INPUT: stage - 1}.get(made[0], stage)
+        is_sent = self.owner.get(to, worker) != worker
+        self.free[worker] = ended + self.send if is_sent and not self.overlap else ended
+        return made
+
+    def _arrived(self, place: Place, worker: int) -> float:
+        return self.done[place] + (self.send if self.owner[place[1]] != worker else 0.0)
+
+
+def bubble_by_formula(schedule: str, workers: int, chunks: int, microbatches: int) -> float:
+    """The share of a step in which a worker does not compute, of p workers of v equal stages and m micro-batches.
+
+    Messages take no time, and each part of a backward pass takes as long as a forward pass. `gpipe` and `1f1b`:
+    (p - 1) / (m + p - 1). `interleaved-1f1b` where m is a multiple of p, and `looped-bfs` from m = p on:
+    (p - 1) / (v m + p - 1) (Narayanan et al. 2021, section 2.2; Lamy-Poirier 2023, section 3). Where the backward pass
+    is in two parts, a third of that idle time: p - 1 passes rather than 3 (p - 1) (Qi et al. 2024, section 2, ZB-H1);
+    `interleaved-zero-bubble` where m is a multiple of p, `zbv` from m = 2p - 1 on, `dualpipev` always. The paper's zero
+    is for steps that begin on each worker as soon as it has ended the last; here a step ends for all.
+    """
+    idle = (workers - 1) * (1 if schedule_named(schedule).is_split else 3)
+    return idle / (3 * chunks * microbatches + idle)

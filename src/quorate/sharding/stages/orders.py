@@ -1,0 +1,188 @@
+"""The order in which each worker of a pipeline computes: which stage, which pass, which micro-batch.
+
+A model is cut into stages, one after another, and a batch into micro-batches. A schedule says which worker has which
+stages ("loop": worker r of P has r, r + P, r + 2P; "v": r and 2P - 1 - r), and in which order it makes the passes of
+each micro-batch through each of its stages: forward, and backward at once or in two parts, the gradient of the input
+first and that of the weights later.
+
+Orders of schedules with several stages a worker are those of torch's classes in `torch.distributed.pipelining`, asked
+of the class itself, so that they are what runs. GPipe and 1F1B are written here, as torch runs them from code of their
+own.
+
+Sources: `gpipe`: Huang et al. 2019 (arXiv 1811.06965); `1f1b` and `interleaved-1f1b`: Narayanan et al. 2021 (arXiv
+2104.04473); `looped-bfs`: Lamy-Poirier 2023 (arXiv 2211.05953); `interleaved-zero-bubble` and `zbv`: Qi et al. 2024
+(arXiv 2401.10241); `dualpipev`: DeepSeek-AI 2024 (arXiv 2412.19437).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+from quorate.core.errors import ConfigurationError
+
+FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
+"""Kinds of passes: forward; backward; the gradient of the input only; the gradient of the weights only."""
+Placement = Literal["loop", "v"]
+
+
+class Action(NamedTuple):
+    """One pass of one micro-batch through one stage."""
+
+    stage: int
+    kind: str
+    microbatch: int
+
+
+Order = Sequence[Sequence[Action]]
+"""What each worker computes, one after another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What a schedule needs."""
+
+    in_torch: str
+    """The name of its class."""
+    chunks: int | None
+    """How many stages a worker has; None: two or more, as asked."""
+    placement: Placement = "loop"
+    is_split: bool = False
+    """Whether the backward pass is in two parts; torch's sharded parameters must then not be gathered anew between."""
+    microbatches_of_stages: bool = False
+    """Whether there must be at least as many micro-batches as stages."""
+    microbatches_in_rounds: bool = False
+    """Whether micro-batches must be a multiple of `max(1, microbatches // workers)`."""
+
+
+SCHEDULES = {
+    "gpipe": Schedule(in_torch="ScheduleGPipe", chunks=1),
+    "1f1b": Schedule(in_torch="Schedule1F1B", chunks=1, microbatches_of_stages=True),
+    "interleaved-1f1b": Schedule(in_torch="ScheduleInterleaved1F1B", chunks=None, microbatches_in_rounds=True),
+    "looped-bfs": Schedule(in_torch="ScheduleLoopedBFS", chunks=None),
+    "interleaved-zero-bubble": Schedule(
+        in_torch="ScheduleInterleavedZeroBubble", chunks=None, is_split=True, microbatches_in_rounds=True
+    ),
+    "zbv": Schedule(in_torch="ScheduleZBVZeroBubble", chunks=2, placement="v", is_split=True),
+    "dualpipev": Schedule(
+        in_torch="ScheduleDualPipeV", chunks=2, placement="v", is_split=True, microbatches_of_stages=True
+    ),
+}
+
+
+def schedule_named(name: str) -> Schedule:
+    """A schedule. Raises `ConfigurationError` for what is none."""
+    if name not in SCHEDULES:
+        raise ConfigurationError(f'there is no schedule "{name}"; known: {", ".join(SCHEDULES)}')
+    return SCHEDULES[name]
+
+
+def refusal(name: str, workers: int, chunks: int, microbatches: int) -> str:
+    """Why `name` cannot be run so, in one sentence; empty where it can."""
+    schedule = schedule_named(name)
+    for number, what in ((workers, "workers"), (chunks, "stages a worker"), (microbatches, "micro-batches")):
+        if number < 1:
+            return f"a pipeline has {what} from 1 on, not {number}"
+    if schedule.chunks is not None and chunks != schedule.chunks:
+        return f"{name} has {_stages(schedule.chunks)} a worker, not {chunks}"
+    if schedule.chunks is None and chunks < 2:
+        return f"{name} has 2 stages a worker or more, not {chunks}"
+    stages = workers * chunks
+    if schedule.microbatches_of_stages and microbatches < stages:
+        return f"{name} needs a micro-batch for each of {_stages(stages)}, and there are {microbatches}"
+    rounds = max(1, microbatches // workers)
+    if schedule.microbatches_in_rounds and microbatches % rounds:
+        return f"{name} needs micro-batches in {rounds} equal rounds, and there are {microbatches}"
+    return ""
+
+
+def _stages(number: int) -> str:
+    return "1 stage" if number == 1 else f"{number} stages"
+
+
+def owner(stage: int, workers: int, placement: Placement) -> int:
+    """The worker that has `stage`."""
+    turn, place = divmod(stage, workers)
+    return workers - 1 - place if placement == "v" and turn % 2 else place
+
+
+def stages_of(worker: int, workers: int, chunks: int, placement: Placement) -> tuple[int, ...]:
+    """The stages that `worker` has, from the first."""
+    return tuple(stage for stage in range(workers * chunks) if owner(stage, workers, placement) == worker)
+
+
+def order(schedule: str, workers: int, chunks: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
+    """What each of `workers` computes, one after another, in one step.
+
+    Raises `ConfigurationError` for an unknown schedule, and for numbers that it does not run with. Each stage has, for
+    each micro-batch, one "F", and one "B" or one "I" and, later, one "W".
+    """
+    refused = refusal(schedule, workers, chunks, microbatches)
+    if refused:
+        raise ConfigurationError(refused)
+    if schedule == "gpipe":
+        return tuple(tuple(_gpipe(worker, microbatches)) for worker in range(workers))
+    if schedule == "1f1b":
+        return tuple(tuple(_one_forward_one_backward(worker, workers, microbatches)) for worker in range(workers))
+    found = _in_torch(SCHEDULES[schedule].in_torch, workers, chunks, microbatches)
+    return tuple(tuple(_plain(found[worker])) for worker in range(workers))
+
+
+def peaks(order: Order) -> tuple[int, ...]:
+    """How many activations of one stage for one micro-batch each worker holds at most.
+
+    They are held from the forward pass until the gradient of the weights is known. Between the two parts of a backward
+    pass fewer bytes may do than these count.
+    """
+    found = []
+    for actions in order:
+        now = most = 0
+        for action in actions:
+            now += {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}.get(action.kind, 0)
+            most = max(most, now)
+        found.append(most)
+    return tuple(found)
+
+
+def _gpipe(worker: int, microbatches: int) -> Iterator[Action]:
+    """Huang et al., figure 2c: all forward, then all backward, both in order of micro-batches."""
+    for kind in (FORWARD, BACKWARD):
+        for microbatch in range(microbatches):
+            yield Action(worker, kind, microbatch)
+
+
+def _one_forward_one_backward(worker: int, workers: int, microbatches: int) -> Iterator[Action]:
+    """Narayanan et al., figure 4: as many forward as there are workers behind, then one of each, then what is left."""
+    ahead = min(microbatches, workers - 1 - worker)
+    yield from (Action(worker, FORWARD, microbatch) for microbatch in range(ahead))
+    for microbatch in range(microbatches):
+        if ahead + microbatch < microbatches:
+            yield Action(worker, FORWARD, ahead + microbatch)
+        yield Action(worker, BACKWARD, microbatch)
+
+
+def _in_torch(name: str, workers: int, chunks: int, microbatches: int) -> dict[int, list[Any]]:
+    """`pipeline_order` of torch's class: actions, and None where a worker is meant to idle."""
+    from torch.distributed.pipelining import schedules
+
+    base = getattr(schedules, name)
+    # What it would derive for messages takes by far the most time, and is not asked for here.
+    only_orders = type(name, (base,), {"_prepare_schedule_with_comms": lambda *_: None})
+    standing_in = [
+        SimpleNamespace(
+            group_size=workers, group_rank=0, num_stages=workers * chunks, stage_index=index, is_last=False, submod=None
+        )
+        for index in range(chunks)
+    ]
+    made: dict[int, list[Any]] = only_orders(standing_in, microbatches).pipeline_order
+    return made
+
+
+def _plain(actions: Iterable[Any]) -> Iterator[Action]:
+    for action in actions:
+        if action is None:
+            continue
+        for one in action.sub_actions or (action,):
+            yield Action(one.stage_index, one.computation_type.value, one.microbatch_index)
