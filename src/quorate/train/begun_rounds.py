@@ -27,6 +27,7 @@ from quorate.reducers.reduction import Reduction
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
+from quorate.sharding.mesh import Seat
 from quorate.train.reduced import coding_of
 from quorate.wire.current import Place
 from quorate.wire.survivors import DeathTolerance
@@ -57,8 +58,11 @@ def begin_rounds(
     fragments: Sequence[Layout],
     settings: Mapping[str, Any],
     row: Wire | None = None,
+    seat: Seat | None = None,
 ) -> WorkerRounds:
-    """See `core.strategy.Worker.agree_on_rounds`; `row` are the workers of this replica, where it is in pieces."""
+    """See `core.strategy.Worker.agree_on_rounds`; `row` are the workers of this replica, where it is in pieces, and
+    `seat` is this worker's among them."""
+    of_tensors = WholeReplica(None if seat is None else seat.abreast.channel(f"{wire.name}/tensors"))
     whole = WholeReplica(row)
     nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
@@ -68,7 +72,7 @@ def begin_rounds(
     )
     may_be_late = measures or agreed.quorum < agreed.callers
     if momentum != "auto" or may_be_late:
-        said = replica.keep_momentum(momentum, wire.size, whole.sums)
+        said = replica.keep_momentum(momentum, wire.size, of_tensors.sums)
         if said is not None and wire.rank == 0:
             tell(f"quorate: {said}\n")
     remedies = remedies_under(strategy, replica.shares_momentum, chooses=measures)

@@ -218,7 +218,7 @@ class StrategyWorker:
         )
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
-        chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum}
+        chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
         self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, row=self._row, **chosen)
 
     @property

@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from quorate.sharding.stages.ending import Ending
 
 _lock = threading.Lock()
-_models: WeakSet[Any] = WeakSet()
+_models: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""With the thread of each, which is the one that trains."""
 _SMALL = 1e-6
 """As in torch."""
 
@@ -31,7 +32,7 @@ _SMALL = 1e-6
 def norms_over_stages(ending: Ending) -> None:
     """From now on, of gradients of this model."""
     with _lock:
-        _models.add(ending)
+        _models[ending] = threading.get_ident()
         plain: Any = clip_grad._get_total_norm
         if getattr(plain, "_quorate_wraps", None) is not None:
             return
@@ -44,7 +45,10 @@ def norms_over_stages(ending: Ending) -> None:
             foreach: bool | None = None,
         ) -> Tensor:
             given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-            found = next((one for one in list(_models) if _is_of(one, given)), None)
+            found = next((one for one in _own() if _is_of(one, given)), None)
+            frozen = [one for one in _own() if not any(True for _ in one.trained())]
+            if not given and len(frozen) == 1:
+                found = frozen[0]
             if found is None:
                 same: Tensor = plain(given, norm_type, error_if_nonfinite, foreach)
                 return same
@@ -68,7 +72,7 @@ def norms_over_stages(ending: Ending) -> None:
         ) -> None:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             gradients = [p.grad for p in given if p.grad is not None]
-            if not any(_is_of(one, gradients) for one in list(_models)):
+            if not any(_is_of(one, gradients) for one in _own()):
                 clips(given, max_norm, total_norm, foreach)
                 return
             factor = torch.clamp(max_norm / (total_norm + _SMALL), max=1.0)
@@ -76,6 +80,12 @@ def norms_over_stages(ending: Ending) -> None:
                 local(x).mul_(factor.to(x.device))
 
         clip_grad._clip_grads_with_norm_ = clip
+
+
+def _own() -> list[Any]:
+    """Of this worker, where several are in one process."""
+    mine = threading.get_ident()
+    return [one for one, thread in list(_models.items()) if thread == mine]
 
 
 def _is_of(ending: Ending, given: list[Tensor]) -> bool:

@@ -35,6 +35,8 @@ class Ending:
         ]
         self._counted_elsewhere = {dict(names)[worker] for names, workers in tied if worker in workers[1:]}
         self._direct = [name for name, stage in stages.direct.items() if stage in stages.layout.stages_of(worker)]
+        self._summed = {name for name, _ in self._tied} | set(self._direct if seat.beside.size > 1 else ())
+        self._before: dict[str, Tensor] = {}
         self._sharded: list[Any] = []
         self._syncs = True
 
@@ -81,6 +83,14 @@ class Ending:
             module.set_reshard_after_backward(False)
             module.set_requires_gradient_sync(False)
 
+    def backward_begins(self) -> None:
+        """Gradients that are summed over workers are formed anew, as those of earlier backward passes have been."""
+        self._before = {}
+        for name in self._summed:
+            p = self.model.get_parameter(name)
+            if p.grad is not None:
+                self._before[name], p.grad = p.grad, None
+
     def ended(self) -> None:
         """All passes of a step have been made."""
         with self._seat.traffic.pausing():
@@ -89,6 +99,10 @@ class Ending:
                     _reduce(module)
             self._mean_over_shards()
             self._sums_of_tied()
+            for name, before in self._before.items():
+                p = self.model.get_parameter(name)
+                p.grad = before if p.grad is None else before.add_(p.grad)
+            self._before = {}
             self._share_bad_news()
         for p in self.trained():
             hooks: Any = getattr(p, "_post_accumulate_grad_hooks", None)

@@ -89,6 +89,7 @@ class Pipeline:
 
         with self.traffic.pausing():
             self.ending.begins()
+            self.ending.backward_begins()
             for action in self.layout.order(len(run.batches))[self.wire.rank]:
                 self._do(run, action, end)
             self._between.settle(run)
@@ -159,6 +160,7 @@ class Pipeline:
         if not run.kept:
             raise ConfigurationError("a backward pass through stages is made once; nothing is kept for a second one")
         with self.traffic.pausing():
+            self.ending.backward_begins()
             for stage in reversed(self.stages):
                 for number in range(len(run.batches)):
                     grads = found.gradients(gradients, number) if stage == self.last else []

@@ -107,7 +107,8 @@ class Shapes:
             raise ConfigurationError(
                 f"stages need a copy of the model without its numbers, and it cannot be copied: {error}"
             ) from None
-        self.units, self.stage_of = units_of(self.model), list(stage_of)
+        copies = {unit.name: unit for unit in units_of(self.model)}
+        self.units, self.stage_of = [copies[unit.name] for unit in units], list(stage_of)
         for name, stage in direct.items():
             mark(self.model.get_parameter(name), frozenset({stage}))
         self._routes: dict[Any, Route] = {}
