@@ -16,6 +16,7 @@ from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together
 from quorate.sharding.tensor.branches import branches_in
+from quorate.sharding.tensor.channels import Statistics
 from quorate.sharding.tensor.cut import cut_parameters
 from quorate.sharding.tensor.dealt import attach, deal_out
 from quorate.sharding.tensor.digest import digest_of
@@ -62,12 +63,12 @@ def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
     cut_parameters(model, plan, seat.parts)
     for module, vector in vectors:
         attach(module, vector, together)
-    hook_layers(model, plan, together)
+    statistics = hook_layers(model, plan, together)
     in_pieces = None
     if plan.is_of_pieces:
         in_pieces = current.here().context(InPieces)
         in_pieces.together = together
-    calls = _Calls(together, in_pieces)
+    calls = _Calls(together, statistics, in_pieces)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
     model.register_forward_hook(calls.behind, always_call=True)
     seat.traffic.meet_also(together.meet)
@@ -86,8 +87,8 @@ def _draw_alike(together: Together) -> None:
 class _Calls:
     """Watches the calls of one model: workers that compute it together are to be given the same, or pieces of it."""
 
-    def __init__(self, together: Together, in_pieces: InPieces | None) -> None:
-        self._together, self._in_pieces, self._calls = together, in_pieces, 0
+    def __init__(self, together: Together, statistics: Statistics, in_pieces: InPieces | None) -> None:
+        self._together, self._statistics, self._in_pieces, self._calls = together, statistics, in_pieces, 0
 
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
@@ -113,6 +114,8 @@ class _Calls:
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
         """Whatever has happened, all draw alike from here on."""
         self._together.draw_alike()
+        if output is not None:
+            self._statistics.join()
         if self._in_pieces is not None and output is not None and not self._in_pieces.has_attended:
             raise ConfigurationError(
                 'the model has pieces of the sequence (tensor="sequence"), and has not called '

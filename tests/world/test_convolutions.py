@@ -1,0 +1,59 @@
+"""Convolutions that several workers compute together, by filters and by rows of images: the numbers of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.convolution_trainings import Case, Trained, cut, kept, whole
+from tests.support.processes import run_real_world
+from tests.world.test_tensor_parallel import far
+
+
+def all_of(cases: Sequence[Case], world: Any) -> list[Trained]:
+    return [cut(case, world) for case in cases]
+
+
+def check(cases: Sequence[Case], workers: int) -> None:
+    for case, *found in zip(cases, *run_real_world(workers, partial(all_of, cases), 200.0), strict=True):
+        wanted, near = whole(case), 1e-9 if case.dtype is torch.float64 else 1e-4
+        for rank, one in enumerate(found):
+            same = wanted[rank * len(wanted) // workers]
+            if rank < case.mesh["tensor"]:
+                assert one.end.losses == pytest.approx(same.end.losses, rel=near), case
+            assert one.end.norms == pytest.approx(same.end.norms, rel=near), case
+            assert far(one.end.gradients, same.end.gradients) < near, case
+            assert far(one.end.parameters, same.end.parameters) < near, case
+            if workers == case.mesh["tensor"]:  # else each shard has seen images of its own
+                assert far(one.buffers, same.buffers) < near, case
+                assert far({"": one.given}, {"": same.given}) < near, case
+
+
+def test_two_workers_share_filters() -> None:
+    names = ("residual", "bottleneck", "plain", "groups")
+    check([*(Case(name) for name in names), Case(dtype=torch.float32, clip=0.05)], 2)
+
+
+BOTH, APART = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
+
+
+def test_four_workers_share_filters_with_shards_and_replicas() -> None:
+    local = {"sync_every": 2, "momentum": "average"}
+    sharded = [Case("plain", BOTH, clip=0.05), Case("bottleneck", BOTH, zero=2)]
+    check([*sharded, Case("groups", APART), Case("plain", APART, strategy="local-sgd", settings=local)], 4)
+
+
+def test_checkpoints_of_cut_filters_are_loaded_in_other_layouts(tmp_path: Path) -> None:
+    """And running statistics with them."""
+    layouts = [(2, {"tensor": 2}), (1, {}), (2, {"tensor": 2}), (2, {"tensor": 2})]
+    ends = []
+    for number, (workers, mesh) in enumerate(layouts):
+        task = partial(kept, Case("plain", mesh), tmp_path / "cut", 2 * number + 2)
+        ends = run_real_world(workers, task, 100.0)
+    (wanted,) = run_real_world(1, partial(kept, Case("plain", {}), tmp_path / "whole", 2 * len(layouts)), 100.0)
+    assert max(far(end, wanted) for end in ends) < 1e-9
