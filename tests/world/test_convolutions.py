@@ -57,3 +57,14 @@ def test_checkpoints_of_cut_filters_are_loaded_in_other_layouts(tmp_path: Path) 
         ends = run_real_world(workers, task, 100.0)
     (wanted,) = run_real_world(1, partial(kept, Case("plain", {}), tmp_path / "whole", 2 * len(layouts)), 100.0)
     assert max(far(end, wanted) for end in ends) < 1e-9
+
+
+SPACE: dict[str, Any] = {"tensor": "space"}
+
+
+def test_two_workers_share_images() -> None:
+    check([Case(name, **SPACE) for name in ("residual", "bottleneck", "plain")], 2)
+
+
+def test_three_workers_share_images_of_rows_that_do_not_divide() -> None:
+    check([Case("residual", {"tensor": 3}, "space", (71, 20)), Case("plain", {"tensor": 3}, "space", (16, 9))], 3)

@@ -66,7 +66,7 @@ def parallelize(
     delayed_update: bool = False,
     offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
-    tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
+    tensor: Literal["auto", "sequence", "space"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
@@ -90,7 +90,8 @@ def parallelize(
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
     be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
-    on a piece of the sequence: see `quorate.sequence_attention`.
+    on a piece of the sequence: see `quorate.sequence_attention`. With "space" layers are whole too, and each worker
+    calculates on some rows of the images that the model is given; what it gives is whole.
     Layers of `quorate.Experts` are spread expert by expert, and tokens are sent to them; they are never gathered.
     A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
     `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
@@ -162,11 +163,7 @@ def parallelize(
             [block for _, block in found],
         )
         if wire.rank == 0:
-            tell(
-                f"quorate: {axes.tensor} workers share sequences, each with a piece\n"
-                if plan.is_of_pieces
-                else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n{dealt_in_words(model)}"
-            )
+            tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
     if axes.shards > 1 or plan is not None:
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")

@@ -24,6 +24,7 @@ from torch.nn import (
     TransformerEncoderLayer,
 )
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
@@ -58,8 +59,8 @@ class Plan(dict[str, str]):
         super().__init__(styles or {})
         self.is_of_pieces = False
         """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
-        self.is_of_rows = False
-        """Whether nothing is cut but images, of which the whole model calculates on some rows."""
+        self.space: int | None = None
+        """Dimensions of images, where nothing is cut but these: the whole model calculates on some of their rows."""
         self.workers, self.why = workers, dict(why or {})
         """Of modules that were left whole: the reason."""
         branches = branches_in(model)
@@ -70,6 +71,15 @@ class Plan(dict[str, str]):
             if not is_in_branches(name, branches)
         }
         self._transposed = {name for name, module in model.named_modules() if is_transposed(module)}
+
+    @property
+    def in_words(self) -> str:
+        """What is told when a model is cut by it."""
+        if self.is_of_pieces:
+            return f"{self.workers} workers share sequences, each with a piece\n"
+        if self.space is not None:
+            return f"{self.workers} workers share images, each with some rows\n"
+        return f"layers are computed by {self.workers} workers together:\n{self}\n"
 
     def piece_of(self, name: str) -> tuple[int, ...]:
         """The shape of what one worker holds of a module's weight."""
@@ -119,6 +129,20 @@ def sequence_plan(model: Module, workers: int) -> Plan:
     return plan
 
 
+def space_plan(model: Module, workers: int) -> Plan:
+    """That of a model which calculates on some rows of images. Raises `ConfigurationError` for one without
+    convolutions, or with those of several numbers of dimensions, and for branches."""
+    if branches_in(model):
+        raise ConfigurationError('quorate.branches does not go with rows of images (tensor="space")')
+    dims = {module.weight.dim() - 2 for module in model.modules() if isinstance(module, _ConvNd)}
+    if len(dims) != 1:
+        had = f"ones of {' and '.join(map(str, sorted(dims)))} dimensions" if dims else "none"
+        raise ConfigurationError(f'tensor="space" is for models with convolutions of one kind, and this has {had}')
+    plan = Plan(model, workers)
+    (plan.space,) = dims
+    return plan
+
+
 def _dims(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
@@ -157,13 +181,13 @@ def by_channel(module: Any) -> int | None:
     if is_convolution(module) and module.groups > 1:
         return int(module.groups)
     if isinstance(module, GroupNorm):
-        return module.num_groups
+        return int(module.num_groups)
     return int(module.num_features) if isinstance(module, _NormBase) and type(module).__module__ in _NORMS else None
 
 
 def channel_dim(module: Any, x: Tensor) -> int:
     """The dimension of `x`, which a linear layer or a convolution is given or gives, that has its channels."""
-    return x.dim() - module.weight.dim() + 1
+    return x.dim() - int(module.weight.dim()) + 1
 
 
 def widths(layer: Any) -> tuple[int, int]:
