@@ -68,3 +68,8 @@ def test_two_workers_share_images() -> None:
 
 def test_three_workers_share_images_of_rows_that_do_not_divide() -> None:
     check([Case("residual", {"tensor": 3}, "space", (71, 20)), Case("plain", {"tensor": 3}, "space", (16, 9))], 3)
+
+
+def test_four_workers_share_images_with_shards_and_replicas() -> None:
+    sharded = [Case("residual", BOTH, clip=0.05, **SPACE), Case("plain", BOTH, zero=2, **SPACE)]
+    check([*sharded, Case("plain", APART, **SPACE)], 4)

@@ -100,6 +100,7 @@ class _Calls:
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
         self._calls += 1
+        self._statistics.is_in_call = True
         self._together.begin()
         if not self._calls & (self._calls - 1):
             self._compare(() if self._in_pieces is not None else (*args, *kwargs.values()))
@@ -121,6 +122,7 @@ class _Calls:
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
         """Whatever has happened, all draw alike from here on."""
         self._together.draw_alike()
+        self._statistics.is_in_call = False
         if output is not None:
             self._statistics.join()
         if self._in_pieces is not None and output is not None and not self._in_pieces.has_attended:

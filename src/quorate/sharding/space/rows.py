@@ -76,7 +76,7 @@ def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return _of_whole(name, *args, **kwargs)
     if given in ("__get__", "__set__") or name in _ASK:
         found = func(*args, **kwargs)
-        if isinstance(found, Tensor):
+        if isinstance(found, Tensor) and name != "_base":  # which FSDP2 asks whether there is one
             raise _unknown(name)
         return found
     if name in FUNCTIONS:

@@ -2,7 +2,7 @@
 
 Parameters are pieces as those of other layers are. Running statistics stay whole tensors, equal on all workers, so that
 `state_dict`, strategies and checkpoints find what they find in one process: a worker calculates with its part of them,
-and at the end of a call of the model in which some were renewed the parts are joined.
+and the parts are joined at the end of a call of the model in which some were renewed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Statistics:
     def __init__(self, together: Together) -> None:
         self._together = together
         self._renewed: dict[int, Tensor] = {}
+        self.is_in_call = False
+        """Of the model, at whose end they are joined."""
 
     def lend(self, module: Module, kept: list[tuple[Module, str, Any]]) -> None:
         """Give `module` its part of each, which it writes to; `kept` has the whole ones, to be put back."""
@@ -41,6 +43,12 @@ class Statistics:
                 if module.training:  # backward does not read them, and does not mind what is joined later
                     self._renewed[id(whole)] = whole
                 module._buffers[key] = self._part(whole.data if module.training else whole)
+
+    def settle(self) -> None:
+        """The end of a norm's own pass: join where that of the model is not to come, as where activations are
+        calculated again."""
+        if not self.is_in_call:
+            self.join()
 
     def join(self) -> None:
         """Let all workers have what each has renewed. Cost: (T - 1) / T of the numbers sent, in one message of each

@@ -110,6 +110,8 @@ class Layer:
         outside = self.outside.pop() if self.outside else None
         if not isinstance(output, Tensor):
             return None
+        if self.style == "channels":
+            self.statistics.settle()
         together = self.together
         if outside is not None:
             output = output.masked_fill(outside.unsqueeze(-1), 0.0)
