@@ -16,7 +16,7 @@ import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.convolution_nets import Bottleneck, Plain, Residual, groups
+from tests.support.convolution_nets import Bottleneck, Plain, Recalculated, Residual, groups
 from tests.support.joined import joined
 from tests.support.tensor_trainings import End, train
 from tests.support.tensor_trainings import whole as all_of
@@ -27,6 +27,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "bottleneck": lambda: Residual(Bottleneck, (1, 1, 1, 1)),
     "plain": Plain,
     "groups": groups,
+    "recalculated": Recalculated,
 }
 
 
@@ -98,10 +99,11 @@ def _trained(case: Case, model: Any, batches: list[int]) -> Trained:
         clip = case.clip
 
     end = train(_Clip, model, optimizer, backward)  # type: ignore[arg-type]
+    buffers = {name: x.detach().double().clone() for name, x in model.named_buffers()}
     model.eval()
     with torch.no_grad():
         given = model(images(case, 99, 0)[0])
-    return Trained(end, {name: x.detach().double() for name, x in model.named_buffers()}, given)
+    return Trained(end, buffers, given)
 
 
 def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:

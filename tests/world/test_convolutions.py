@@ -35,7 +35,7 @@ def check(cases: Sequence[Case], workers: int) -> None:
 
 
 def test_two_workers_share_filters() -> None:
-    names = ("residual", "bottleneck", "plain", "groups")
+    names = ("residual", "bottleneck", "plain", "groups", "recalculated")
     check([*(Case(name) for name in names), Case(dtype=torch.float32, clip=0.05)], 2)
 
 
@@ -63,7 +63,7 @@ SPACE: dict[str, Any] = {"tensor": "space"}
 
 
 def test_two_workers_share_images() -> None:
-    check([Case(name, **SPACE) for name in ("residual", "bottleneck", "plain")], 2)
+    check([Case(name, **SPACE) for name in ("residual", "bottleneck", "plain", "recalculated")], 2)
 
 
 def test_three_workers_share_images_of_rows_that_do_not_divide() -> None:

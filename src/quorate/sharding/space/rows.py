@@ -38,6 +38,8 @@ _ASK = frozenset(
         *("retain_grad", "is_contiguous", "len", "hash"),
     ]
 )
+_PLAIN = ("_base", "grad")
+"""Attributes that are of the rows here alone; FSDP2 and activation checkpointing look at them."""
 _OF_WHOLE = ("shape", "size", "numel", "nelement")
 
 
@@ -76,7 +78,7 @@ def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return _of_whole(name, *args, **kwargs)
     if given in ("__get__", "__set__") or name in _ASK:
         found = func(*args, **kwargs)
-        if isinstance(found, Tensor) and name != "_base":  # which FSDP2 asks whether there is one
+        if isinstance(found, Tensor) and name not in _PLAIN:
             raise _unknown(name)
         return found
     if name in FUNCTIONS:

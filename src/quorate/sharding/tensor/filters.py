@@ -128,12 +128,14 @@ class _Followed:
         return layers, between
 
     def _is_by_channel(self, node: Node) -> bool:
-        count = by_channel(self._of(node.target)) if node.op == "call_module" and node.target in self._alone else None
-        if count is not None and count % self._workers and not is_convolution(self._of(node.target)):
-            name = self._prefix + str(node.target)
-            self.odd[name] = f"{count} groups of channels are no multiple of {self._workers}"
+        module = self._of(node.target) if node.op == "call_module" and node.target in self._alone else None
+        count = by_channel(module)
+        if count is None:
             return False
-        return count is not None and count % self._workers == 0
+        if count % self._workers and (isinstance(module, nn.GroupNorm) or is_convolution(module)):
+            self.odd[self._prefix + str(node.target)] = f"{count} groups of channels are no multiple of {self._workers}"
+            return False
+        return True  # a norm has as many channels as the layer before it, which is refused where they do not divide
 
     def _is_free(self, node: Node, *, is_flat: bool) -> bool:
         """Whether it has no parameters, and treats every channel by itself."""

@@ -77,7 +77,8 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
             found.why[name] = f"{type(module).__name__} of torch calculates with its layers itself"
         elif not name.startswith(tuple(closed)):
             _attention(name, module, model, workers, found)
-    _filters(model, workers, found)
+    if not sequence:
+        _filters(model, workers, found)
     for name, module in model.named_modules():
         if not isinstance(module, CLOSED) and not name.startswith(tuple(closed)):
             _pairs(name, module, workers, found)

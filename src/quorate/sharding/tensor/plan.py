@@ -230,6 +230,8 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
         if inside is not None:
             kind = type(named[inside]).__name__
             raise ConfigurationError(f"{name} is in a {kind} of torch, which calculates with its layers itself")
+        if is_convolution(module) and "sequence" in plan.values():
+            raise ConfigurationError(f"{name} is a convolution, and the tensor plan cuts the sequence; leave it whole")
         _check_width(name, style, module, workers)
     _check_tied(plan, named)
 
