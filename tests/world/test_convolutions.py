@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import quorate
+from quorate.core.errors import ConfigurationError
 from tests.support.convolution_trainings import Case, Trained, cut, kept, whole
 from tests.support.processes import run_real_world
 from tests.world.test_tensor_parallel import far
@@ -73,3 +77,56 @@ def test_three_workers_share_images_of_rows_that_do_not_divide() -> None:
 def test_four_workers_share_images_with_shards_and_replicas() -> None:
     sharded = [Case("residual", BOTH, clip=0.05, **SPACE), Case("plain", BOTH, zero=2, **SPACE)]
     check([*sharded, Case("plain", APART, **SPACE)], 4)
+
+
+def sent(world: Any) -> list[dict[str, int]]:
+    """Bytes of one step of three convolutions and a norm, forward and backward; parameters are not trained."""
+    torch.set_num_threads(1)
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 2, 3)]
+    model: Any = quorate.parallelize(nn.Sequential(*layers), world.mesh(tensor=2))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+    x = torch.ones(1, 2, 16, 8, requires_grad=True)
+    for _ in range(2):  # the first calls look at batches
+        model(x)
+    counts = [dict(meter.bytes_out)]
+    found = model(x)
+    counts.append(dict(meter.bytes_out))
+    torch.autograd.grad(found.sum(), x)
+    counts.append(dict(meter.bytes_out))
+    return [
+        {key: more for key, n in later.items() if (more := n - earlier.get(key, 0))}
+        for earlier, later in itertools.pairwise(counts)
+    ]
+
+
+def test_what_filters_send() -> None:
+    """Of two workers: half of what the layer in the middle gives, all that the last one gives, and statistics."""
+    middle, last, first = 4 * 6 * 12 * 4, 4 * 2 * 10 * 2, 4 * 2 * 16 * 8
+    forward, backward = run_real_world(2, sent, 60.0)[0]
+    assert forward == {"reduce_scatter": middle // 2, "all_reduce": last, "all_gather": 2 * 2 * 4}
+    assert backward == {"all_gather": middle // 2, "all_reduce": first}
+
+
+def refused(world: Any) -> list[str]:
+    """What is said to a layer that is given something else, and to images with few rows."""
+    torch.set_num_threads(1)
+    pairs = [nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)]
+    by_filters = quorate.parallelize(nn.Sequential(*pairs), world.mesh(tensor=2), tensor={"0": "columns", "2": "rows"})
+    by_rows = quorate.parallelize(nn.Sequential(nn.Conv2d(2, 4, 3)), world.mesh(tensor=2), tensor="space")
+    found = []
+    for model, x in ((by_filters, torch.ones(1, 4, 5, 5)), (by_rows, torch.ones(1, 2, 3, 5)), (by_rows, torch.ones(2))):
+        with pytest.raises(ConfigurationError) as raised:
+            model(x)
+        found.append(str(raised.value))
+    return found
+
+
+def test_what_is_refused() -> None:
+    words = (
+        '0 is cut by "columns" and takes 2 numbers here, not 4',
+        "1 rows of an image cannot be shared by 2 workers",
+        "is given images of 4 dimensions",
+    )
+    for told in run_real_world(2, refused, 60.0):
+        assert all(one in said for one, said in zip(words, told, strict=True))
