@@ -128,3 +128,23 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
     quorate.save()
     found = {name: x.detach().double() for name, x in model.named_buffers()}
     return found | {name: all_of(p) for name, p in model.named_parameters()}
+
+
+def kept_for_backward(name: str, tensor: Literal["auto", "space"] | None, world: Any) -> int:
+    """Bytes of activations that a forward pass keeps on this worker; parameters and what is sent are not counted."""
+    torch.set_num_threads(1)
+    model = MODELS[name]()
+    if tensor is not None:
+        model = quorate.parallelize(model, world.mesh(tensor=world.size), tensor=tensor)
+    parameters = {getattr(p, "_local_tensor", p).data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        plain = x.detach()
+        if plain.data_ptr() not in parameters:
+            kept[plain.untyped_storage().data_ptr()] = plain  # which is held, so that no other has its place
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        model(torch.randn(2, 3, 128, 128)).sum()
+    return sum(x.untyped_storage().nbytes() for x in kept.values())

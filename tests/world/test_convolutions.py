@@ -14,7 +14,7 @@ from torch import nn
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from tests.support.convolution_trainings import Case, Trained, cut, kept, whole
+from tests.support.convolution_trainings import Case, Trained, cut, kept, kept_for_backward, whole
 from tests.support.processes import run_real_world
 from tests.world.test_tensor_parallel import far
 
@@ -130,3 +130,14 @@ def test_what_is_refused() -> None:
     )
     for told in run_real_world(2, refused, 60.0):
         assert all(one in said for one, said in zip(words, told, strict=True))
+
+
+def kept_in_all_ways(world: Any) -> list[float]:
+    ways = [(name, tensor) for name in ("residual", "plain") for tensor in ("auto", "space")]
+    return [kept_for_backward(name, tensor, world) / kept_for_backward(name, None, world) for name, tensor in ways]  # type: ignore[arg-type]
+
+
+def test_activations_are_divided() -> None:
+    """All by space, but for halos and inputs that are kept with them; by filters those inside of chains."""
+    for worker in run_real_world(2, kept_in_all_ways, 60.0):
+        assert worker == pytest.approx([0.9, 0.66, 0.53, 0.58], abs=0.03)

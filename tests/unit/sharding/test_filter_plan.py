@@ -71,8 +71,9 @@ APART: dict[str, nn.Module] = {
     "beside": Pair(lambda net, x: F.relu(x) + x.sigmoid() + x),
     "by what it was": Pair(lambda net, x: x * x.mean()),
     "over channels": Pair(lambda net, x: F.softmax(x, 1)),
-    "twice": Pair(lambda net, x: net.second(F.pad(x, (2, 2, 2, 2)))[:, :4]),
-    "read": Pair(lambda net, x: x * net.first.weight.mean()),
+    "twice": Pair(lambda net, x: net.second(F.relu(x))[:, :4]),
+    "read": Pair(lambda net, x: (net.first.weight.mean(), F.relu(x))[1]),
+    "for something else": Pair(lambda net, x: F.hardtanh(net.norm.weight, -1.0, x), norm=nn.LayerNorm(4)),
     "groups that do not divide": Pair(_norm, norm=nn.GroupNorm(1, 4)),
     "a norm over layers": Pair(_norm, norm=nn.LayerNorm(4)),
 }

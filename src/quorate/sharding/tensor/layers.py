@@ -20,7 +20,7 @@ from quorate.sharding.tensor.activations import Together, copied, joined, piece_
 from quorate.sharding.tensor.channels import Statistics, narrow
 from quorate.sharding.tensor.cut import of_fused
 from quorate.sharding.tensor.heads import tell_heads
-from quorate.sharding.tensor.plan import CLOSED, Plan, channel_dim, is_of_transformers, widths
+from quorate.sharding.tensor.plan import CLOSED, Plan, channel_dim, is_linear, is_of_transformers, widths
 from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
@@ -186,7 +186,7 @@ def _hook(layer: Layer, module: Any) -> None:
 
 def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> None:
     children = {key: plan.get(f"{name}.{key}" if name else key) for key in module._modules}
-    inputs = [key for key, style in children.items() if style == "columns"]
+    inputs = [key for key, style in children.items() if style == "columns" and is_linear(module._modules[key])]
     fused = [key for key, style in children.items() if style == "fused"]
     if len(inputs) >= 3:
         tell_heads(name, module, widths(module.get_submodule(inputs[0]))[1], workers)
