@@ -27,7 +27,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "bottleneck": lambda: Residual(Bottleneck, (1, 1, 1, 1)),
     "plain": Plain,
     "groups": groups,
-    "recalculated": Recalculated,
+    "recalculated": lambda: Recalculated(blocks=(1, 1, 1, 1)),
 }
 
 

@@ -161,8 +161,8 @@ def follow(model: Module, workers: int) -> tuple[list[Chain], list[str], dict[st
     """
     chains, ends, why = list[Chain](), list[str](), dict[str, str]()
     with torch.random.fork_rng(devices=[]):
-        for name, module in _outermost("", model, why):
-            followed = _Followed(name, module, _Steps().trace(module), workers)
+        for name, module, graph in _outermost("", model, why):
+            followed = _Followed(name, module, graph, workers)
             found = list(followed.chains())
             chains += found
             why |= followed.odd
@@ -171,15 +171,15 @@ def follow(model: Module, workers: int) -> tuple[list[Chain], list[str], dict[st
     return chains, ends, why
 
 
-def _outermost(name: str, module: Module, why: dict[str, str]) -> Iterator[tuple[str, Module]]:
+def _outermost(name: str, module: Module, why: dict[str, str]) -> Iterator[tuple[str, Module, Graph]]:
     if sum(map(is_convolution, module.modules())) < 2:
         return
     try:
-        _Steps().trace(module)
+        graph = _Steps().trace(module)
     except Exception:  # whatever a model's code raises that is given no numbers
         if not isinstance(module, nn.ModuleList | nn.ModuleDict):
             why[name or type(module).__name__] = "what its code does cannot be foreseen; its parts are looked at"
         for key, child in module.named_children():
             yield from _outermost(f"{name}.{key}" if name else key, child, why)
     else:
-        yield name, module
+        yield name, module, graph
