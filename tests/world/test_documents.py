@@ -24,7 +24,9 @@ FRAGMENTS: dict[str, str] = {
     "docs/howto/launch-ray.md": "it needs Ray; a test under launchers runs it",
 }
 """Documents whose blocks are no Python that could run, and why."""
-PROCESSES = {f"docs/howto/{name}.md" for name in ("shard", "tensor-parallel", "sequence", "branches", "experts")}
+PROCESSES = {
+    f"docs/howto/{name}.md" for name in ("shard", "tensor-parallel", "sequence", "branches", "experts", "convolutions")
+}
 """Documents whose blocks need workers that are processes."""
 SUPPLIED = {
     "torch": "import torch",

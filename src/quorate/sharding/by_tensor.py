@@ -14,14 +14,16 @@ from torch.nn import Module
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
+from quorate.sharding.space.images import Images
 from quorate.sharding.tensor.activations import Together
 from quorate.sharding.tensor.branches import branches_in
+from quorate.sharding.tensor.channels import Statistics
 from quorate.sharding.tensor.cut import cut_parameters
 from quorate.sharding.tensor.dealt import attach, deal_out
 from quorate.sharding.tensor.digest import digest_of
 from quorate.sharding.tensor.finding import tensor_plan
 from quorate.sharding.tensor.layers import hook_layers
-from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan
+from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan, space_plan
 from quorate.wire import current
 from quorate.wire.metered import Metered
 
@@ -32,13 +34,15 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
         plan = tensor_plan(model, workers)
     elif tensor == "sequence":
         plan = sequence_plan(model, workers)
+    elif tensor == "space":
+        return space_plan(model, workers)
     elif isinstance(tensor, Mapping):
         why = tensor.why if isinstance(tensor, Plan) else {}
         plan = Plan(model, workers, tensor, why)
     else:
         raise ConfigurationError(
-            f'tensor={tensor!r} is no plan; it is "auto", what quorate.tensor_plan returns, or names of modules and '
-            "their styles"
+            f'tensor={tensor!r} is no plan; it is "auto", "sequence", "space", what quorate.tensor_plan returns, or '
+            "names of modules and their styles"
         )
     check_plan(plan, model, workers)
     if all(style == "whole" for style in plan.values()) and not branches_in(model):
@@ -63,13 +67,17 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
     cut_parameters(model, plan, seat.parts)
     for module, vector in vectors:
         attach(module, vector, together)
-    hook_layers(model, plan, together, apart)
+    statistics = hook_layers(model, plan, together, apart)
     in_pieces = None
     if plan.is_of_pieces:
         in_pieces = current.here().context(InPieces)
         in_pieces.together = together
-    calls = _Calls(together, in_pieces)
+    calls = _Calls(together, statistics, in_pieces)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
+    if plan.space is not None:
+        images = Images(together, plan.space)
+        model.register_forward_pre_hook(images.before, with_kwargs=True)
+        model.register_forward_hook(images.behind)
     model.register_forward_hook(calls.behind, always_call=True)
     seat.traffic.meet_also(together.meet)
     _draw_alike(together)
@@ -87,12 +95,13 @@ def _draw_alike(together: Together) -> None:
 class _Calls:
     """Watches the calls of one model: workers that compute it together are to be given the same, or pieces of it."""
 
-    def __init__(self, together: Together, in_pieces: InPieces | None) -> None:
-        self._together, self._in_pieces, self._calls = together, in_pieces, 0
+    def __init__(self, together: Together, statistics: Statistics, in_pieces: InPieces | None) -> None:
+        self._together, self._statistics, self._in_pieces, self._calls = together, statistics, in_pieces, 0
 
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
         self._calls += 1
+        self._statistics.is_in_call = True
         self._together.begin()
         if not self._calls & (self._calls - 1):
             self._compare(() if self._in_pieces is not None else (*args, *kwargs.values()))
@@ -114,6 +123,9 @@ class _Calls:
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
         """Whatever has happened, all draw alike from here on."""
         self._together.draw_alike()
+        self._statistics.is_in_call = False
+        if output is not None:
+            self._statistics.join()
         if self._in_pieces is not None and output is not None and not self._in_pieces.has_attended:
             raise ConfigurationError(
                 'the model has pieces of the sequence (tensor="sequence"), and has not called '

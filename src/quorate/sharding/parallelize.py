@@ -70,7 +70,7 @@ def parallelize(
     delayed_update: bool = False,
     offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
-    tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
+    tensor: Literal["auto", "sequence", "space"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
     stages: Literal["auto", "memory"] | Sequence[str] = "auto",
     schedule: str = "1f1b",
@@ -98,7 +98,8 @@ def parallelize(
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
     be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
-    on a piece of the sequence: see `quorate.sequence_attention`.
+    on a piece of the sequence: see `quorate.sequence_attention`. With "space" layers are whole too, and each worker
+    calculates on some rows of the images that the model is given; what it gives is whole.
     Along the axis `stages` each worker has some of the model's layers (a pipeline), and calculates them for one
     micro-batch after the other. `stages` says where the model is cut: "auto", so that the slowest stage is as fast as
     can be; "memory", so that the largest is as small as can be; or the names of the modules with which stages begin,
@@ -189,11 +190,7 @@ def parallelize(
             [block for _, block in found],
         )
         if wire.rank == 0:
-            tell(
-                f"quorate: {axes.tensor} workers share sequences, each with a piece\n"
-                if plan.is_of_pieces
-                else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n{dealt_in_words(model)}"
-            )
+            tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
     if axes.shards > 1 or plan is not None or pipeline is not None:
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.nn import Module, Parameter
 
-from quorate.sharding.tensor.plan import FUSED, cut_dim, is_linear, is_transposed
+from quorate.sharding.tensor.plan import FUSED, by_channel, cut_dim, is_convolution, is_linear, is_transposed
 
 
 def cut_parameters(model: Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
@@ -42,7 +42,8 @@ def _placement(module: Module, style: str, key: str) -> Placement | None:
         return None
     if key == "weight":
         return _StridedShard(dim, split_factor=FUSED) if style == "fused" else Shard(dim)
-    return Shard(0) if style in ("columns", "head", "logits") and is_linear(module) else None
+    is_known = is_linear(module) or is_convolution(module) or by_channel(module) is not None
+    return Shard(0) if style in ("columns", "pieces", "channels", "head", "logits") and is_known else None
 
 
 def _piece(p: Parameter, placement: Any, mesh: DeviceMesh) -> Parameter:

@@ -1,8 +1,8 @@
 """The plan of a model, found from how its layers are named and arranged.
 
 What is known: attention with separate layers for query, key, value and output (as Llama and BERT write it), or with the
-first three in one `Conv1D` (GPT-2); pairs of linear layers with functions of single numbers between them; embeddings,
-and the layer that gives logits. Everything else stays whole.
+first three in one `Conv1D` (GPT-2); pairs of linear layers with functions of single numbers between them; chains of
+convolutions (`tensor.filters`); embeddings, and the layer that gives logits. Everything else stays whole.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
 from torch.nn import Embedding, Linear, Module, Sequential
 
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
+from quorate.sharding.tensor.filters import OF_SINGLE_NUMBERS, follow
 from quorate.sharding.tensor.heads import head_size
-from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_transposed, widths
+from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_of_transformers, widths
 from quorate.sharding.tensor.sequence import styles_in_blocks
 
 _INPUTS = (
@@ -45,10 +45,6 @@ _PAIRS = (
     (("intermediate.dense",), "output.dense"),
 )
 """Layers that are cut by columns, and the one behind them."""
-_OF_SINGLE_NUMBERS = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid),
-    *(nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout, nn.Identity),
-)
 
 
 @dataclass
@@ -81,6 +77,8 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
             found.why[name] = f"{type(module).__name__} of torch calculates with its layers itself"
         elif not name.startswith(tuple(closed)):
             _attention(name, module, model, workers, found)
+    if not sequence:
+        _filters(model, workers, found)
     for name, module in model.named_modules():
         if not isinstance(module, CLOSED) and not name.startswith(tuple(closed)):
             _pairs(name, module, workers, found)
@@ -115,7 +113,7 @@ def _child(module: Module, path: str) -> Any:
 def _attention(name: str, module: Module, model: Module, workers: int, found: _Found) -> None:
     inputs = next((some for some in _INPUTS if all(is_linear(_child(module, one)) for one in some)), None)
     fused = _child(module, "c_attn")
-    if inputs is None and (not is_transposed(fused)):
+    if inputs is None and not is_of_transformers(fused):
         return
     first = [_under(name, one) for one in inputs or ("c_attn",)]
     last = _output_of(name, module, model, is_fused=inputs is None)
@@ -162,9 +160,27 @@ def _others(module: Module, inputs: tuple[str, ...], last: str) -> bool:
     return any(id(p) not in known for p in module.parameters())
 
 
+def _filters(model: Module, workers: int, found: _Found) -> None:
+    """Chains of convolutions, and behind them the layer that gives the result."""
+    chains, ends, why = follow(model, workers)
+    found.why |= why
+    for chain in chains:
+        first, *middle, last = chain.layers
+        found.styles |= {first: "columns"} | dict.fromkeys(middle, "pieces") | {last: "rows"}
+        found.styles |= dict.fromkeys(chain.between, "channels")
+    for name in ends:
+        gives = widths(_child(model, name))[1]
+        if gives % workers:
+            found.why[name] = f"{gives} outputs are no multiple of {workers}"
+        elif found.takes(name):
+            found.styles[name] = "head"
+
+
 def _pairs(name: str, module: Module, workers: int, found: _Found) -> None:
     if isinstance(module, Sequential):
         for first, last in _in_sequence(module):
+            if not found.takes(_under(name, first), _under(name, last)):
+                continue
             _cut_pair(name, module, (first,), last, workers, found)
         return
     for known_first, known_last in _PAIRS:
@@ -191,7 +207,7 @@ def _in_sequence(module: Sequential) -> Iterator[tuple[str, str]]:
                 before = None
             else:
                 before = key
-        elif not (isinstance(child, _OF_SINGLE_NUMBERS) or type(child).__module__ == "transformers.activations"):
+        elif not (isinstance(child, OF_SINGLE_NUMBERS) or type(child).__module__ == "transformers.activations"):
             before = None
 
 

@@ -17,9 +17,10 @@ from torch.nn import Module, MultiheadAttention
 
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
+from quorate.sharding.tensor.channels import Statistics, narrow
 from quorate.sharding.tensor.cut import of_fused
 from quorate.sharding.tensor.heads import tell_heads
-from quorate.sharding.tensor.plan import CLOSED, Plan, is_transposed, widths
+from quorate.sharding.tensor.plan import CLOSED, Plan, channel_dim, is_linear, is_of_transformers, widths
 from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
@@ -32,6 +33,7 @@ class Layer:
     name: str
     style: str
     together: Together
+    statistics: Statistics
     owners: list[Module]
     """Whose parameters it calculates with: its own, and for some modules of torch those inside."""
     width: int | None = None
@@ -57,11 +59,13 @@ class Layer:
                 if p is not None and hasattr(p, "to_local"):
                     kept.append((owner, key, p))
                     owner._parameters[key] = self._plain(module, key, p)
-        if self.style in ("whole", "sequence"):
+        if self.style == "channels":
+            self.statistics.lend(module, kept)
+        if self.style in ("whole", "sequence", "channels"):
             return None
         if not args or not isinstance(args[0], Tensor):
             raise ConfigurationError(f"{self.name} is cut, and was not given a tensor as its first argument")
-        return (self._input(args[0]), *args[1:])
+        return (self._input(module, args[0]), *args[1:])
 
     def _plain(self, module: Module, key: str, p: Any) -> Any:
         here = p.to_local()
@@ -69,22 +73,23 @@ class Layer:
             return copied(here, self.together)
         if self.style == "fused" and key == "bias":
             return of_fused(copied(here, self.together), 0, self.together.size, self.together.rank)
-        if self.style == "rows" and key == "bias":
+        if self.style in ("rows", "pieces") and key == "bias":
             self.after.append(copied(here, self.together) if self.is_in_sequence else here)
-            return torch.zeros_like(here) if is_transposed(module) else None
+            return torch.zeros_like(here) if is_of_transformers(module) else None
         return here
 
-    def _input(self, x: Tensor) -> Tensor:
+    def _input(self, module: Module, x: Tensor) -> Tensor:
         together = self.together
         if self.style == "embedding":
             return self._own_entries(x)
-        if x.shape[-1] != self.width:
+        given = x.shape[channel_dim(module, x)]
+        if given != self.width:
             raise ConfigurationError(
-                f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {x.shape[-1]}; '
+                f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {given}; '
                 "what is cut by columns is to be followed by rows, and nothing else"
             )
-        if self.style == "rows" or self.is_given_all:
-            if not self.is_in_sequence:
+        if self.style in ("rows", "pieces") or self.is_given_all:
+            if not self.is_in_sequence and self.style == "rows":
                 together.draw_alike()
             return x
         return together.copied(x, is_piece=self.is_in_sequence)
@@ -100,17 +105,22 @@ class Layer:
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> Any:
         """Put the parameters back, and make whole what is to be whole. Without an `output` something was raised."""
         for owner, key, p in self.kept.pop():
-            owner._parameters[key] = p
+            (owner._parameters if key in owner._parameters else owner._buffers)[key] = p
         bias = self.after.pop() if self.after else None
         outside = self.outside.pop() if self.outside else None
         if not isinstance(output, Tensor):
             return None
+        if self.style == "channels":
+            self.statistics.settle()
         together = self.together
         if outside is not None:
             output = output.masked_fill(outside.unsqueeze(-1), 0.0)
+        if self.style == "pieces":
+            output = piece_of_sum(output, together, channel_dim(module, output))
+            return output if bias is None else output + _by_channel(bias, module)
         if self.style in ("rows", "embedding"):
             output = piece_of_sum(output, together, 1) if self.is_in_sequence else summed(output, together)
-            return output if bias is None else output + bias
+            return output if bias is None else output + _by_channel(bias, module)
         if self.style == "head":
             return joined(output, together, output.dim() - 1)
         if self.style == "logits":
@@ -121,9 +131,13 @@ class Layer:
         return output if self.style != "whole" else None
 
 
-def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection[Module] = ()) -> list[Layer]:
-    """Let every module of `model` calculate with its pieces. Raises `ConfigurationError` for heads that do not
-    divide."""
+def _by_channel(bias: Tensor, module: Any) -> Tensor:
+    return bias.view(-1, *(1,) * (module.weight.dim() - 2))
+
+
+def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection[Module] = ()) -> Statistics:
+    """Let every module of `model` calculate with its pieces; returned is what keeps running statistics of channels.
+    Raises `ConfigurationError` for heads that do not divide."""
     inside = {
         id(part): module
         for module in model.modules()
@@ -133,44 +147,46 @@ def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection
     }
     blocks = blocks_in(plan, model) if "sequence" in plan.values() and not plan.is_of_pieces else []
     attentions = attentions_in(plan, model, blocks)
-    layers = []
+    statistics = Statistics(together)
     for name, module in model.named_modules():
         owners = [module] if id(module) not in inside and module not in apart else []
         if owners and isinstance(module, _CALLS_NONE_OF_ITS_OWN):
             owners = list(module.modules())
-        if any(p is not None for owner in owners for p in owner._parameters.values()):
-            layer = _hooked(name, module, owners, plan.get(name, "whole"), together)
+        has_own = any(p is not None for owner in owners for p in owner._parameters.values())
+        if has_own or plan.get(name) == "channels":
+            layer = Layer(name, plan.get(name, "whole"), together, statistics, owners)
+            _hook(layer, module)
             layer.is_in_sequence = name.startswith(tuple(f"{block}." for block in blocks))
             layer.is_given_all = name.rpartition(".")[0] in attentions and layer.style != "rows"
-            layers.append(layer)
     if blocks:
         Pieces(together).hook(model, blocks, attentions)
     for name, module in model.named_modules():
         _tell(name, module, plan, together.size)
-    return layers
+    return statistics
 
 
-def _hooked(name: str, module: Any, owners: list[Module], style: str, together: Together) -> Layer:
-    layer = Layer(name, style, together, owners)
+def _hook(layer: Layer, module: Any) -> None:
+    style, together = layer.style, layer.together
     if style == "embedding":
         layer.width = module.num_embeddings // together.size
         layer.first = layer.width * together.rank
         if module.padding_idx is not None:
             own = module.padding_idx - layer.first
             module.padding_idx = own if 0 <= own < layer.width else None
+    elif style == "channels":
+        narrow(module, together.size)
     elif style not in ("whole", "sequence"):
         takes, gives = widths(module)  # of the whole, as is the shape of a DTensor
-        layer.width = takes // together.size if style == "rows" else takes
-        if is_transposed(module) and style != "rows":
+        layer.width = takes // together.size if style in ("rows", "pieces") else takes
+        if is_of_transformers(module) and style != "rows":
             module.nf = gives // together.size
     module.register_forward_pre_hook(layer.before)
     module.register_forward_hook(layer.behind, always_call=True)
-    return layer
 
 
 def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> None:
     children = {key: plan.get(f"{name}.{key}" if name else key) for key in module._modules}
-    inputs = [key for key, style in children.items() if style == "columns"]
+    inputs = [key for key, style in children.items() if style == "columns" and is_linear(module._modules[key])]
     fused = [key for key, style in children.items() if style == "fused"]
     if len(inputs) >= 3:
         tell_heads(name, module, widths(module.get_submodule(inputs[0]))[1], workers)

@@ -8,6 +8,12 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     Embedding,
     GroupNorm,
     Linear,
@@ -18,15 +24,19 @@ from torch.nn import (
     TransformerEncoderLayer,
 )
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
 
-STYLES = ("columns", "rows", "fused", "embedding", "head", "logits", "sequence", "whole")
+STYLES = ("columns", "rows", "pieces", "channels", "fused", "embedding", "head", "logits", "sequence", "whole")
 FUSED = 3
 """Query, key and value, in one layer."""
+CONVOLUTIONS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+_TRANSPOSED = CONVOLUTIONS[3:]
 CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
 """Modules of torch that calculate with the parameters of others: nothing inside is cut."""
+_NORMS = ("torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
 _LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, GroupNorm, _NormBase)
 """Modules of torch for which a position depends on others."""
 
@@ -35,10 +45,12 @@ class Plan(dict[str, str]):
     """Names of modules, and the style of each; what is not in it is whole.
 
     `columns` cuts what a layer gives (its output is a piece), `rows` what it takes (its input is a piece, its output
-    the sum, whole again), `fused` is columns of a layer that gives query, key and value in one. `embedding` and `head`
-    cut the vocabulary of an embedding and of the layer that gives logits, which are whole again behind it; with
-    `logits` these stay a `DTensor` in pieces. `sequence` is for norms that work on a piece of the sequence. Columns are
-    to be followed by rows, and between the two each neuron, or head, is to be calculated by itself.
+    the sum, whole again), `pieces` what it takes as well, and gives a piece of the sum. `channels` is for what
+    calculates channel by channel (norms, convolutions in groups): its input and its output are pieces. `fused` is
+    columns of a layer that gives query, key and value in one. `embedding` and `head` cut the vocabulary of an embedding
+    and of the layer that gives logits, which are whole again behind it; with `logits` these stay a `DTensor` in pieces.
+    `sequence` is for norms that work on a piece of the sequence. Columns are to be followed by rows, and between the
+    two each neuron, channel, or head, is to be calculated by itself.
     """
 
     def __init__(
@@ -47,6 +59,8 @@ class Plan(dict[str, str]):
         super().__init__(styles or {})
         self.is_of_pieces = False
         """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
+        self.space: int | None = None
+        """Dimensions of images, where nothing is cut but these: the whole model calculates on some of their rows."""
         self.workers, self.why = workers, dict(why or {})
         """Of modules that were left whole: the reason."""
         branches = branches_in(model)
@@ -57,6 +71,15 @@ class Plan(dict[str, str]):
             if not is_in_branches(name, branches)
         }
         self._transposed = {name for name, module in model.named_modules() if is_transposed(module)}
+
+    @property
+    def in_words(self) -> str:
+        """What is told when a model is cut by it."""
+        if self.is_of_pieces:
+            return f"{self.workers} workers share sequences, each with a piece\n"
+        if self.space is not None:
+            return f"{self.workers} workers share images, each with some rows\n"
+        return f"layers are computed by {self.workers} workers together:\n{self}\n"
 
     def piece_of(self, name: str) -> tuple[int, ...]:
         """The shape of what one worker holds of a module's weight."""
@@ -106,6 +129,20 @@ def sequence_plan(model: Module, workers: int) -> Plan:
     return plan
 
 
+def space_plan(model: Module, workers: int) -> Plan:
+    """That of a model which calculates on some rows of images. Raises `ConfigurationError` for one without
+    convolutions, or with those of several numbers of dimensions, and for branches."""
+    if branches_in(model):
+        raise ConfigurationError('quorate.branches does not go with rows of images (tensor="space")')
+    dims = {module.weight.dim() - 2 for module in model.modules() if isinstance(module, _ConvNd)}
+    if len(dims) != 1:
+        had = f"ones of {' and '.join(map(str, sorted(dims)))} dimensions" if dims else "none"
+        raise ConfigurationError(f'tensor="space" is for models with convolutions of one kind, and this has {had}')
+    plan = Plan(model, workers)
+    (plan.space,) = dims
+    return plan
+
+
 def _dims(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
@@ -120,18 +157,42 @@ def _in_one(names: list[str]) -> str:
 
 
 def is_transposed(module: Module | None) -> bool:
-    """Whether it is the `Conv1D` of `transformers`: a linear layer with its weight the other way round."""
+    """Whether its weight is the other way round: the `Conv1D` of `transformers`, or a transposed convolution."""
+    return is_of_transformers(module) or type(module) in _TRANSPOSED
+
+
+def is_of_transformers(module: Module | None) -> bool:
+    """Whether it is the linear layer that these name `Conv1D`."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and hasattr(module, "nx")
 
 
 def is_linear(module: Any) -> bool:
     """Whether it is a linear layer, either way round."""
-    return isinstance(module, Linear) or (isinstance(module, Module) and is_transposed(module))
+    return isinstance(module, Linear) or (isinstance(module, Module) and is_of_transformers(module))
+
+
+def is_convolution(module: Any) -> bool:
+    """Whether it is one of torch's own, whose weight is a parameter that it calculates with as it is."""
+    return type(module) in CONVOLUTIONS and "weight" in module._parameters
+
+
+def by_channel(module: Any) -> int | None:
+    """How many groups of channels a norm, or a convolution in groups, calculates by itself; None for anything else."""
+    if is_convolution(module) and module.groups > 1:
+        return int(module.groups)
+    if isinstance(module, GroupNorm):
+        return int(module.num_groups)
+    return int(module.num_features) if isinstance(module, _NormBase) and type(module).__module__ in _NORMS else None
+
+
+def channel_dim(module: Any, x: Tensor) -> int:
+    """The dimension of `x`, which a linear layer or a convolution is given or gives, that has its channels."""
+    return x.dim() - int(module.weight.dim()) + 1
 
 
 def widths(layer: Any) -> tuple[int, int]:
-    """Of a linear layer: how many numbers it takes, and gives."""
-    first, second = layer.weight.shape
+    """Of a linear layer, or a convolution that is not in groups: how many numbers, or channels, it takes and gives."""
+    first, second = layer.weight.shape[:2]
     return (first, second) if is_transposed(layer) else (second, first)
 
 
@@ -139,7 +200,9 @@ def cut_dim(style: str, *, is_transposed: bool) -> int | None:
     """The dimension of the weight that is cut; None where none is."""
     if style in ("columns", "fused", "head", "logits", "embedding"):
         return 1 if is_transposed else 0
-    return (0 if is_transposed else 1) if style == "rows" else None
+    if style in ("rows", "pieces"):
+        return 0 if is_transposed else 1
+    return 0 if style == "channels" else None
 
 
 def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
@@ -155,11 +218,11 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
             continue
         if is_in_branches(name, branches):
             raise ConfigurationError(f"{name} is in a branch, which one worker calculates; its layers are not cut")
-        module, wanted = named[name], "torch Embedding" if style == "embedding" else "linear layer"
-        fits = type(module) is Embedding if style == "embedding" else is_linear(module)
+        module = named[name]
+        fits, wanted = _is_for(style, module)
         if not fits:
             raise ConfigurationError(
-                f'the tensor plan has "{style}" for {name}, of the class {type(module).__name__}; it is for a {wanted}'
+                f'the tensor plan has "{style}" for {name}, of the class {type(module).__name__}; it is for {wanted}'
             )
         if style == "embedding" and module.max_norm is not None:
             raise ConfigurationError(f"{name} has a max_norm, which looks at whole rows of all; leave it whole")
@@ -167,28 +230,49 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
         if inside is not None:
             kind = type(named[inside]).__name__
             raise ConfigurationError(f"{name} is in a {kind} of torch, which calculates with its layers itself")
+        if is_convolution(module) and "sequence" in plan.values():
+            raise ConfigurationError(f"{name} is a convolution, and the tensor plan cuts the sequence; leave it whole")
         _check_width(name, style, module, workers)
     _check_tied(plan, named)
 
 
-def _check_width(name: str, style: str, module: Any, workers: int) -> None:
+def _is_for(style: str, module: Module) -> tuple[bool, str]:
+    """Whether a module can have this style, and which can."""
     if style == "embedding":
-        count, what = module.num_embeddings, "entries"
-    else:
-        takes, gives = widths(module)
-        count, what = (takes, "inputs") if style == "rows" else (gives, "outputs")
+        return type(module) is Embedding, "a torch Embedding"
+    if style == "channels":
+        return by_channel(module) is not None, "a norm of torch's over channels, or its convolution in groups"
+    if style in ("fused", "head", "logits"):
+        return is_linear(module), "a linear layer"
+    is_plain = is_convolution(module) and by_channel(module) is None
+    return is_linear(module) or is_plain, "a linear layer, or a convolution of torch's without groups"
+
+
+def _check_width(name: str, style: str, module: Any, workers: int) -> None:
     parts = FUSED if style == "fused" else 1
-    if count % (parts * workers):
-        each = f"{FUSED} times {workers}" if parts > 1 else str(workers)
-        raise ConfigurationError(
-            f"{name} has {count} {what}, which {workers} workers cannot share evenly: {count} is no multiple of {each}"
-        )
+    for count, what in _counts(style, module):
+        if count % (parts * workers):
+            each = f"{FUSED} times {workers}" if parts > 1 else str(workers)
+            raise ConfigurationError(
+                f"{name} has {count} {what}, which {workers} workers cannot share evenly: {count} is no multiple of "
+                f"{each}"
+            )
+
+
+def _counts(style: str, module: Any) -> list[tuple[int, str]]:
+    if style == "embedding":
+        return [(module.num_embeddings, "entries")]
+    if style == "channels":
+        is_norm = isinstance(module, _NormBase)
+        return [(by_channel(module) or 0, "channels" if is_norm else "groups")]
+    takes, gives = widths(module)
+    return [(takes, "inputs")] * (style in ("rows", "pieces")) + [(gives, "outputs")] * (style != "rows")
 
 
 def _check_tied(plan: Mapping[str, str], named: Mapping[str, Module]) -> None:
     cut: dict[int, tuple[str, int | None]] = {}
     for name, module in named.items():
-        if not (is_linear(module) or isinstance(module, Embedding)):
+        if not (is_linear(module) or is_convolution(module) or isinstance(module, Embedding)):
             continue
         found = name, cut_dim(plan.get(name, "whole"), is_transposed=is_transposed(module))
         other, dim = cut.setdefault(id(module.weight), found)
