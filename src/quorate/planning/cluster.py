@@ -1,10 +1,10 @@
 """The workers that a training is planned for, and how long they take to exchange something. Pure.
 
-Notation: n workers of a group, `stride` ranks apart; h of all workers on a host, k of a group there, H hosts of a group;
-L and B are latency and bandwidth. Inside of hosts, where each worker has a way of its own, a sum of b bytes takes as a
-ring 2 (k - 1) (L + b / (k B)). Between hosts, whose port all h workers share, and with them h / k groups, it takes
-2 (H - 1) L + (h / k) 2 (H - 1) / H b / B; a group on several hosts does both (Thakur, Rabenseifner, Gropp 2005, ring
-forms). To gather or to reduce and scatter is half of it each.
+Notation: a group has n workers, `stride` ranks apart, k on each of H hosts of h workers; L and B are latency and
+bandwidth. Inside of a host, where each worker has a way of its own, a sum of b bytes takes as a ring
+2 (k - 1) (L + b / (k B)). Between hosts, whose port all h workers share, and with them h / k groups, it takes
+2 (H - 1) (L + (h / k) b / (H B)); a group on several hosts does both (Thakur, Rabenseifner, Gropp 2005, ring forms). To
+gather, or to reduce and scatter, is half of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cluster:
         return found
 
     def gather(self, nbytes: float, size: int, stride: int) -> float:
-        """Seconds until all of a group have the `nbytes` of which each has a piece; or until each has a piece of a sum."""
+        """Seconds until all of a group have the `nbytes` of which each has a piece, or each a piece of a sum."""
         return self.all_reduce(nbytes, size, stride) / 2
 
     def send(self, nbytes: float, stride: int, tensor: int = 1) -> float:

@@ -89,7 +89,12 @@ def transformer_from(text: str) -> Transformer:
     missing = [name for name in _SIZES if name not in told]
     if missing:
         raise ConfigurationError(f'"{text}" does not say {", ".join(missing)}; write {FORM}')
-    found = Transformer(**{name: told[name] for name in _SIZES}, **{name: bool(told.get(name)) for name in _SWITCHES})
+    recompute, fused = (bool(told.pop(name, 0)) for name in _SWITCHES)
+    hidden, layers, heads, sequence, vocabulary = (told[name] for name in _SIZES)
+    found = Transformer(
+        hidden=hidden, layers=layers, heads=heads, sequence=sequence, vocabulary=vocabulary,
+        recompute=recompute, fused=fused,
+    )  # fmt: skip
     if found.hidden % found.heads:
         raise ConfigurationError(f'"{text}": {found.heads} heads do not divide a hidden size of {found.hidden}')
     return found

@@ -20,7 +20,7 @@ _MOST_PARTS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`replicas` x `stages` x `shards` x `tensor` workers; those of the axis that is named last have neighbouring ranks."""
+    """`replicas` x `stages` x `shards` x `tensor` workers; those of the last axis have neighbouring ranks."""
 
     replicas: int = 1
     stages: int = 1
@@ -102,6 +102,8 @@ def refusal_of(axes: Layout, model: Model) -> Refused | None:
         return Refused("tensor", "no layers were found that can be cut")
     if tensor in model.refused:
         return Refused(f"tensor={tensor}", model.refused[tensor])
+    if model.known_tensors and tensor not in model.known_tensors:
+        return Refused(f"tensor={tensor}", "it was not asked whether layers can be cut over so many")
     if stages > len(model.blocks):
         return Refused(f"stages={stages}", f"the model has {len(model.blocks)} blocks")
     if model.batch % (axes.replicas * axes.shards):

@@ -24,6 +24,8 @@ class Block:
     """Of the gradient of its weights."""
     numbers: int
     """Parameters."""
+    fixed: tuple[float, float] = (0.0, 0.0)
+    """Seconds of a forward and of a backward pass that are no longer for more examples, and are not divided."""
     saved: float
     """Bytes kept for the backward pass, whole."""
     output: float = 0.0
@@ -61,13 +63,18 @@ class Stage:
 
     @cached_property
     def passes(self) -> tuple[float, float, float]:
-        """Seconds of the three passes."""
+        """Seconds of the three passes, for each example."""
         shares = [(one, _share(one.cut, self.tensor)) for one in self.blocks]
         return (
             sum(one.forward * share for one, share in shares),
             sum(one.backward * share for one, share in shares),
             sum(one.weight * share for one, share in shares),
         )
+
+    @cached_property
+    def fixed(self) -> tuple[float, float, float]:
+        """Seconds of the three passes, however many examples they are of."""
+        return sum(one.fixed[0] for one in self.blocks), sum(one.fixed[1] for one in self.blocks), 0.0
 
     @cached_property
     def numbers(self) -> int:
@@ -109,9 +116,9 @@ class Model:
     blocks: Sequence[Block]
     batch: int
     """Examples of a step, of all workers together."""
-    bytes_each: int = 4
+    bytes_each: float = 4
     """Of a parameter, as it lies; its gradient likewise."""
-    gathered_each: int = 4
+    gathered_each: float = 4
     """Of a parameter, as it is used."""
     kept_each: float = 8.0
     """Of what the optimizer keeps of a parameter."""
@@ -123,6 +130,8 @@ class Model:
     """Numbers that the first and the last block have in common."""
     refused: Mapping[int, str] = field(default_factory=dict)
     """Why the layers cannot be cut over so many workers."""
+    known_tensors: Sequence[int] = ()
+    """The only numbers of workers that layers can be cut over, 1 among them; empty: all but the refused ones."""
     can_be_cut: bool = True
     """Whether any tensor axis is possible."""
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -173,6 +182,10 @@ class Model:
     def _size(self, block: Block, tensor: int, without: int) -> Size:
         numbers = block.numbers_held(tensor) - without
         return Size(
-            numbers=numbers, rows=max(1, numbers), bytes=self.bytes_each * numbers,
-            gathered_bytes=self.gathered_each * numbers, kept_like=round(self.kept_each * numbers), block=block.name,
-        )  # fmt: skip
+            numbers=numbers,
+            rows=max(1, numbers),
+            bytes=round(self.bytes_each * numbers),
+            gathered_bytes=round(self.gathered_each * numbers),
+            kept_like=round(self.kept_each * numbers),
+            block=block.name,
+        )

@@ -45,7 +45,10 @@ class Played:
 
 def computing(stages: Sequence[Stage], examples: float) -> Passes:
     """Computing alone."""
-    return _passes(tuple(seconds * examples for seconds in stage.passes) for stage in stages)
+    return _passes(
+        tuple(fixed + each * examples for fixed, each in zip(stage.fixed, stage.passes, strict=True))
+        for stage in stages
+    )
 
 
 def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, examples: float) -> Passes:

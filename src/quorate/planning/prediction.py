@@ -1,8 +1,8 @@
 """How long a step of a layout takes, and what it holds, foreseen.
 
 The step is a pipeline's (`sharding.stages.clock`), or without one its passes one after another; before it parameters
-are gathered, behind it gradients are reduced over shards and replicas, and the optimizer steps. Where exchanges overlap,
-they hide behind the passes of one micro-batch: a gather behind the forward pass, sums behind the backward pass. With
+are gathered, behind it gradients are reduced over shards and replicas, and the optimizer steps. Exchanges that overlap
+hide behind the passes of one micro-batch: a gather behind the forward pass, sums behind the backward pass. With
 ZeRO 3 each pass of each micro-batch gathers. Bytes held are `sharding.memory`'s, of the worker that holds most.
 
 What is not in it: how even batches are, what one kernel does to another, reading data, the network of others. Workers
@@ -40,8 +40,8 @@ class Prediction:
     bubble: float
     """The share of a pipeline's passes in which a worker does not compute, in the mean."""
     parts: dict[str, float]
-    """Where the seconds go: computing, idling in a pipeline, what is waited for along each axis, updating, and waiting for
-    cores."""
+    """Where the seconds go: computing, idling in a pipeline, what is waited for along each axis, updating, and waiting
+    for cores."""
 
 
 def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = True) -> Prediction:

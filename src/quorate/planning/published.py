@@ -2,8 +2,8 @@
 
 Narayanan et al. 2021 (arXiv 2104.04473), table 1: GPT models on Selene, up to 3,072 A100 of 80 GB; micro-batches and
 stages of a worker from the script that its authors published for the table (`examples/sc21/run_table_1.sh` of
-NVIDIA/Megatron-LM). Sequences of 2,048 tokens, a vocabulary of 51,200; layers are computed again in the backward pass, and
-those operations count in what the table says of speed.
+NVIDIA/Megatron-LM). Sequences of 2,048 tokens, a vocabulary of 51,200; layers are computed again in the backward pass,
+and those operations count in what the table says of speed.
 """
 
 from __future__ import annotations

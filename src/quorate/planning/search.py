@@ -10,7 +10,7 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.planning.cluster import Cluster
-from quorate.planning.layouts import AXES, WAYS, Layout, axes_of, layouts_with, refusal_of
+from quorate.planning.layouts import AXES, WAYS, axes_of, layouts_with, refusal_of
 from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction, predict
 
@@ -52,7 +52,7 @@ def plan(
 ) -> Plan:
     """Foresee all layouts, first by formula, then the better ones played.
 
-    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is told how many have been looked at.
+    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is told how many were looked at.
     Raises `ConfigurationError` where every layout is refused.
     """
     refused: Counter[tuple[str, str]] = Counter()
