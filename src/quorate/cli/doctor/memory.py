@@ -73,7 +73,7 @@ def measured(
 
     Raises `ConfigurationError` for a script that makes fewer, and `QuorateError` for one that fails before.
     """
-    which = "an" if steps == 1 else f"{steps} times"
+    lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
     last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
@@ -95,7 +95,7 @@ def measured(
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return told
     if status == 0:
-        raise ConfigurationError(f"{script} has ended without {which} optimizer.step(), so there is nothing to measure")
+        raise ConfigurationError(f"{script} has ended {lacking}, so there is nothing to measure")
     raise QuorateError(f"{script} {status_in_words(status)} before the end of {last}")
 
 
