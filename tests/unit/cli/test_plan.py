@@ -95,7 +95,7 @@ def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "over 4 workers of 8.00 GB; " in out and "16 examples a step" in out
     assert sum(line.strip()[:1].isdigit() for line in out.splitlines()) == 5
-    assert "lost: tensor=2: at best " in out and " times as long; sums over the tensor axis take " in out
+    assert "lost: tensor=4: at best " in out and " times as long; sums over the tensor axis take " in out
     assert "Foreseen, not measured." in out
 
 
