@@ -131,7 +131,7 @@ def _of_cores(layout: Layout, cluster: Cluster, alone: Passes, updating: float) 
         return 0.0
     here = cluster.on_host if cluster.per_host else cluster.workers
     each = sum(alone.of(mine) for mine in layout.owned) / layout.stages * layout.microbatches + updating
-    return each * here / min(here, cluster.cores)
+    return each * here / cluster.cores
 
 
 def _memory(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, examples: float, *, exact: bool) -> float:

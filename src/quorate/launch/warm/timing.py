@@ -120,7 +120,7 @@ class Timer:
             "rest": [max(0.0, seconds) for seconds in rest],
             "update": median("update"),
             "outside": median("outside"),
-            "outputs": self.outputs,
+            "outputs": dict(self.outputs),
             "fixed": fixed_shares(blocks, self.inputs, round(median("examples"))),
             "steps": len(timed),
         }
