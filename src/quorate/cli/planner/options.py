@@ -28,7 +28,7 @@ class PlanOptions:
     flops: str | None = option("With gpt:, operations a second of a worker, such as 312T.")
     efficiency: float | None = option("With gpt:, the share of it that products of matrices reach (0.5).")
     memory_bandwidth: float | None = option(
-        "With gpt:, of a worker's memory, such as 2TB (what moves there takes no time).", reads=bytes_per_second_from
+        "With gpt:, of a worker's memory, such as 2000GB (what moves there takes no time).", reads=bytes_per_second_from
     )
     strategies: list[str] = option(
         "Between replicas: all-reduce, quorum, local-sgd, d-psgd; may be repeated (all four).", "--strategy", default=[]
