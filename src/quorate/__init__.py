@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
+    from quorate.train.forward_backward import forward_backward as forward_backward
 
 __all__ = [
     "Experts",
@@ -32,6 +33,7 @@ __all__ = [
     "branches",
     "distribute",
     "files",
+    "forward_backward",
     "join",
     "load",
     "log",
@@ -52,6 +54,7 @@ _PLACES = {
     "Experts": "quorate.sharding.experts.layer",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
+    "forward_backward": "quorate.train.forward_backward",
     "parallelize": "quorate.sharding.parallelize",
     "branches": "quorate.sharding.tensor.branches",
     "sequence_attention": "quorate.sharding.sequence",

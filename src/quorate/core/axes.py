@@ -1,4 +1,5 @@
-"""The axes of the workers: so many replicas of the model, each in so many shards, each computed by so many workers."""
+"""The axes of the workers: so many replicas of the model, of so many stages, each in so many shards, each computed by
+so many workers."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 
-REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
-AXES = (REPLICAS, SHARDS, TENSOR)
+REPLICAS, STAGES, SHARDS, TENSOR = "replicas", "stages", "shards", "tensor"
+AXES = (REPLICAS, STAGES, SHARDS, TENSOR)
 Zero = Literal[1, 2, 3]
 """A stage of ZeRO: what is sharded is the optimizer's state (1), gradients as well (2), and parameters (3)."""
-STAGES: tuple[Zero, ...] = (1, 2, 3)
+ZEROS: tuple[Zero, ...] = (1, 2, 3)
 Offload = Literal["optimizer", "all", "disk"]
 """What rests in host memory: what the optimizer keeps, and its step is made there; parameters as well; or the first in
 memory-mapped files."""
@@ -20,47 +21,65 @@ OFFLOADS: tuple[Offload, ...] = ("optimizer", "all", "disk")
 
 @dataclass(frozen=True)
 class Axes:
-    """`replicas` x `shards` x `tensor` workers. Workers of one replica have neighbouring ranks, and those that compute
-    layers together the nearest."""
+    """`replicas` x `stages` x `shards` x `tensor` workers, the last one varying fastest with the rank: workers that
+    compute layers together have the nearest ranks, then those that hold shards of the same layers, then stages."""
 
     replicas: int
     shards: int
     tensor: int = 1
+    stages: int = 1
 
     @property
     def in_words(self) -> str:
         """As the command line takes it."""
-        return f"{REPLICAS}={self.replicas},{SHARDS}={self.shards}" + (f",{TENSOR}={self.tensor}" * (self.tensor > 1))
+        stages = f",{STAGES}={self.stages}" * (self.stages > 1)
+        return f"{REPLICAS}={self.replicas}{stages},{SHARDS}={self.shards}" + (
+            f",{TENSOR}={self.tensor}" * (self.tensor > 1)
+        )
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """In the order of `AXES`."""
+        return self.replicas, self.stages, self.shards, self.tensor
+
+    @property
+    def of_replica(self) -> int:
+        """How many workers one replica has."""
+        return self.stages * self.shards * self.tensor
 
     @property
     def batches(self) -> int:
-        """How many different batches the workers have at a time: those along the tensor axis have the same."""
+        """How many different batches the workers have at a time: those along the axes `stages` and
+        `tensor` have the same."""
         return self.replicas * self.shards
 
 
-def axes_for(size: int, replicas: int | None, shards: int | None, tensor: int | None = None) -> Axes:
+def axes_for(
+    size: int, replicas: int | None, shards: int | None, tensor: int | None = None, stages: int | None = None
+) -> Axes:
     """The axes of `size` workers. Raises `ConfigurationError`.
 
     `replicas` is found from the others where it is None, or else `shards`; what is left out besides is 1.
     """
-    given = {REPLICAS: replicas, SHARDS: shards, TENSOR: tensor}
+    given = {REPLICAS: replicas, STAGES: stages, SHARDS: shards, TENSOR: tensor}
     for name, number in given.items():
         if number is not None and _is_no_size(number):
             raise ConfigurationError(f"{name}={number!r} is no size of a mesh; it is a whole number from 1 on")
-    if replicas is None and shards is None and tensor is None:
+    if all(number is None for number in given.values()):
         raise ConfigurationError(
-            "a mesh needs replicas=, shards= or tensor=; what is left out is found from the others"
+            "a mesh needs replicas=, stages=, shards= or tensor=; what is left out is found from the others"
         )
-    known = (replicas or 1) * (shards or 1) * (tensor or 1)
+    known = (replicas or 1) * (stages or 1) * (shards or 1) * (tensor or 1)
     is_right = size % known == 0 if replicas is None or shards is None else size == known
     if not is_right:
         asked = ",".join(f"{name}={number}" for name, number in given.items() if number is not None)
-        times = "replicas times shards" if tensor is None else "replicas times shards times tensor"
+        named = [name for name in AXES if name in (REPLICAS, SHARDS) or given[name] is not None]
+        times = " times ".join(named)
         raise ConfigurationError(f"{size} workers cannot be laid out as {asked}; {times} is the number of workers")
     left = size // known
     if replicas is None:
-        return Axes(left, shards or 1, tensor or 1)
-    return Axes(replicas, shards or left, tensor or 1)
+        return Axes(left, shards or 1, tensor or 1, stages or 1)
+    return Axes(replicas, shards or left, tensor or 1, stages or 1)
 
 
 def _is_no_size(number: object) -> bool:
@@ -74,17 +93,18 @@ def axes_from_text(text: str, size: int) -> Axes:
         name, _, number = item.strip().partition("=")
         if name not in AXES or name in told or not (number.isdecimal() and len(number) < 7):
             raise ConfigurationError(
-                f'"{text}" is no mesh; write replicas=R,shards=S,tensor=T (some may be left out), in whole numbers'
+                f'"{text}" is no mesh; write replicas=R,stages=L,shards=S,tensor=T (some may be left out), in '
+                "whole numbers"
             )
         told[name] = int(number)
-    return axes_for(size, *map(told.get, AXES))
+    return axes_for(size, told.get(REPLICAS), told.get(SHARDS), told.get(TENSOR), told.get(STAGES))
 
 
 def stage_of(zero: object) -> Zero:
     """A stage of ZeRO. Raises `ConfigurationError` for what is none."""
-    found = next((stage for stage in STAGES if stage == zero and not isinstance(zero, bool)), None)
+    found = next((stage for stage in ZEROS if stage == zero and not isinstance(zero, bool)), None)
     if found is None:
-        raise ConfigurationError(f"zero={zero!r} is unknown; known: {', '.join(map(str, STAGES))}")
+        raise ConfigurationError(f"zero={zero!r} is unknown; known: {', '.join(map(str, ZEROS))}")
     return found
 
 

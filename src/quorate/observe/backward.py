@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,6 +67,30 @@ def listeners(place: current.Place) -> Listeners:
     return place.context(Listeners)
 
 
+@contextmanager
+def told_of_backward(place: current.Place) -> Iterator[Callable[[Any], None]]:
+    """What is inside is one backward pass: who listens in `place` is told that it begins, and that it has ended, and by
+    a call of what is given with what backward is called on, that the forward pass has ended."""
+    told = place.context(Listeners)
+    for listener in tuple(told.all):
+        listener.backward_begins()
+    told.spending.spent = 0.0
+    told.spending.up_to(FORWARD_SHARE)
+
+    def forward_ended(losses: Any) -> None:
+        for listener in tuple(told.all):
+            listener.forward_ended(losses)
+
+    _inside.backward = True
+    try:
+        yield forward_ended
+    finally:
+        _inside.backward = False
+    told.spending.up_to(1.0)
+    for listener in tuple(told.all):
+        listener.backward_ended()
+
+
 def _wrap() -> None:
     with _lock:
         plain = torch.autograd.backward
@@ -78,21 +104,9 @@ def _wrap() -> None:
             if nested or place is None or not place.context(Listeners).all:
                 plain(*args, **kwargs)
                 return
-            told = place.context(Listeners)
-            for listener in tuple(told.all):
-                listener.backward_begins()
-            told.spending.spent = 0.0
-            told.spending.up_to(FORWARD_SHARE)
-            for listener in tuple(told.all):
-                listener.forward_ended(args[0] if args else kwargs.get("tensors"))
-            _inside.backward = True
-            try:
+            with told_of_backward(place) as forward_ended:
+                forward_ended(args[0] if args else kwargs.get("tensors"))
                 plain(*args, **kwargs)
-            finally:
-                _inside.backward = False
-            told.spending.up_to(1.0)
-            for listener in tuple(told.all):
-                listener.backward_ended()
 
         backward._quorate_wraps = plain  # type: ignore[attr-defined]
         torch.autograd.backward = backward

@@ -31,9 +31,11 @@ def shard(
     precision: str | None,
     rests: Offloaded | None,
     apart: Collection[Parameter] = (),
-) -> None:
-    """Shard `model`, in place, each of the `blocks` as one piece, and the rest; `rests` says what is on the host.
-    Parameters `apart` are left as they are."""
+    *,
+    is_whole: bool = True,
+) -> list[Any]:
+    """Shard `model`, in place, each of the `blocks` as one piece, and the rest where it `is_whole`; `rests` says what
+    is on the host. Parameters `apart` are left as they are. Returns the modules that are in shards."""
     is_on_cpu = seat.shards.device_type == "cpu"
     if is_on_cpu:
         fix_threshold()
@@ -47,7 +49,8 @@ def shard(
         chosen["offload_policy"] = CPUOffloadPolicy()
     for block in blocks:
         fully_shard(block, reshard_after_forward=zero == 3, **chosen)
-    fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
+    if is_whole:
+        fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
     gathering: Any = TorchAllGather()
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
@@ -60,11 +63,12 @@ def shard(
             module.set_custom_reduce_scatter(reducing)
     if rests is not None and is_on_host:
         count(modules, rests.boundary, gathering, is_converted=precision is not None)
-    if zero == 1:
+    if zero == 1 and is_whole:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
     seat.traffic.forget = partial(_forget, modules)
     model.register_forward_hook(partial(_forget_without_backward, modules))
+    return list(modules)
 
 
 def _forget(modules: Sequence[FSDPModule]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,9 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
     return plan
 
 
-def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
-    """Cut `model`, in place; its workers draw the same random numbers from now on."""
+def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] = ()) -> None:
+    """Cut `model`, in place; its workers draw the same random numbers from now on. Modules `apart` are not told of
+    their calls: their own parameters are given plain by whoever calls the model."""
     assert seat.parts is not None
     device = next(model.parameters()).device
     if device.type != "cpu":
@@ -62,7 +63,7 @@ def by_tensor(model: Module, plan: Plan, seat: Seat) -> None:
     cut_parameters(model, plan, seat.parts)
     for module, vector in vectors:
         attach(module, vector, together)
-    hook_layers(model, plan, together)
+    hook_layers(model, plan, together, apart)
     in_pieces = None
     if plan.is_of_pieces:
         in_pieces = current.here().context(InPieces)

@@ -1,4 +1,4 @@
-"""The mesh of a run's workers, replicas by shards by tensor, and where each worker is in it."""
+"""The mesh of a run's workers, replicas by stages by shards by tensor, and where each worker is in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import AXES, SHARDS, TENSOR, Axes, Offload, Zero
+from quorate.core.axes import AXES, REPLICAS, SHARDS, TENSOR, Axes, Offload, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
@@ -39,23 +39,23 @@ class Meshes:
 
 
 def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
-    """The mesh of all workers, rows being replicas; made once, by all workers together. Where nothing is computed
-    together it has no third axis."""
+    """The mesh of all workers, rows being replicas; made once, by all workers together. Axes of one stage, or where
+    nothing is computed together, are left out."""
     known = place.context(Meshes)
     made = known.made
     if axes not in made:
         if known.start_group is not None and not dist.is_initialized():
-            each = axes.shards * axes.tensor
+            each = axes.of_replica
             replica, position = divmod(place.wire.rank - place.wire.size, each)
             known.start_group(f"replica {axes.replicas + replica}", position, each)
         if not dist.is_initialized():
             raise ConfigurationError(
                 "a mesh is of real processes, which torch's collectives connect; virtual workers have none"
             )
-        replicas = 1 if place.wire.is_newcomer else axes.replicas
-        sizes = dict(zip(AXES, (replicas, axes.shards, axes.tensor), strict=True))
-        if axes.tensor == 1:
-            del sizes[TENSOR]
+        sizes = dict(zip(AXES, axes.sizes, strict=True))
+        if place.wire.is_newcomer:
+            sizes[REPLICAS] = 1
+        sizes = {name: count for name, count in sizes.items() if count > 1 or name in (REPLICAS, SHARDS)}
         made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     return made[axes]
 
@@ -73,21 +73,23 @@ def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
 
 
 def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
-    """Let data be dealt out so that workers along the tensor axis have the same: into `axes.batches` shares, of which
-    this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where some has
-    been dealt."""
+    """Let data be dealt out so that stages, and workers along the tensor axis, have the same: into `axes.batches`
+    shares, of which this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where
+    some has been dealt."""
     data = data_context(place)
-    if axes.tensor == 1 or data.deals is not None:
+    if axes.tensor * axes.stages == 1 or data.deals is not None:
         return
     if data.made:
         raise ConfigurationError(
             "quorate.shard was called before quorate.parallelize, and has given workers that compute a model together "
             "different batches; call quorate.parallelize before it"
         )
-    own, part = divmod(place.wire.rank, axes.tensor)
+    rank = place.wire.rank
+    replica, stage = rank // axes.of_replica, rank // (axes.shards * axes.tensor) % axes.stages
+    shard, part = rank // axes.tensor % axes.shards, rank % axes.tensor
     if seat is not None:
-        own, part = seat.replica * axes.shards + seat.shard, seat.part
-    data.deals, data.repeats = (axes.batches, own), part > 0
+        replica, stage, shard, part = seat.replica, seat.stage, seat.shard, seat.part
+    data.deals, data.repeats = (axes.batches, replica * axes.shards + shard), stage + part > 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Seat:
 
     axes: Axes
     replica: int
+    stage: int
     shard: int
     part: int
     """Its place among those that compute layers together."""
@@ -103,8 +106,12 @@ class Seat:
     """Those that hold the same piece, one of each replica, in order."""
     within: Wire
     """The workers of its replica."""
+    along: Wire
+    """Those of its replica that hold the same shard, and part, of the other stages, in order."""
+    abreast: Wire
+    """Those of its replica that have the same stage."""
     beside: Wire
-    """Those of its replica that hold the other shards of the same neurons and heads."""
+    """Those of these that hold the other shards of the same neurons and heads."""
     together: Wire
     """Those that compute layers with it, on the same batches."""
     shards: DeviceMesh
@@ -128,7 +135,7 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     if SHARDS not in names or not set(names) <= set(AXES):
         raise ConfigurationError(
             f"the mesh has the axes {', '.join(names) or 'without names'}; quorate.parallelize takes one of replicas, "
-            "shards and tensor, as world.mesh(replicas=2, shards=2) makes it"
+            "stages, shards and tensor, as world.mesh(replicas=2, shards=2) makes it"
         )
     there = [name for name in AXES if name in names]
     sizes = [mesh.mesh.shape[names.index(name)] if name in names else 1 for name in AXES]
@@ -139,9 +146,9 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
     if ranks.numel() != wire.size:
         raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
     if ranks.flatten().tolist() == list(range(wire.size)) and ranks[0].numel() > 1 and not wire.is_newcomer:
-        note_axes(wire.board, Axes(*sizes))
+        note_axes(wire.board, _axes(sizes))
     ranks = torch.cat([ranks, newcomers(ranks, wire)])
-    (replica,), (shard,), (part,) = (found.tolist() for found in (ranks == wire.rank).nonzero(as_tuple=True))
+    ((replica, stage, shard, part),) = (ranks == wire.rank).nonzero().tolist()
 
     def among(name: str, members: Tensor) -> Wire:
         own = members.flatten().tolist()
@@ -149,15 +156,23 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
 
     workers = ranks.flatten(1).tolist()
     return Seat(
-        axes=Axes(*sizes),
+        axes=_axes(sizes),
         replica=replica,
+        stage=stage,
         shard=shard,
         part=part,
-        across=GroupWire(wire.channel("mesh/across"), ranks[:, shard, part].tolist(), workers, sizes[0]),
+        across=GroupWire(wire.channel("mesh/across"), ranks[:, stage, shard, part].tolist(), workers, sizes[0]),
         within=among("within", ranks[replica]),
-        beside=among("beside", ranks[replica, :, part]),
-        together=among("together", ranks[replica, shard]),
+        along=among("along", ranks[replica, :, shard, part]),
+        abreast=among("abreast", ranks[replica, stage]),
+        beside=among("beside", ranks[replica, stage, :, part]),
+        together=among("together", ranks[replica, stage, shard]),
         shards=mesh[SHARDS],
-        parts=mesh[TENSOR] if sizes[2] > 1 else None,
+        parts=mesh[TENSOR] if sizes[3] > 1 else None,
         workers=workers,
     )
+
+
+def _axes(sizes: Sequence[int]) -> Axes:
+    replicas, stages, shards, tensor = sizes
+    return Axes(replicas, shards, tensor, stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +24,8 @@ from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
+from quorate.sharding.stages.choice import StageChoice, check_stages
+from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.wire import current
 from quorate.wire.current import Place
@@ -44,6 +46,8 @@ class Sharded:
     plan: Mapping[str, str] | None = None
     """Which layers several workers compute together."""
     offload: Offloaded | None = None
+    pipeline: Pipeline | None = None
+    """Where this worker has some of the model's stages."""
 
 
 @dataclass
@@ -68,6 +72,10 @@ def parallelize(
     blocks: Sequence[str | Module | type[Module]] | None = None,
     tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
+    stages: Literal["auto", "memory"] | Sequence[str] = "auto",
+    schedule: str = "1f1b",
+    microbatches: int | None = None,
+    example: Any = None,
 ) -> M:
     """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
 
@@ -91,6 +99,13 @@ def parallelize(
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
     be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
     on a piece of the sequence: see `quorate.sequence_attention`.
+    Along the axis `stages` each worker has some of the model's layers (a pipeline), and calculates them for one
+    micro-batch after the other. `stages` says where the model is cut: "auto", so that the slowest stage is as fast as
+    can be; "memory", so that the largest is as small as can be; or the names of the modules with which stages begin,
+    but for the first. With an `example` of the model's inputs (a tensor or a tuple, of one micro-batch) each module is
+    measured on rank 0; else parameters are counted. Calling the model sends `microbatches` (None: four for each worker
+    along the axis) through all stages, its output is on every worker, and so is a backward pass from it. `schedule` is
+    that of `quorate.forward_backward`, or "auto": the one whose step is the shortest with the costs of these stages.
     Layers of `quorate.Experts` are spread expert by expert, and tokens are sent to them; they are never gathered.
     A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
     `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
@@ -142,6 +157,8 @@ def parallelize(
         )
     where = offload_of(offload) if told.told_offload is None else told.told_offload
     check_experts(model, axes, is_on_meta=is_on_meta, offload=where, precision=precision)
+    if axes.stages > 1:
+        check_stages(model, is_on_meta=is_on_meta, offload=where, tensor=tensor)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     deal_to(place, axes, seat)
     rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
@@ -152,8 +169,18 @@ def parallelize(
     found = outside_experts(model, blocks_of(model) if blocks is None else named_blocks(model, blocks))
     words = in_words(found)  # before torch gives their classes other names
     known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
+    pipeline: Pipeline | None = None
+    if axes.stages > 1:
+        from quorate.sharding.stages.by_stages import by_stages, stages_for
+
+        asked = StageChoice(stages, schedule, microbatches, example)
+        divided = stages_for(model, axes.stages, wire, asked, shards=axes.shards, zero=zero)
+        if wire.rank == 0:
+            tell(divided.words)
+        pipeline, found = by_stages(model, divided, seat, f"stages/{known.calls}"), divided.blocks(seat.stage)
+        words, known.blocks[model], modules = in_words(found), [name for name, _ in found], [one for _, one in found]
     if plan is not None:
-        by_tensor(model, plan, seat)
+        by_tensor(model, plan, seat, () if pipeline is None else pipeline.ending.owners)
         branches = branches_in(model)
         found = [(name, block) for name, block in found if not is_in_branches(name, branches)]
         words, known.blocks[model], modules = (
@@ -167,12 +194,14 @@ def parallelize(
                 if plan.is_of_pieces
                 else f"quorate: layers are computed by {axes.tensor} workers together:\n{plan}\n{dealt_in_words(model)}"
             )
-    if axes.shards > 1 or plan is not None:
+    if axes.shards > 1 or plan is not None or pipeline is not None:
         data.needs_equal_shares = "a model in shards"
     is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
     if is_cut:
         apart = by_experts(model, seat) if axes.shards > 1 else set()
-        shard(model, modules, seat, zero, precision, rests, apart)
+        pieces = shard(model, modules, seat, zero, precision, rests, apart, is_whole=pipeline is None)
+        if pipeline is not None:
+            pipeline.ending.shards(pieces, is_accumulated=zero == 1)
         if wire.rank == 0:
             if apart:
                 layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
@@ -182,8 +211,8 @@ def parallelize(
     if is_on_meta:
         shards = (axes.shards, seat.shard) if is_cut else (1, 0)
         make_pieces(model, modules, wire, *shards, told.device, initialize)
-    if is_cut or plan is not None or rests is not None:
-        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests)
+    if is_cut or plan is not None or rests is not None or pipeline is not None:
+        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests, pipeline)
     return model
 
 
@@ -205,6 +234,12 @@ def blocks_chosen(model: Module, place: Place) -> Sequence[str] | None:
     return place.context(_Models).blocks.get(model)
 
 
+def pipeline_of(model: Module, place: Place) -> Pipeline | None:
+    """Its stages that are here; None where `parallelize` has not cut it into stages."""
+    found = place.context(_Models).sharded.get(model)
+    return None if found is None else found.pipeline
+
+
 def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None:
     """What `parallelize` has done to `model`; None where it has not.
 
@@ -218,16 +253,23 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
                 "--mesh, --zero and --offload spread the model when quorate.distribute is called, and the optimizer "
                 "keeps state of its whole parameters already; call quorate.parallelize before the optimizer is made"
             )
-        names = {id(p): name for name, p in model.named_parameters()}
+        names: dict[int, list[str]] = {}
+        for name, p in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(p), []).append(name)
         parallelize(model)
-        new = dict(model.named_parameters())
-        if not new.keys() >= set(names.values()):
+        new = dict(model.named_parameters(remove_duplicate=False))
+        spread = known.sharded.get(model)
+        is_here = {key: [name for name in some if name in new] for key, some in names.items()}
+        if not all(is_here.values()) and (spread is None or spread.pipeline is None):
             raise ConfigurationError(
                 "branches of the model lie on several workers, and the optimizer was made before; call "
                 "quorate.parallelize before the optimizer is made"
             )
         for group in optimizer.param_groups:
-            group["params"] = [new[names[id(p)]] if id(p) in names else p for p in group["params"]]
+            kept = [is_here.get(id(p), [""])[:1] for p in group["params"]]
+            group["params"] = [
+                new[some[0]] if some[0] else p for p, some in zip(group["params"], kept, strict=True) if some
+            ]
     return known.sharded.get(model)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,8 +24,18 @@ class Traffic:
     """Wait until all workers of the replica have come to the same call. Raises `Mismatch` where one makes another."""
     reduces: Callable[[bool], None] | None = None
     """Told whether the backward passes that follow reduce gradients; None where all do."""
+    pauses: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
+    """Inside what each gives, backward passes only add to gradients."""
     forget: Callable[[], None] = lambda: None
     """Give gathered parameters back; the next pass gathers them as they are by then."""
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Inside, backward passes only add to gradients, and nobody forms means of them."""
+        with ExitStack() as inside:
+            for pause in self.pauses:
+                inside.enter_context(pause())
+            yield
 
     def meet_also(self, meet: Callable[[str], None]) -> None:
         """Let `meet` be part of it."""

@@ -235,7 +235,7 @@ class Loop(Listener):
             buffers = list(self.replica.model.buffers())
             agree_on_buffers(buffers, self.strategy.buffers, self.worker.wire, self._place)
             if self.worker.seat is not None:
-                agree_on(buffers, self.strategy.buffers, self.worker.seat.within)
+                agree_on(buffers, self.strategy.buffers, self.worker.seat.abreast)
 
     # -- the end
 

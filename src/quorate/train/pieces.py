@@ -78,7 +78,7 @@ def as_pieces(
 def let_own_tensors(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
     """Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them."""
     if watched.shard_by == "tensors" and seat.axes.shards > 1:
-        wire = Metered(seat.within.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
+        wire = Metered(seat.abreast.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
         replica.whole = WholeTensors(wire, seat.traffic)
         kept.owned = partial(replica.whole.owned, kept.optimizer)
 

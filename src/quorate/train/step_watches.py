@@ -23,6 +23,8 @@ class StepWatches:
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._saving, self._edits, self._stop = worker, saving(place), Edits(worker), stop_of(place)
         self._stop.is_agreed |= worker.seat is not None
+        if worker.seat is not None:
+            worker.seat.traffic.pauses.append(lambda: worker.means.ready.pausing())
 
     def step_begins(self) -> None:
         """`optimizer.step()` was called. Raises as `Edits.step_begins`."""

@@ -1,7 +1,7 @@
 """Workers in sentences: by their ranks in the world, and where the model is in shards by replica and shard.
 
-The key `mesh` on the board holds JSON, `[replicas, shards, tensor]`, once a model was spread with workers of a replica
-having neighbouring ranks; `[]` where models of one run are spread in different ways.
+The key `mesh` on the board holds JSON, `[replicas, stages, shards, tensor]`, once a model was spread with workers of a
+replica having neighbouring ranks; `[]` where models of one run are spread in different ways.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MESH = "mesh"
 
 def note_axes(board: Board, axes: Axes) -> None:
     """A model is spread over `axes`; every worker says so."""
-    said = json.dumps([axes.replicas, axes.shards, axes.tensor]).encode()
+    said = json.dumps(axes.sizes).encode()
     if not board.swap(_MESH, None, said) and board.get(_MESH) != said:
         board.set(_MESH, b"[]")
 
@@ -29,11 +29,15 @@ def seat_in_words(board: Board, rank: int) -> str:
     """`replica 1, shard 0`; nothing for a rank that is in no mesh, and where the board cannot say."""
     with suppress(QuorateError, OSError, ValueError, TypeError):
         written = board.peek(_MESH)
-        replicas, shards, tensor = json.loads(written or b"[]") or (0, 0, 0)
-        if 0 <= rank < replicas * shards * tensor:
+        replicas, stages, shards, tensor = json.loads(written or b"[]") or (0, 0, 0, 0)
+        if 0 <= rank < replicas * stages * shards * tensor:
             cell, part = divmod(rank, tensor)
-            seat = f"replica {cell // shards}, shard {cell % shards}"
-            return seat if tensor == 1 else f"{seat}, part {part}"
+            line, shard = divmod(cell, shards)
+            replica, stage = divmod(line, stages)
+            words = [f"replica {replica}"]
+            words += [f"stage {stage}"] * (stages > 1)
+            words += [f"shard {shard}"] * (shards > 1 or stages == 1)
+            return ", ".join([*words, *[f"part {part}"] * (tensor > 1)])
     return ""
 
 

@@ -36,7 +36,7 @@ def test_sizes(size: int, replicas: int | None, shards: int | None, found: tuple
         (2, None, -2, "shards=-2 is no size of a mesh"),
         (2, None, True, "shards=True is no size of a mesh"),
         (2, None, 2.0, "shards=2.0 is no size of a mesh"),
-        (2, None, None, "a mesh needs replicas=, shards= or tensor="),
+        (2, None, None, "a mesh needs replicas=, stages=, shards= or tensor="),
     ],
 )
 def test_sizes_that_cannot_be(size: int, replicas: int | None, shards: int | None, words: str) -> None:
@@ -67,7 +67,7 @@ def test_texts(text: str) -> None:
     ],
 )
 def test_texts_that_are_no_mesh(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no mesh; write replicas=R,shards=S"):
+    with pytest.raises(ConfigurationError, match=r"is no mesh; write replicas=R,stages=L,shards=S"):
         axes_from_text(text, 4)
 
 

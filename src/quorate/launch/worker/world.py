@@ -74,16 +74,24 @@ class World:
         """Whether the workers' models differ between steps (gossip, local steps): then two things can be evaluated."""
         return differ(self._place)
 
-    def mesh(self, *, replicas: int | None = None, shards: int | None = None, tensor: int | None = None) -> DeviceMesh:
-        """All workers as `replicas` of the model times `shards` of each times `tensor` that compute its layers
-        together: a torch `DeviceMesh` with these axes (the last one only where it is not 1).
+    def mesh(
+        self,
+        *,
+        replicas: int | None = None,
+        stages: int | None = None,
+        shards: int | None = None,
+        tensor: int | None = None,
+    ) -> DeviceMesh:
+        """All workers as `replicas` of the model times `stages` of a pipeline times `shards` of each times `tensor`
+        that compute its layers together: a torch `DeviceMesh` with these axes (`stages` and `tensor` only where they
+        are not 1).
 
-        `replicas` may be left out, or else `shards`, and is found; `tensor` is 1 unless given. Workers of one replica
-        have neighbouring ranks, and those of one shard the nearest. Every worker calls it; the same sizes give the same
-        mesh. Raises `ConfigurationError` for sizes whose product is not the number of
-        workers, and for virtual workers.
+        `replicas` may be left out, or else `shards`, and is found; `stages` and `tensor` are 1 unless given. The last
+        axis varies fastest: workers along `tensor` have neighbouring ranks, and those of one replica follow one
+        another. Every worker calls it; the same sizes give the same mesh. Raises `ConfigurationError` for sizes whose
+        product is not the number of workers, and for virtual workers.
         """
-        return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor), self.device)
+        return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device)
 
     @contextmanager
     def evaluate(self, *, alone: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:

@@ -6,7 +6,7 @@ leads back to the parameters. So the code of a model sees plain tensors only, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ class Layer:
         return output if self.style != "whole" else None
 
 
-def hook_layers(model: Module, plan: Plan, together: Together) -> list[Layer]:
+def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection[Module] = ()) -> list[Layer]:
     """Let every module of `model` calculate with its pieces. Raises `ConfigurationError` for heads that do not
     divide."""
     inside = {
@@ -135,7 +135,7 @@ def hook_layers(model: Module, plan: Plan, together: Together) -> list[Layer]:
     attentions = attentions_in(plan, model, blocks)
     layers = []
     for name, module in model.named_modules():
-        owners = [module] if id(module) not in inside else []
+        owners = [module] if id(module) not in inside and module not in apart else []
         if owners and isinstance(module, _CALLS_NONE_OF_ITS_OWN):
             owners = list(module.modules())
         if any(p is not None for owner in owners for p in owner._parameters.values()):

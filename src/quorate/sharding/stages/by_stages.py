@@ -1,0 +1,184 @@
+"""A model in stages over the workers of a pipeline: cut, in place. Importing this takes torch a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from quorate.core.axes import Zero
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.mesh import Seat
+from quorate.sharding.stages import cut
+from quorate.sharding.stages.choice import Cuts, StageChoice
+from quorate.sharding.stages.choosing import choose
+from quorate.sharding.stages.clipping import norms_over_stages
+from quorate.sharding.stages.cut import Cost
+from quorate.sharding.stages.division import Stages
+from quorate.sharding.stages.ending import Ending
+from quorate.sharding.stages.layout import Layout
+from quorate.sharding.stages.orders import SCHEDULES, refusal, schedule_named
+from quorate.sharding.stages.pipeline import Pipeline
+from quorate.sharding.stages.route import Shapes, used_by
+from quorate.sharding.stages.units import Unit, units_of
+from quorate.wire.metered import Metered
+
+_MICROBATCHES = 4
+"""For each worker of a pipeline, unless told."""
+
+
+def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, shards: int, zero: Zero) -> Stages:
+    """Where `model` is cut for so many workers of a pipeline; the same on all workers of `wire`, which all call it.
+
+    Raises `ConfigurationError` for a model that has too few blocks, and for unknown schedules.
+    """
+    units, example = units_of(model), _as_args(chosen.example)
+    costs, order = cut.costs_by_size(units), list(range(len(units)))
+    if example is not None:
+        costs, order = _measured(model, units, example, wire)
+        missing = [unit.name for number, unit in enumerate(units) if number not in order]
+        if missing:
+            raise ConfigurationError(f"the model does not use {missing[0]} with the example= that it was given")
+        units, costs = [units[number] for number in order], [costs[number] for number in order]
+    count = chosen.microbatches
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ConfigurationError(
+            f"microbatches={count!r} is no number of micro-batches; it is a whole number from 1 on"
+        )
+    count = _MICROBATCHES * workers if count is None else count
+    layout = _layout(units, costs, workers, count, chosen, is_resharded=shards > 1 and zero == 3)
+    stage_of = _cut(units, costs, layout, chosen.cuts)
+    names = [name for name, p in model.named_parameters() if not any(p is one for unit in units for one in _all(unit))]
+    if shards > 1:
+        _check_shared(units, stage_of, layout)
+    used = {} if example is None else used_by(model, units, names, example)
+    direct = {name: stage_of[max(0, used.get(name, 0) - 1)] for name in names}
+    table = cut.in_words(
+        units, costs, stage_of, [layout.owner(stage) for stage in range(layout.stages)], is_measured=example is not None
+    )
+    how = "by measured time" if example is not None else "by parameters (give example= to cut by measured time)"
+    how = (
+        {"auto": how, "memory": "by memory"}.get(chosen.cuts, "as told") if isinstance(chosen.cuts, str) else "as told"
+    )
+    words = (
+        f"quorate: {layout.stages} stages on {workers} workers, cut {how}; {layout.schedule}, "
+        f"{layout.microbatches} micro-batches\n{table}\n"
+    )
+    return Stages(layout, units, stage_of, direct, Shapes(model, units, stage_of, direct), words)
+
+
+def _check_shared(units: Sequence[Unit], stage_of: Sequence[int], layout: Layout) -> None:
+    holders: dict[tuple[int, int], str] = {}
+    for unit, stage in zip(units, stage_of, strict=True):
+        for p in unit.module.parameters():
+            other = holders.setdefault((layout.owner(stage), id(p)), unit.name)
+            if other != unit.name:
+                raise ConfigurationError(
+                    f"{other} and {unit.name} share parameters and lie on one worker under {layout.schedule}, where "
+                    'each module is in shards by itself; take another schedule, such as "1f1b", or no shards'
+                )
+
+
+def _all(unit: Unit) -> list[Parameter]:
+    return list(unit.module.parameters())
+
+
+def _as_args(example: Any) -> tuple[Any, ...] | None:
+    return example if example is None or isinstance(example, tuple) else (example,)
+
+
+def _measured(
+    model: Module, units: Sequence[Unit], example: tuple[Any, ...], wire: Wire
+) -> tuple[list[Cost], list[int]]:
+    """By rank 0, for all."""
+    key = f"{wire.name}/stages"
+    if wire.rank == 0:
+        costs, order = cut.measured_costs(model, units, example)
+        rows = [[cost.forward, cost.backward, cost.activations] for cost in costs]
+        wire.board.set(key, json.dumps([rows, order]).encode())
+    wire.board.wait([key])
+    rows, order = json.loads(wire.board.get(key) or b"[[], []]")
+    return [Cost(*row) for row in rows], order
+
+
+def _layout(
+    units: Sequence[Unit], costs: Sequence[Cost], workers: int, count: int, chosen: StageChoice, *, is_resharded: bool
+) -> Layout:
+    if chosen.schedule == "auto":
+        return choose(units, costs, workers, count, is_resharded=is_resharded)
+    schedule = schedule_named(chosen.schedule)
+    layout = Layout(chosen.schedule, workers, schedule.chunks or 2, count)
+    refused = refusal(layout.schedule, layout.workers, layout.chunks, layout.microbatches)
+    if refused:
+        raise ConfigurationError(refused)
+    if schedule.is_split and is_resharded:
+        others = ", ".join(name for name, one in SCHEDULES.items() if not one.is_split)
+        raise ConfigurationError(
+            f"{layout.schedule} makes backward passes in two halves, between which parameters have to stay gathered, "
+            f"and zero=3 gives them back; take zero=2, or a schedule of {others}"
+        )
+    return layout
+
+
+def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cuts) -> list[int]:
+    if cuts == "auto":
+        return cut.cut_evenly(units, [cost.both for cost in costs], layout.stages)
+    if cuts == "memory":
+        return cut.cut_evenly(units, cut.memory_of(units, costs, layout.workers), layout.stages)
+    if isinstance(cuts, str) or not all(isinstance(name, str) for name in cuts):
+        raise ConfigurationError(
+            f'stages={cuts!r} is unknown; it is "auto", "memory", or the names of the modules with which stages begin'
+        )
+    return cut.cut_by_names(units, cuts, layout.stages)
+
+
+def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
+    """Take what belongs to other stages off `model`, in place, and let a call of it go through all stages."""
+    wire = Metered(seat.along.channel(name), seat.traffic.meter)
+    layout, worker = stages.layout, seat.stage
+    here = stages.here(worker)
+    direct = {key for key, stage in stages.direct.items() if stage in layout.stages_of(worker)}
+    own = {id(p) for unit in here for p in unit.module.parameters()} | {id(model.get_parameter(key)) for key in direct}
+    tied = _tied(model, stages)
+    inside = {id(part) for unit in here for part in unit.module.modules()}
+    for unit in stages.units:
+        for part in unit.module.modules():
+            if id(part) not in inside:
+                _take_off(part, own, stages.shapes)
+    for key in stages.direct:
+        if key not in direct:
+            module, _, last = key.rpartition(".")
+            _take_off(model.get_submodule(module), own, stages.shapes, only=last)
+    pipeline = Pipeline(model, stages.units, stages.stage_of, layout, stages.shapes, wire, seat.traffic)
+    pipeline.ending = Ending(model, stages, seat, wire, tied)
+    model.forward = pipeline.call
+    norms_over_stages(pipeline.ending)
+    return pipeline
+
+
+def _tied(model: Module, stages: Stages) -> list[tuple[list[tuple[int, str]], list[int]]]:
+    """Parameters of several workers: under which name each of these has it, and the workers."""
+    found: dict[int, dict[int, str]] = {}
+    for unit, stage in zip(stages.units, stages.stage_of, strict=True):
+        for key, p in unit.module.named_parameters(remove_duplicate=False):
+            if p.requires_grad:
+                found.setdefault(id(p), {}).setdefault(stages.layout.owner(stage), f"{unit.name}.{key}")
+    shared = [sorted(names.items()) for names in found.values() if len(names) > 1]
+    return [(names, [worker for worker, _ in names]) for names in shared]
+
+
+def _take_off(module: Module, own: set[int], shapes: Shapes, only: str | None = None) -> None:
+    """Tensors of `module` become ones without numbers, and no parameters or buffers any more."""
+    for kind in (module._parameters, module._buffers):
+        for key, x in list(kind.items()):
+            if x is None or (only is not None and key != only):
+                continue
+            del kind[key]
+            module.__dict__[key] = shapes.fake(x)
+    flat: Any = getattr(module, "_flat_weights", None)
+    if isinstance(flat, list):  # a recurrent module keeps a list of its own
+        module.__dict__["_flat_weights"] = [shapes.fake(x) if isinstance(x, Tensor) else x for x in flat]

@@ -1,0 +1,202 @@
+"""Where a model is cut into stages: as even as the units allow, by what was measured, or by their parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Embedding, EmbeddingBag, Module
+from torch.utils import _pytree as pytree
+
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.stages.units import Unit, gated
+
+_TIMES = 2
+"""Each unit is measured so often; the shortest counts."""
+_BYTES_KEPT = 4
+"""Parameters, gradients, and about two numbers of the optimizer, for each number."""
+
+
+@dataclass
+class Cost:
+    """Of one unit, for the examples that it was measured with."""
+
+    forward: float
+    """Seconds; where nothing was measured, numbers that are multiplied."""
+    backward: float
+    activations: int = 0
+    """Bytes that are kept for the backward pass."""
+
+    @property
+    def both(self) -> float:
+        """Of both passes."""
+        return self.forward + self.backward
+
+
+def costs_by_size(units: Sequence[Unit]) -> list[Cost]:
+    """Numbers that take part in products, which a linear layer uses once a position; those of embeddings are looked up.
+
+    Of convolutions this says little, as it depends on the size of the image.
+    """
+    return [Cost(float(size), 2.0 * size) for size in map(_multiplied, units)]
+
+
+def _multiplied(unit: Unit) -> int:
+    seen = {
+        id(p): p.numel() if p.dim() > 1 and not isinstance(part, Embedding | EmbeddingBag) else p.shape[0]
+        for part in unit.module.modules()
+        for p in part.parameters(recurse=False)
+    }
+    return sum(seen.values())
+
+
+def measured_costs(model: Module, units: Sequence[Unit], example: tuple[Any, ...]) -> tuple[list[Cost], list[int]]:
+    """Call `model` with `example`, and measure each unit's forward and backward pass; also the order of first calls.
+
+    Buffers and random numbers are as before, and no gradient is left. Memory: the whole model, and the activations of
+    one unit at a time.
+    """
+    found = [Cost(0.0, 0.0) for _ in units]
+    calls: list[int] = []
+
+    def called(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if number not in calls:
+            calls.append(number)
+        return _measured(units[number].module, args, kwargs, found[number])
+
+    buffers = [(x, x.clone()) for x in model.buffers()]
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), gated(units, called):
+        model.forward(*example)
+    with torch.no_grad():
+        for x, before in buffers:
+            x.copy_(before)
+    return found, calls
+
+
+def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cost: Cost) -> Any:
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    best, kept = (float("inf"), float("inf")), 0
+    output: Any = None
+    for _ in range(_TIMES):
+        given = [
+            x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
+            for x in leaves
+        ]
+        own_args, own_kwargs = pytree.tree_unflatten(given, spec)
+        kept = 0
+
+        def keep(x: Tensor) -> Tensor:
+            nonlocal kept
+            kept += x.numel() * x.element_size() * (not x.is_leaf)
+            return x
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            begin = time.perf_counter()
+            output = module(*own_args, **own_kwargs)
+            forward = time.perf_counter() - begin
+        ends = [x for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
+        wanted = [*parameters, *(x for x in given if isinstance(x, Tensor) and x.requires_grad)]
+        begin = time.perf_counter()
+        if ends and wanted:
+            torch.autograd.grad(ends, wanted, [torch.ones_like(x) for x in ends], allow_unused=True)
+        best = min(best, (forward, time.perf_counter() - begin), key=sum)
+    cost.forward, cost.backward, cost.activations = cost.forward + best[0], cost.backward + best[1], kept
+    return pytree.tree_map_only(Tensor, Tensor.detach, output)
+
+
+def cut_evenly(units: Sequence[Unit], costs: Sequence[float], stages: int) -> list[int]:
+    """The stage of each unit, so that the most costly stage is as cheap as can be.
+
+    Cuts are made in front of blocks, and behind the last one. Cost: O(units^2 x stages). Raises `ConfigurationError`
+    where there are fewer places than cuts.
+    """
+    places = [0, *(place for place in range(1, len(units)) if _may_begin(units, place))]
+    if len(places) < stages:
+        raise ConfigurationError(
+            f"the model has {len(places)} pieces that could be a stage (blocks in a list or Sequential), and "
+            f"{stages} stages are asked for"
+        )
+    ends = [*places[1:], len(units)]
+    weights = [sum(costs[begin:end]) for begin, end in zip(places, ends, strict=True)]
+    sums = [0.0]
+    for weight in weights:
+        sums.append(sums[-1] + weight)
+    count = len(weights)
+    best: list[list[tuple[float, int]]] = [[(float("inf"), 0)] * (count + 1) for _ in range(stages + 1)]
+    best[0][0] = (0.0, 0)
+    for stage in range(1, stages + 1):
+        for end in range(stage, count + 1):
+            best[stage][end] = min(
+                (max(best[stage - 1][begin][0], sums[end] - sums[begin]), -begin) for begin in range(stage - 1, end)
+            )
+    found, end = [0] * len(units), count
+    for stage in range(stages, 0, -1):
+        begin = -best[stage][end][1]
+        for place in range(places[begin], ends[end - 1]):
+            found[place] = stage - 1
+        end = begin
+    return found
+
+
+def _may_begin(units: Sequence[Unit], place: int) -> bool:
+    return units[place].is_block or (units[place - 1].is_block and not units[place].is_block)
+
+
+def cut_by_names(units: Sequence[Unit], names: Sequence[str], stages: int) -> list[int]:
+    """The stage of each unit, where stages begin with these. Raises `ConfigurationError`."""
+    known = {unit.name: place for place, unit in enumerate(units)}
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        raise ConfigurationError(
+            f'stages has "{wrong}", which is no module that a stage could begin with; known: {_few(list(known))}'
+        )
+    begins = [known[name] for name in names]
+    if begins != sorted(set(begins)) or 0 in begins:
+        raise ConfigurationError(
+            "stages lists the modules with which stages begin, in the model's order, without the first stage"
+        )
+    if len(begins) + 1 != stages:
+        raise ConfigurationError(f"stages names {len(begins)} beginnings, and {stages} stages need {stages - 1}")
+    return [sum(place >= begin for begin in begins) for place in range(len(units))]
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) < 13 else f"{', '.join(names[:6])}, ..., {', '.join(names[-6:])}"
+
+
+def memory_of(units: Sequence[Unit], costs: Sequence[Cost], held: int) -> list[float]:
+    """Bytes of each unit, with the activations of `held` micro-batches."""
+    return [
+        float(_BYTES_KEPT * sum(p.numel() * p.element_size() for p in unit.module.parameters()))
+        + held * cost.activations
+        for unit, cost in zip(units, costs, strict=True)
+    ]
+
+
+def in_words(
+    units: Sequence[Unit], costs: Sequence[Cost], stage_of: Sequence[int], workers: Sequence[int], *, is_measured: bool
+) -> str:
+    """A table of the stages."""
+    head = ["stage", "worker", "modules", "parameters", "ms" if is_measured else "share"]
+    head += ["kept MB"] * is_measured
+    rows = [head]
+    total = sum(cost.both for cost in costs) or 1.0
+    for stage, worker in enumerate(workers):
+        own = [place for place, one in enumerate(stage_of) if one == stage]
+        names = [units[place].name for place in own]
+        what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        seconds = sum(costs[place].both for place in own)
+        size = sum(units[place].size for place in own)
+        row = [str(stage), str(worker), what, f"{size:,}"]
+        row += [f"{1e3 * seconds:.1f}" if is_measured else f"{seconds / total:.0%}"]
+        row += [f"{sum(costs[place].activations for place in own) / 1e6:.1f}"] * is_measured
+        rows.append(row)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,33 @@
+"""A model that is divided into stages, before anything is taken off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.nn import Module
+
+from quorate.sharding.stages.layout import Layout
+from quorate.sharding.stages.route import Shapes
+from quorate.sharding.stages.units import Unit
+
+
+@dataclass
+class Stages:
+    """A model that is about to be cut: every worker has the whole of it."""
+
+    layout: Layout
+    units: list[Unit]
+    stage_of: list[int]
+    direct: dict[str, int]
+    """The stages of parameters outside of units."""
+    shapes: Shapes
+    words: str
+
+    def here(self, worker: int) -> list[Unit]:
+        """The units of a worker."""
+        own = self.layout.stages_of(worker)
+        return [unit for unit, stage in zip(self.units, self.stage_of, strict=True) if stage in own]
+
+    def blocks(self, worker: int) -> list[tuple[str, Module]]:
+        """The modules of a worker, each once, by name."""
+        return list({id(unit.module): (unit.name, unit.module) for unit in self.here(worker)}.values())

@@ -1,0 +1,158 @@
+"""What is done around the passes of a step: what several workers have is made equal, and who listens is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from quorate.core.contracts import Wire
+from quorate.core.local_tensor import local
+from quorate.sharding.mesh import Seat
+from quorate.sharding.stages.division import Stages
+
+
+class Ending:
+    """Of one worker's part of a model in stages."""
+
+    def __init__(
+        self,
+        model: Module,
+        stages: Stages,
+        seat: Seat,
+        wire: Wire,
+        tied: list[tuple[list[tuple[int, str]], list[int]]],
+    ) -> None:
+        """`wire` has the workers of the pipeline; of `tied` parameters each has the names and the workers."""
+        self.model, self._stages, self._seat, self._wire = model, stages, seat, wire
+        worker = seat.stage
+        self._tied: list[tuple[str, Wire]] = [
+            (dict(names)[worker], self._wire.group(workers)) for names, workers in tied if worker in workers
+        ]
+        self._counted_elsewhere = {dict(names)[worker] for names, workers in tied if worker in workers[1:]}
+        self._direct = [name for name, stage in stages.direct.items() if stage in stages.layout.stages_of(worker)]
+        self._sharded: list[Any] = []
+        self._syncs = True
+
+    def shards(self, modules: list[Any], *, is_accumulated: bool) -> None:
+        """These are FSDP2's, each for itself. Where it `is_accumulated`, gradients of `optimizer.accumulate()` are not
+        reduced."""
+        self._sharded = modules
+        if is_accumulated:
+            self._seat.traffic.reduces = self._reduces
+
+    def _reduces(self, syncs: bool) -> None:
+        self._syncs = syncs
+
+    def direct_of(self, stage: int) -> list[str]:
+        """The parameters of a stage that are here, and lie outside of its modules."""
+        return [name for name in self._direct if self._stages.direct[name] == stage]
+
+    @property
+    def owners(self) -> list[Module]:
+        """The modules that have parameters of this worker outside of the modules that make up stages."""
+        return [self.model.get_submodule(name.rpartition(".")[0]) for name in self._direct]
+
+    @contextmanager
+    def plain_here(self) -> Iterator[None]:
+        """Inside, parameters outside of modules are plain tensors, where they lie on workers of the tensor axis."""
+        kept: list[tuple[Module, str, Any]] = []
+        for name in self._direct:
+            module, _, key = name.rpartition(".")
+            owner = self.model.get_submodule(module)
+            p: Any = owner._parameters[key]
+            if hasattr(p, "to_local"):
+                kept.append((owner, key, p))
+                owner._parameters[key] = p.to_local()
+        try:
+            yield
+        finally:
+            for owner, key, p in kept:
+                owner._parameters[key] = p
+
+    def begins(self) -> None:
+        """Passes only add to gradients, which are reduced over shards when all have been made."""
+        for module in self._sharded:
+            module.set_is_last_backward(False)
+            module.set_reshard_after_backward(False)
+            module.set_requires_gradient_sync(False)
+
+    def ended(self) -> None:
+        """All passes of a step have been made."""
+        with self._seat.traffic.pausing():
+            if self._syncs:
+                for module in self._sharded:
+                    _reduce(module)
+            self._mean_over_shards()
+            self._sums_of_tied()
+            self._share_bad_news()
+        for p in self.trained():
+            hooks: Any = getattr(p, "_post_accumulate_grad_hooks", None)
+            if p.grad is not None and hooks:
+                for hook in list(hooks.values()):
+                    hook(p)
+
+    def trained(self) -> Iterator[Parameter]:
+        """The worker's, each once."""
+        return (p for p in self.model.parameters() if p.requires_grad)
+
+    def counted(self) -> Iterator[Parameter]:
+        """Those that no worker of an earlier stage has as well."""
+        return (p for name, p in self.model.named_parameters() if name not in self._counted_elsewhere)
+
+    def _mean_over_shards(self) -> None:
+        """Of parameters outside of modules that are in shards, which all shards have whole."""
+        beside = self._seat.beside
+        if beside.size == 1:
+            return
+        for name in self._direct:
+            p = self.model.get_parameter(name)
+            if p.grad is not None:
+                x = local(p.grad)
+                x.copy_(self._seat.traffic.wait(beside.all_reduce(x.contiguous()), beside.clock) / beside.size)
+
+    def _sums_of_tied(self) -> None:
+        """Of parameters that several stages have."""
+        for name, group in self._tied:
+            p = self.model.get_parameter(name)
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            x = local(p.grad)
+            x.copy_(self._seat.traffic.wait(group.all_reduce(x.contiguous()), group.clock))
+
+    def _share_bad_news(self) -> None:
+        """A gradient that is not finite in one stage is so in all: a step of the whole model is left out, or none."""
+        mine = [local(p.grad) for p in self.trained() if p.grad is not None]
+        sums = [x.sum().double().cpu() for x in mine if x.numel()]
+        is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
+        told = self._seat.traffic.wait(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
+        if not is_bad and any(bool(one) for one in told):
+            x = next((x for x in mine if x.numel()), None)
+            if x is not None:
+                x[(0,) * x.dim()] = float("nan")
+
+    def over_stages(self, norm: Tensor, norm_type: float) -> Tensor:
+        """That of all stages' gradients."""
+        mine = norm.detach().cpu().double().reshape(())
+        power = mine**norm_type if norm_type != float("inf") else mine
+        every = torch.stack(self._seat.traffic.wait(self._wire.all_gather(power), self._wire.clock))
+        whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
+        return whole.to(norm.device, norm.dtype)
+
+
+def _reduce(module: Any) -> None:
+    """What FSDP2 does at the end of a last backward pass."""
+    from torch.distributed.fsdp import fully_shard
+
+    module.set_is_last_backward(True)
+    module.set_reshard_after_backward(True)
+    module.set_requires_gradient_sync(True)
+    state: Any = fully_shard.state(module)  # type: ignore[attr-defined]
+    for one in state._state_ctx.all_states:
+        for group in one._fsdp_param_groups:
+            group.post_backward()
+    state._root_post_backward_final_callback()

@@ -1,0 +1,247 @@
+"""Running a model in stages: micro-batches go forward and backward through them, in the order of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import Module, Parameter
+
+from quorate.core.contracts import Message, Wire
+from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.sharding.stages.batches import Merged, merged, micro_batches
+from quorate.sharding.stages.between import Between
+from quorate.sharding.stages.ending import Ending
+from quorate.sharding.stages.layout import Layout
+from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action
+from quorate.sharding.stages.passing import Left, Passing
+from quorate.sharding.stages.route import Shapes
+from quorate.sharding.stages.run import Run
+from quorate.sharding.stages.units import Unit, gated
+from quorate.sharding.traffic import Traffic
+
+
+class Pipeline:
+    """One worker's part of a model in stages."""
+
+    def __init__(
+        self,
+        model: Module,
+        units: Sequence[Unit],
+        stage_of: Sequence[int],
+        layout: Layout,
+        shapes: Shapes,
+        wire: Wire,
+        traffic: Traffic,
+    ) -> None:
+        """`wire` has one worker for each place in the pipeline, in order."""
+        self.model, self.units, self.stage_of, self.layout, self._shapes = model, units, stage_of, layout, shapes
+        self.wire, self.traffic, self._plain = wire, traffic, model.forward
+        self._between = Between(layout, wire, traffic)
+        self.stages = layout.stages_of(wire.rank)
+        self.last = layout.stages - 1
+        self.has_last = self.last in self.stages
+        self.ending: Ending
+        """What is done before the first pass of a step, and behind its last."""
+        self._job: tuple[Callable[[Any, int], Tensor], Callable[[Tensor], Tensor]] | None = None
+        """Of `step`: the loss, and what is made of it before the backward pass."""
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    # -- a step by schedule
+
+    def step(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss: Callable[[Any, int], Tensor],
+        scale: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Forward and backward passes of one batch; the loss, on every worker.
+
+        `loss` is given the last stage's output, and the micro-batch's number, and gives one number; backward begins
+        with what `scale` makes of that.
+        """
+        self._job = loss, scale
+        try:
+            found: Tensor = self.model(*args, **kwargs)  # which calls the hooks of the model
+            return found
+        finally:
+            self._job = None
+
+    def _step(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss: Callable[[Any, int], Tensor],
+        scale: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        run = self._run(args, kwargs, learns=True)
+        losses: dict[int, Tensor] = {}
+
+        def end(number: int) -> None:
+            value = loss(run.outputs.pop(number), number).reshape(()) * run.batches[number].share
+            losses[number] = value.detach()
+            run.kept[self.last, number].ends = [scale(value)]
+
+        with self.traffic.pausing():
+            self.ending.begins()
+            for action in self.layout.order(len(run.batches))[self.wire.rank]:
+                self._do(run, action, end)
+            self._between.settle(run)
+        self.ending.ended()
+        return self._told(torch.stack(list(losses.values())).sum() if losses else torch.zeros(()))
+
+    def _do(self, run: Run, action: Action, end: Callable[[int], None]) -> None:
+        stage, kind, number = action
+        if kind == FORWARD:
+            self._forward(run, stage, number)
+            if stage == self.last:
+                end(number)
+        elif kind in (BACKWARD, INPUT):
+            grads = [torch.ones_like(x) for x in run.kept[stage, number].ends]
+            self._backward(run, stage, number, grads, halves=kind == INPUT)
+        else:
+            self._weights(run, stage, number)
+
+    def _told(self, loss: Tensor) -> Tensor:
+        """What the last stage's worker has."""
+        root = self.layout.owner(self.last)
+        found = self.traffic.wait(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
+        is_double = next(self.model.parameters()).dtype == torch.float64
+        return found if is_double else found.float()
+
+    # -- a call of the model
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives, on every worker. A backward pass from it goes through all stages.
+
+        All micro-batches go forward, and later all of them backward (Huang et al. 2019, GPipe, arXiv 1811.06965).
+        """
+        if self._job is not None:
+            return self._step(args, kwargs, *self._job)
+        learns = torch.is_grad_enabled()
+        run = self._run(args, kwargs, learns=learns)
+        if learns:
+            self.ending.begins()
+        for stage in self.stages:
+            for number in range(len(run.batches)):
+                self._forward(run, stage, number)
+        found = self._outputs(run)
+        self._between.settle(run)
+        tensors = found.tensors
+        if learns and any(found.learns):
+            tensors = list(_Piped.apply(self, run, found, self._anchor, *tensors))  # type: ignore[no-untyped-call]
+        return found.tree(tensors)
+
+    def _outputs(self, run: Run) -> Merged:
+        """Of all micro-batches, on every worker."""
+        root, route = self.layout.owner(self.last), run.routes[0]
+        if not self.has_last:
+            _, message = self.traffic.wait(self.wire.receive(root, "out"), self.wire.clock)
+            return Merged(
+                [x.clone() for x in message.tensors], list(message.header["learns"]), route.outputs, route.spec
+            )
+        found = merged([run.outputs[number] for number in range(len(run.batches))], run.batches)
+        if run.learns:
+            for number in range(len(run.batches)):
+                run.kept[self.last, number].ends = found.ends(number)
+        run.outputs.clear()
+        message = Message(tuple(x.cpu().contiguous() for x in found.tensors), {"learns": found.learns})
+        run.sends += [self.wire.send(message, to, "out") for to in range(self.wire.size) if to != self.wire.rank]
+        return found
+
+    def backward_of(self, run: Run, found: Merged, gradients: Sequence[Tensor]) -> None:
+        """From gradients of all that the model gave. Raises `ConfigurationError` for a second time."""
+        if not run.kept:
+            raise ConfigurationError("a backward pass through stages is made once; nothing is kept for a second one")
+        with self.traffic.pausing():
+            for stage in reversed(self.stages):
+                for number in range(len(run.batches)):
+                    grads = found.gradients(gradients, number) if stage == self.last else []
+                    self._backward(run, stage, number, grads, halves=False)
+            self._between.settle(run)
+        self.ending.ended()
+
+    # -- passes
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
+        batches = micro_batches(args, kwargs, self.layout.microbatches)
+        trains = [module.training for module in self.model.modules()]
+        return Run(batches, [self._shapes.route(one.args, one.kwargs, trains) for one in batches], learns)
+
+    def _forward(self, run: Run, stage: int, number: int) -> None:
+        batch = run.batches[number]
+        passing = Passing(self.units, self._between, run, stage, number, self.last)
+        with gated(self.units, passing.called), self.ending.plain_here():
+            try:
+                output = self._plain(*batch.args, **batch.kwargs)
+            except Left:
+                return
+        if stage != self.last:
+            raise Mismatch(f"the model has ended before stage {stage} had sent all that it makes")
+        run.outputs[number] = output
+
+    def _backward(self, run: Run, stage: int, number: int, grads: list[Tensor], *, halves: bool) -> None:
+        kept, route = run.kept[stage, number], run.routes[number]
+        roots = list(kept.ends)
+        for transfer, x in kept.sent.items():
+            if x.requires_grad:
+                came = self._between.take(run, "b", transfer, number, route.transfers[transfer].target)
+                if came is not None:
+                    roots.append(x)
+                    grads.append(came.to(x.device))
+        pairs = [(x, gradient) for x, gradient in zip(roots, grads, strict=True) if x.requires_grad]
+        wanted = [x for x in kept.inputs.values() if x.requires_grad]
+        if pairs and halves and wanted:
+            from torch.distributed.pipelining._backward import stage_backward_input
+
+            ends, given = [x for x, _ in pairs], [gradient for _, gradient in pairs]
+            _, kept.groups = stage_backward_input(ends, given, wanted, iter(self._parameters(stage)))
+        elif pairs:
+            torch.autograd.backward([x for x, _ in pairs], [gradient for _, gradient in pairs])
+        kept.sent, kept.ends = {}, []
+        for transfer, x in kept.inputs.items():
+            if x.requires_grad:
+                self._between.give(run, "b", transfer, number, route.transfers[transfer].source, x.grad)
+        kept.inputs = {}
+        if not halves:
+            del run.kept[stage, number]
+
+    def _weights(self, run: Run, stage: int, number: int) -> None:
+        """The second half of a backward pass."""
+        from torch.distributed.pipelining._backward import stage_backward_weight
+
+        kept = run.kept.pop((stage, number))
+        if kept.groups:
+            stage_backward_weight(iter(self._parameters(stage)), kept.groups)
+
+    def _parameters(self, stage: int) -> list[Parameter]:
+        """What a stage calculates with now: whole ones, where shards are gathered."""
+        modules = [u.module for u, other in zip(self.units, self.stage_of, strict=True) if other == stage]
+        found = {id(p): p for module in modules for p in module.parameters()}
+        direct = (self.model.get_parameter(name) for name in self.ending.direct_of(stage))
+        return list((found | {id(p): p for p in direct}).values())
+
+
+class _Piped(Function):
+    """What a model in stages gives, as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, pipeline: Pipeline, run: Run, found: Merged, anchor: Tensor, *xs: Tensor) -> Any:
+        """The tensors as they are."""
+        ctx.kept = pipeline, run, found
+        outputs = tuple(x.view_as(x) for x in xs)
+        ctx.mark_non_differentiable(*(x for x, learns in zip(outputs, found.learns, strict=True) if not learns))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Through all stages."""
+        pipeline, run, found = ctx.kept
+        pipeline.backward_of(run, found, gradients)
+        return None, None, None, None, *(None for _ in gradients)

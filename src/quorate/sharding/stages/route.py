@@ -1,0 +1,238 @@
+"""What passes from stage to stage when a model is called: found by calling a copy of it that has shapes only.
+
+Every worker runs the model's own code. On a worker, units of other stages are not calculated: they give tensors that
+have a shape and no numbers (torch's `FakeTensor`), and so does whatever is made of these. Where a unit of the worker's
+stage is called with such a tensor, the numbers come from the stage that made it. Which tensors these are is the same on
+all workers; it is found once for inputs of each shape, without sending anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.nn import Module, Parameter
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from quorate.core.errors import ConfigurationError
+from quorate.sharding.stages.units import Unit, gated, units_of
+
+_STAGES = "_quorate_stages"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor that one stage makes, and another one needs."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a unit."""
+
+    unit: int
+    stage: int
+    takes: tuple[tuple[int, int], ...]
+    """Which of the tensors that it is called with come by which transfer."""
+    leaves: tuple[Any, ...]
+    spec: Any
+    """With `leaves`, what it gives elsewhere: tensors without numbers."""
+
+
+@dataclass
+class Route:
+    """Of inputs of one shape."""
+
+    calls: list[Call] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    outputs: tuple[Any, ...] = ()
+    """What the model gives: where the last stage has made a tensor, one without numbers."""
+    spec: Any = None
+
+    def sent_by(self, stage: int) -> list[int]:
+        """The transfers of a stage."""
+        return [number for number, one in enumerate(self.transfers) if one.source == stage]
+
+    def taken_by(self, stage: int) -> list[int]:
+        """The transfers to a stage."""
+        return [number for number, one in enumerate(self.transfers) if one.target == stage]
+
+
+def _of(x: Any) -> frozenset[int]:
+    """The stages that have made `x` since it last came out of a unit; none where inputs alone have."""
+    return getattr(x, _STAGES, frozenset())
+
+
+class _Follows(TorchDispatchMode):
+    """Notes of which stages tensors are that are made outside of units."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        stages = frozenset[int]().union(*map(_of, pytree.tree_leaves((args, kwargs))))
+        if stages:
+            mark(found, stages)
+        return found
+
+
+def mark(tree: Any, stages: frozenset[int]) -> None:
+    """Let all tensors in `tree` be of these, too."""
+    for x in pytree.tree_leaves(tree):
+        if isinstance(x, Tensor):
+            setattr(x, _STAGES, _of(x) | stages)
+
+
+class Shapes:
+    """A copy of a model that has no numbers in its units, made before the model is cut. Cost: no memory to speak of."""
+
+    def __init__(self, model: Module, units: Sequence[Unit], stage_of: Sequence[int], direct: dict[str, int]) -> None:
+        """`direct` has the stages of parameters outside of units, by name."""
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        memo: dict[int, Any] = {}
+        for x in (*model.parameters(), *(x for unit in units for x in unit.module.buffers())):
+            memo[id(x)] = self.fake(x)
+        try:
+            self.model = copy.deepcopy(model, memo)
+        except Exception as error:
+            raise ConfigurationError(
+                f"stages need a copy of the model without its numbers, and it cannot be copied: {error}"
+            ) from None
+        self.units, self.stage_of = units_of(self.model), list(stage_of)
+        for name, stage in direct.items():
+            mark(self.model.get_parameter(name), frozenset({stage}))
+        self._routes: dict[Any, Route] = {}
+
+    def fake(self, x: Tensor) -> Tensor:
+        """One of the shape of `x`."""
+        made: Tensor = self.mode.from_tensor(x.detach())
+        return Parameter(made, requires_grad=False) if isinstance(x, Parameter) else made
+
+    def route(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: Sequence[bool]) -> Route:
+        """That of a call; `trains` says of each module whether it is in training. Raises `ConfigurationError` for a
+        model that cannot be computed in these stages."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        shapes = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves)
+        casts = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        key = spec, shapes, tuple(trains), casts
+        if key not in self._routes:
+            for module, is_training in zip(self.model.modules(), trains, strict=True):
+                module.training = is_training
+            self._routes[key] = self._found(args, kwargs)
+        return self._routes[key]
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route:
+        route = Route()
+        known: dict[tuple[int, int], int] = {}
+        held: list[Tensor] = []
+        newest = 0
+
+        def called(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal newest
+            unit, stage = self.units[number], self.stage_of[number]
+            if stage < newest:
+                raise ConfigurationError(
+                    f"{unit.name} is in stage {stage} and is called after modules of stage {newest}; give "
+                    "quorate.parallelize an example= of the model's inputs, so that it sees in which order modules run"
+                )
+            newest, takes = stage, []
+            for place, x in enumerate(pytree.tree_leaves((args, kwargs))):
+                if not isinstance(x, Tensor) or _of(x) <= {stage}:
+                    continue
+                source = self._source(x, f"{unit.name} (stage {stage})")
+                key = id(x), stage
+                if key not in known:
+                    known[key] = len(route.transfers)
+                    route.transfers.append(Transfer(source, stage))
+                    held.append(x)  # so that no other one has its id
+                takes.append((place, known[key]))
+            with _disable_current_modes():
+                found = self._without_numbers(unit, args, kwargs)
+            mark(found, frozenset({stage}))
+            leaves, spec = pytree.tree_flatten(found)
+            route.calls.append(Call(number, stage, tuple(takes), tuple(leaves), spec))
+            return found
+
+        with _drawing_nothing(), torch.no_grad(), gated(self.units, called), _Follows():  # type: ignore[no-untyped-call]
+            output = self.model.forward(*args, **kwargs)
+        last = max(self.stage_of)
+        leaves, route.spec = pytree.tree_flatten(output)
+        route.outputs = tuple(leaves)
+        for x in leaves:
+            if isinstance(x, Tensor) and not _of(x) <= {last}:
+                raise ConfigurationError(
+                    f"the model gives numbers that stage {self._source(x, 'its output')} has made, and not the last one"
+                )
+        return route
+
+    def _without_numbers(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            found = unit.module(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ConfigurationError(
+                f"what {unit.name} does depends on the numbers that it is given ({error}), and stages need its shapes "
+                "beforehand"
+            ) from None
+        # Outputs that are made of inputs alone have numbers; on workers of other stages they have none.
+        return pytree.tree_map_only(Tensor, self._faked, found)
+
+    def _faked(self, x: Tensor) -> Tensor:
+        # A new tensor also where a unit gives what it was given, as that one is of another stage.
+        with self.mode:
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+    def _source(self, x: Tensor, where: str) -> int:
+        stages = sorted(_of(x))
+        if len(stages) > 1:
+            raise ConfigurationError(
+                f"numbers of stages {stages[0]} and {stages[-1]} come together outside of any module, on their way to "
+                f"{where}; let a module calculate that, or give quorate.parallelize an example= of the model's inputs"
+            )
+        return stages[0]
+
+
+@contextmanager
+def _drawing_nothing() -> Iterator[None]:
+    """Random numbers that are drawn inside are drawn again."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def used_by(model: Module, units: Sequence[Unit], names: Iterable[str], example: tuple[Any, ...]) -> dict[str, int]:
+    """How many units have been called when each of these parameters, which lie outside of units, is first used."""
+    from torch.overrides import TorchFunctionMode
+
+    wanted = {id(model.get_parameter(name)): name for name in names}
+    found: dict[str, int] = {}
+    calls = 0
+
+    class Looks(TorchFunctionMode):
+        def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for x in pytree.tree_leaves((args, kwargs)):
+                if id(x) in wanted:
+                    found.setdefault(wanted[id(x)], calls)
+            return func(*args, **(kwargs or {}))
+
+    def called(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return units[number].module(*args, **kwargs)
+
+    if wanted:
+        with _drawing_nothing(), torch.no_grad(), gated(units, called), Looks():
+            model.forward(*example)
+    return found
