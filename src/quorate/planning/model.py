@@ -143,7 +143,7 @@ class Model:
         return sum(one.numbers for one in self.blocks) - self.tied
 
     def stages(self, count: int, tensor: int = 1) -> tuple[Stage, ...]:
-        """`count` stages of neighbouring blocks, at least one in each, that take about as long as each other."""
+        """`count` stages of neighbouring blocks, at least one in each; the longest is as short as can be."""
         key = (count, tensor)
         if key not in self.memo:
             ends = self._ends(count)
@@ -153,13 +153,24 @@ class Model:
         return found
 
     def _ends(self, count: int) -> list[int]:
-        before = [0.0, *accumulate(one.seconds or 1e-12 for one in self.blocks)]
-        ends: list[int] = []
-        for stage in range(1, count):
-            wanted = before[-1] * stage / count
-            least, most = (ends[-1] if ends else 0) + 1, len(self.blocks) - (count - stage)
-            ends.append(min(range(least, most + 1), key=lambda end: (abs(before[end] - wanted), end)))
-        return ends
+        """Where stages end: as `sharding.stages.cut.cut_evenly` chooses, of seconds. Cost: O(blocks^2 x stages)."""
+        key = ("ends", count)
+        if key not in self.memo:
+            sums = [0.0, *accumulate(one.seconds + sum(one.fixed) for one in self.blocks)]
+            row, begins = [0.0, *[float("inf")] * len(self.blocks)], []
+            for stage in range(1, count + 1):
+                found = [(float("inf"), 0)] * stage + [
+                    min((max(row[begin], sums[end] - sums[begin]), -begin) for begin in range(stage - 1, end))
+                    for end in range(stage, len(self.blocks) + 1)
+                ]
+                row = [cost for cost, _ in found]
+                begins.append([-begin for _, begin in found])
+            ends = [len(self.blocks)]
+            for choices in reversed(begins[1:]):
+                ends.append(choices[ends[-1]])
+            self.memo[key] = ends[:0:-1]
+        known: list[int] = self.memo[key]
+        return known
 
     def numbers_of(self, stages: Sequence[Stage]) -> int:
         """Parameters of a worker that has `stages`; what is tied counts once where it has all."""

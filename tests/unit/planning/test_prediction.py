@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
+from torch import nn
 
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Block, Model
 from quorate.planning.passes import most_held
 from quorate.planning.prediction import SYNC_EVERY, predict
+from quorate.sharding.stages.cut import cut_evenly
 from quorate.sharding.stages.orders import SCHEDULES, order, peaks, refusal
+from quorate.sharding.stages.units import Unit
 
 PSI = 1000
 """Parameters of a block."""
@@ -176,3 +180,19 @@ def test_stages_are_of_about_equal_time() -> None:
     found = Model(name="", blocks=uneven, batch=1).stages(2)
     assert [len(stage.blocks) for stage in found] == [1, 5]
     assert [len(stage.blocks) for stage in Model(name="", blocks=uneven, batch=1).stages(6)] == [1] * 6
+
+
+def test_stages_are_cut_as_those_that_run() -> None:
+    """By the rule of `cut_evenly`, ties included."""
+    draw = Random(1)
+    for _ in range(30):
+        costs = [float(draw.randint(1, 4)) for _ in range(draw.randint(1, 9))]
+        units = [Unit(str(n), nn.Identity(), nn.Identity(), str(n), True) for n in range(len(costs))]
+        blocks = [
+            Block(name=str(n), forward=seconds, backward=0, weight=0, numbers=1, saved=0)
+            for n, seconds in enumerate(costs)
+        ]
+        for count in range(1, len(costs) + 1):
+            stages = Model(name="", blocks=blocks, batch=1).stages(count)
+            found = [number for number, stage in enumerate(stages) for _ in stage.blocks]
+            assert found == cut_evenly(units, costs, count), (costs, count)
