@@ -19,6 +19,7 @@ from quorate.cli.doctor.verb import doctor
 from quorate.cli.explain import explain
 from quorate.cli.join import join
 from quorate.cli.listing import list_names
+from quorate.cli.planner.verb import plan
 from quorate.cli.replay import replay
 from quorate.cli.report import report
 from quorate.cli.run import run
@@ -39,6 +40,7 @@ app.command("run", cls=ConfiguredCommand, context_settings={"allow_interspersed_
 app.command("join")(join)
 app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
 app.command("simulate", cls=ConfiguredCommand)(simulate)
+app.command("plan", context_settings={"allow_interspersed_args": False})(plan)
 app.command("replay")(replay)
 app.command("report")(report)
 app.command("list")(list_names)

@@ -66,22 +66,27 @@ def check_asked(script: str | None, shards: int | None, fits: str | None, offloa
     return None if fits is None else bytes_from(fits)
 
 
-def measured(script: str, arguments: Sequence[str], seconds: float = SECONDS) -> dict[str, Any]:
-    """What one process has found; what the script prints goes to stderr.
+def measured(
+    script: str, arguments: Sequence[str], seconds: float = SECONDS, program: Sequence[str] = PROGRAM, steps: int = 1
+) -> dict[str, Any]:
+    """What one process of `program` has found, which needs so many steps; what the script prints goes to stderr.
 
-    Raises `ConfigurationError` for a script that makes no step, and `QuorateError` for one that fails before.
+    Raises `ConfigurationError` for a script that makes fewer, and `QuorateError` for one that fails before.
     """
+    lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
+    last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
         path = Path(folder, "answer.json")
         process = subprocess.Popen(
-            [*PROGRAM, str(path), script, *arguments],
+            [*program, str(path), script, *arguments],
             env=kept, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), preexec_fn=death_with_parent(),
         )  # fmt: skip
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise QuorateError(f"{script} has made no step within {seconds:g} s") from None
+            made = "no step" if steps == 1 else f"fewer than {steps} steps"
+            raise QuorateError(f"{script} has made {made} within {seconds:g} s") from None
         finally:
             if process.poll() is None:
                 process.kill()
@@ -90,8 +95,8 @@ def measured(script: str, arguments: Sequence[str], seconds: float = SECONDS) ->
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return told
     if status == 0:
-        raise ConfigurationError(f"{script} has ended without an optimizer.step(), so there is nothing to measure")
-    raise QuorateError(f"{script} {status_in_words(status)} before the end of its first optimizer.step()")
+        raise ConfigurationError(f"{script} has ended {lacking}, so there is nothing to measure")
+    raise QuorateError(f"{script} {status_in_words(status)} before the end of {last}")
 
 
 def lines(told: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:

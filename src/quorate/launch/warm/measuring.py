@@ -41,9 +41,9 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     """What is said of a model whose optimizer has made a step."""
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
-    model = _model_of(trained, modules)
+    model = model_of(trained, modules)
     spread = None if model is None or current.place() is None else sharded(model, current.here(), optimizer)
-    blocks = {} if model is None else _blocks(model)
+    blocks = {} if model is None else blocks_by_name(model)
     named = dict(model.named_parameters()) if model is not None else {str(n): p for n, p in enumerate(trained)}
     precision = spread.precision if spread is not None else None
     rests = None if spread is None or spread.offload is None else spread.offload.where
@@ -67,14 +67,15 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     }
 
 
-def _model_of(trained: list[Tensor], modules: list[Module]) -> Module | None:
+def model_of(trained: list[Tensor], modules: list[Module]) -> Module | None:
     """The smallest of the modules that have all that is trained."""
     wanted = set(map(id, trained))
     whole = [one for one in modules if wanted <= {id(p) for p in one.parameters()}] if wanted else []
     return min(whole, key=lambda one: sum(1 for _ in one.modules()), default=None)
 
 
-def _blocks(model: Module) -> dict[str, Module]:
+def blocks_by_name(model: Module) -> dict[str, Module]:
+    """Those that the script has listed, or that are found."""
     chosen = None if current.place() is None else blocks_chosen(model, current.here())
     if chosen is None:
         return dict(blocks_of(model))
@@ -129,7 +130,7 @@ def _plain_name(optimizer: Optimizer) -> str:
     return next(kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] != "quorate")
 
 
-def _mesh_of_one(world: World, **_: Any) -> Any:
+def mesh_of_one(world: World, **_: Any) -> Any:
     """Stands in for `World.mesh`: alone, a mesh of many workers cannot be made."""
     return mesh_of(current.here(), Axes(1, 1), world.device)
 
@@ -149,7 +150,7 @@ def main() -> NoReturn:
 
     register_optimizer_step_post_hook(stepped)
     worlds: Any = World
-    worlds.mesh = _mesh_of_one
+    worlds.mesh = mesh_of_one
     watching.enter_context(saved.watching())
     os.environ.update(OF_ONE_WORKER)
     sys.path.pop(0)  # the folder from which this program was started

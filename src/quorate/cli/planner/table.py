@@ -1,0 +1,83 @@
+"""What `quorate plan` shows: a table of the best layouts, and lines about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from quorate.cli.simulate.results import NOTHING, Columns
+from quorate.cli.simulate.results import show as show_table
+from quorate.planning.cluster import Cluster
+from quorate.planning.model import Model
+from quorate.planning.prediction import SYNC_EVERY, Prediction
+from quorate.planning.search import Loser, Plan
+from quorate.planning.search import as_json as of_one
+from quorate.report.wording import bytes_in_words, counted, seconds_in_words, share_in_words
+
+_SHOWN = 24
+"""Lines about layouts that lose."""
+
+
+def as_json(model: Model, cluster: Cluster, found: Plan) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "model": model.name,
+        "numbers": model.numbers,
+        "batch": model.batch,
+        "cluster": asdict(cluster),
+        "looked_at": found.looked_at,
+        "best": [of_one(one) for one in found.best],
+        "lost": [asdict(one) for one in found.losers],
+    }
+
+
+def show(model: Model, cluster: Cluster, found: Plan) -> None:
+    """Print it."""
+    workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
+    typer.echo(
+        f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
+        f"{counted(found.looked_at, 'layout')} looked at"
+    )
+    show_table(found.best, _columns(found.best))
+    for line in _lines(found.losers):
+        typer.echo(line)
+    typer.echo(
+        "\nForeseen, not measured. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
+        f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
+    )
+
+
+def _columns(best: Sequence[Prediction]) -> Columns[Prediction]:
+    return [
+        ("replicas", lambda one: str(one.layout.replicas)),
+        ("stages", lambda one: str(one.layout.stages)),
+        ("shards", lambda one: str(one.layout.shards)),
+        ("tensor", lambda one: str(one.layout.tensor)),
+        ("zero", lambda one: str(one.layout.zero or NOTHING)),
+        ("schedule", lambda one: _schedule(one)),
+        ("micro-batches", lambda one: str(one.layout.microbatches)),
+        ("strategy", lambda one: one.layout.strategy or NOTHING),
+        ("a step", lambda one: seconds_in_words(one.seconds)),
+        ("memory", lambda one: bytes_in_words(one.memory)),
+        ("sent", lambda one: bytes_in_words(one.sent)),
+        ("bubble", lambda one: share_in_words(one.bubble) if one.layout.schedule else NOTHING),
+    ]
+
+
+def _schedule(one: Prediction) -> str:
+    layout = one.layout
+    return f"{layout.schedule} x{layout.chunks}" if layout.chunks > 1 else layout.schedule or NOTHING
+
+
+def _lines(losers: Sequence[Loser]) -> Iterator[str]:
+    """Refusals and what is too large for one reason in one line each."""
+    grouped: dict[str, list[Loser]] = {}
+    for one in losers:
+        grouped.setdefault(one.why, []).append(one)
+    lines = [f"lost: {', '.join(one.what for one in some)}: {why}" for why, some in grouped.items()]
+    yield from lines[:_SHOWN]
+    if len(lines) > _SHOWN:
+        yield f"lost: {len(lines) - _SHOWN} more, which --json tells"

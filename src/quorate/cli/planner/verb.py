@@ -1,0 +1,151 @@
+"""`quorate plan`: which layout of a model over workers is the fastest that fits, and why the others lose."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from quorate.cli.options import command, given
+from quorate.cli.planner.options import PlanOptions
+from quorate.cli.scripts import check_script
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.quantities import bytes_per_second_from, number_from, seconds_from
+from quorate.core.telling import tell
+from quorate.report.wording import bytes_in_words, listed
+
+if TYPE_CHECKING:
+    from quorate.planning.cluster import Cluster
+    from quorate.planning.model import Model
+
+_MOST_WORKERS = 1 << 16
+_USUAL_LATENCY = 50e-6
+_USUAL_EFFICIENCY = 0.5
+_PREFIX = "gpt:"
+_OF_SIZES = ("flops", "efficiency", "memory_bandwidth")
+_TIMING = (sys.executable, "-m", "quorate.launch.warm.timing")
+_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_TOLD_EVERY = 5000
+
+
+@command
+def plan(context: typer.Context, options: PlanOptions) -> int:
+    """Lay MODEL out over workers: the five fastest layouts that fit, and why others lose.
+
+    Replicas, stages of a pipeline, shards, and layers computed together; ZeRO, schedules, micro-batches, strategies. A
+    script is run alone for six steps, and its blocks are timed; gpt: is of sizes. All else is foreseen by formulas.
+    """
+    from quorate.planning.layouts import AXES, WAYS
+    from quorate.planning.search import plan as search
+
+    cluster, batch = _cluster(options), options.batch
+    if batch is not None and batch < 1:
+        raise ConfigurationError(f"--batch {batch}: a step has examples from 1 on")
+    ways = options.strategies or list(WAYS)
+    for way in ways:
+        if way not in WAYS:
+            raise ConfigurationError(unknown("strategy that is planned for", way, WAYS))
+    longest = {}
+    for text in options.limits:
+        name, _, number = text.partition("=")
+        if name not in AXES or not number.isdecimal() or not 0 < int(number) <= _MOST_WORKERS:
+            raise ConfigurationError(
+                f'--at-most "{text}": write AXIS=N, with an axis of {listed(AXES)}, and N from 1 on'
+            )
+        longest[name] = int(number)
+    model = _by_sizes(options) if options.model.startswith(_PREFIX) else _by_script(options)
+    tell(f"quorate: looking for layouts of {model.name} over {cluster.workers} workers\n")
+
+    def begins(number: int) -> None:
+        if number % _TOLD_EVERY == 0:
+            tell(f"quorate: {number:,} layouts\n")
+
+    found = search(model, cluster, ways=ways, longest=longest, begins=begins)
+    if not found.best:
+        assert found.smallest is not None
+        raise ConfigurationError(
+            f"nothing fits: the smallest, {found.smallest.layout.in_words}, needs "
+            f"{bytes_in_words(found.smallest.memory)}, and a worker has {bytes_in_words(cluster.memory)}"
+        )
+    from quorate.cli.planner.table import as_json, show
+
+    if options.as_json:
+        typer.echo(json.dumps(as_json(model, cluster, found), indent=2, ensure_ascii=False))
+    else:
+        show(model, cluster, found)
+    return 0
+
+
+def _cluster(options: PlanOptions) -> Cluster:
+    from quorate.planning.cluster import Cluster
+
+    needed = {"--workers": options.workers, "--memory": options.memory, "--bandwidth": options.bandwidth}
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise ConfigurationError(f"quorate plan needs {listed(missing)}")
+    assert options.workers is not None and options.memory is not None and options.bandwidth is not None
+    if not 1 <= options.workers <= _MOST_WORKERS:
+        raise ConfigurationError(f"--workers {options.workers}: plans are for 1 to {_MOST_WORKERS:,} workers")
+    if (options.per_host is None) != (options.inside is None):
+        raise ConfigurationError(
+            "--per-host and --inside go together: workers of a host, and how they reach each other"
+        )
+    inside = (0.0, 0.0)
+    if options.per_host is not None and options.inside is not None:
+        latency, colon, bandwidth = options.inside.partition(":")
+        if options.per_host < 1 or not colon:
+            raise ConfigurationError("write --per-host 8 --inside 5us:300GB: workers from 1 on, latency and bandwidth")
+        inside = seconds_from(latency, options.inside), bytes_per_second_from(bandwidth)
+    if options.cores is not None and options.cores < 1:
+        raise ConfigurationError(f"--cores {options.cores}: a host computes with 1 or more")
+    return Cluster(
+        workers=options.workers,
+        memory=options.memory,
+        bandwidth=options.bandwidth,
+        latency=_USUAL_LATENCY if options.latency is None else options.latency,
+        per_host=options.per_host or 0,
+        inside_latency=inside[0],
+        inside_bandwidth=inside[1],
+        cores=options.cores or 0,
+        overlaps=not options.no_overlap,
+    )
+
+
+def _by_sizes(options: PlanOptions) -> Model:
+    from quorate.planning.gpt import Speed, model_of, transformer_from
+
+    sizes = transformer_from(options.model)
+    if options.flops is None or options.batch is None:
+        raise ConfigurationError(
+            "gpt: needs --flops, operations a second of a worker (312T), and --batch, sequences of a step"
+        )
+    if options.arguments:
+        raise ConfigurationError(f'gpt: is no script, and takes no "{options.arguments[0]}"')
+    efficiency = _USUAL_EFFICIENCY if options.efficiency is None else options.efficiency
+    if not 0 < efficiency <= 1:
+        raise ConfigurationError(f"--efficiency {efficiency:g}: it is a share, above 0 and at most 1")
+    unit = _UNITS.get(options.flops[-1:], 0.0)
+    flops = number_from(options.flops[:-1] if unit else options.flops, options.flops) * (unit or 1.0)
+    if not flops > 0:
+        raise ConfigurationError(f"--flops {options.flops}: a worker makes more than 0 operations a second")
+    assert options.workers is not None
+    speed = Speed(flops=flops, efficiency=efficiency, memory_bandwidth=options.memory_bandwidth or 0.0)
+    return model_of(sizes, options.batch, speed, options.workers)
+
+
+def _by_script(options: PlanOptions) -> Model:
+    from quorate.cli.doctor.memory import measured
+    from quorate.launch.warm.steps import STEPS
+    from quorate.planning.measured import model_from
+
+    only = given(options, *_OF_SIZES)
+    if only:
+        raise ConfigurationError(f"{listed(only)} go with gpt:; the blocks of a script are timed")
+    check_script(options.model)
+    assert options.workers is not None
+    tell(f"quorate: running {options.model} alone for {STEPS} steps\n")
+    return model_from(
+        measured(options.model, options.arguments, program=_TIMING, steps=STEPS), options.batch, options.workers
+    )

@@ -1,0 +1,242 @@
+"""A program that runs a script alone for some steps, and says what memory they took, and how long each block took.
+
+What `quorate plan SCRIPT` starts, by `python -m quorate.launch.warm.timing ANSWER SCRIPT [ARGUMENT ...]`. The answer,
+one JSON object, goes to the file ANSWER: that of `measuring`, which the first step is for, and `times`, of the steps
+behind it. A block's backward pass is timed from when the gradient of its output is there to when that of its input is;
+where nothing asks for that of its input, it is taken to be twice the forward pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.telling import flush
+from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
+from quorate.launch.warm.script import live_as_main
+from quorate.launch.warm.steps import STEPS
+from quorate.launch.worker.world import World
+from quorate.observe.activations import Saved
+from quorate.sharding.tensor.finding import tensor_plan
+
+TENSORS = (2, 3, 4, 6, 8, 12, 16)
+"""Workers of a tensor axis for which it is asked whether the layers can be cut."""
+_PROBES = 7
+_NOT_CUT = ("whole", "sequence")
+
+
+class Timer:
+    """Seconds of a step, of each block and altogether."""
+
+    def __init__(self, model: Module | None, blocks: Mapping[str, Module]) -> None:
+        self.examples = 0
+        self.outputs: dict[str, int] = {}
+        self.inputs: dict[str, tuple[Any, Any]] = {}
+        """What blocks were given last."""
+        self.steps: list[dict[str, float]] = []
+        self._now: dict[str, float] = defaultdict(float)
+        self._began: dict[str, float] = {}
+        self._stepped = time.perf_counter()
+        if model is not None:
+            model.register_forward_pre_hook(self._given, with_kwargs=True)
+            model.register_forward_hook(lambda *_: self._end("model"))
+        for name, module in blocks.items():
+            self._watch(name, module)
+
+    def _watch(self, name: str, module: Module) -> None:
+        forward, backward = f"forward {name}", f"backward {name}"
+
+        def ended(_: Module, __: Any, output: Any) -> None:
+            self._end(forward)
+            self.outputs[name] = sum(x.numel() * x.element_size() for x in _tensors(output))
+
+        def begins(_: Module, args: Any, kwargs: Any) -> None:
+            self.inputs[name] = args, kwargs
+            self._begin(forward)
+
+        module.register_forward_pre_hook(begins, with_kwargs=True)
+        module.register_forward_hook(ended)
+        module.register_full_backward_pre_hook(lambda *_: self._begin(backward))
+        module.register_full_backward_hook(lambda *_: self._end(backward))
+
+    def _begin(self, what: str) -> None:
+        self._began[what] = time.perf_counter()
+
+    def _end(self, what: str) -> None:
+        self._now[what] += time.perf_counter() - self._began.pop(what, time.perf_counter())
+
+    def _given(self, _: Module, args: Any, kwargs: Any) -> None:
+        found = [*_tensors(args), *_tensors(list(kwargs.values()))]
+        if "first" not in self._began:
+            self._begin("first")
+            self._now["examples"] = 0
+        self._now["examples"] += len(found[0]) if found and found[0].dim() else 1
+        self._begin("model")
+
+    def steps_now(self) -> None:
+        """The optimizer begins its step."""
+        self._begin("update")
+
+    def stepped(self) -> None:
+        """It has ended."""
+        self._end("update")
+        now, first = time.perf_counter(), self._began.pop("first", self._stepped)
+        self._now["outside"] = first - self._stepped
+        self._now["backward"] = now - first - self._now["update"] - self._now["model"]
+        self.steps.append(dict(self._now))
+        self._now = defaultdict(float)
+        self._stepped = time.perf_counter()
+
+    def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
+        """Medians of the steps but the first."""
+        timed = self.steps[1:]
+
+        def median(what: str) -> float:
+            return statistics.median(step.get(what, 0.0) for step in timed)
+
+        found = {name: [median(f"forward {name}"), median(f"backward {name}")] for name in blocks}
+        for seconds in found.values():
+            seconds[1] = seconds[1] or 2 * seconds[0]
+        rest = [
+            median(what) - sum(one[way] for one in found.values()) for way, what in enumerate(("model", "backward"))
+        ]
+        return {
+            "examples": round(median("examples")),
+            "blocks": found,
+            "rest": [max(0.0, seconds) for seconds in rest],
+            "update": median("update"),
+            "outside": median("outside"),
+            "outputs": dict(self.outputs),
+            "fixed": fixed_shares(blocks, self.inputs, round(median("examples"))),
+            "steps": len(timed),
+        }
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    """The first tensor that is there, in a list; none where there is none."""
+    if isinstance(x, Tensor):
+        return [x]
+    inside = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, tuple | list) else []
+    return next((found for one in inside if (found := _tensors(one))), [])
+
+
+def fixed_shares(
+    blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
+) -> tuple[float, float]:
+    """Of the seconds of a block's two passes, those that one example takes as well: of the first block, by a line
+    through one example and all. 0 where it cannot be called with one."""
+    name = next(iter(blocks), "")
+    if name not in inputs or examples < 2:
+        return 0.0, 0.0
+    args, kwargs = inputs[name]
+    try:
+        whole = _seconds(blocks[name], *_first(args, kwargs, examples, examples))
+        one = _seconds(blocks[name], *_first(args, kwargs, 1, examples))
+    except (RuntimeError, TypeError, ValueError, IndexError):  # a block that is not of examples one by one
+        return 0.0, 0.0
+    shares = [
+        (few - (most - few) / (examples - 1)) / most if most > 0 else 0.0 for few, most in zip(one, whole, strict=True)
+    ]
+    return min(1.0, max(0.0, shares[0])), min(1.0, max(0.0, shares[1]))
+
+
+def _first(args: Any, kwargs: Any, count: int, examples: int) -> tuple[Any, Any]:
+    def cut(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        found = x.detach()[:count].clone() if x.dim() and len(x) == examples else x.detach()
+        return found.requires_grad_(x.requires_grad)
+
+    return tuple(map(cut, args)), {name: cut(x) for name, x in kwargs.items()}
+
+
+def _seconds(block: Module, args: Any, kwargs: Any) -> tuple[float, float]:
+    """Medians of a forward and of a backward pass."""
+    forward, backward = [], []
+    for _ in range(_PROBES):
+        begin = time.perf_counter()
+        output = _tensors(block(*args, **kwargs))[0]
+        between = time.perf_counter()
+        output.sum().backward()
+        forward.append(between - begin)
+        backward.append(time.perf_counter() - between)
+    return statistics.median(forward), statistics.median(backward)
+
+
+def cuts(model: Module, blocks: Mapping[str, Module]) -> dict[str, Any]:
+    """By workers of a tensor axis: why layers cannot be cut over them, or how many numbers of each block are."""
+    found: dict[str, Any] = {}
+    for workers in TENSORS:
+        try:
+            plan = tensor_plan(model, workers)
+        except ConfigurationError as error:
+            found[str(workers)] = str(error)
+            continue
+        cut = [name for name, style in plan.items() if style not in _NOT_CUT]
+        by_block = dict.fromkeys(["", *blocks], 0)
+        named = dict(model.named_modules())
+        for name in cut:
+            block = next((one for one in blocks if name.startswith(f"{one}.")), "")
+            by_block[block] += sum(p.numel() for p in named[name].parameters())
+        found[str(workers)] = by_block
+    return found
+
+
+def main() -> NoReturn:
+    """Do what the arguments say."""
+    path, script, *arguments = sys.argv[1:]
+    saved, watching = Saved(), ExitStack()
+    told: dict[str, Any] = {}
+    timers: list[tuple[Timer, Optimizer, dict[str, Module]]] = []
+
+    def first(optimizer: Optimizer) -> None:
+        watching.close()
+        told.update(answer(optimizer, saved))
+        modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
+        model = model_of([p for group in optimizer.param_groups for p in group["params"]], modules)
+        blocks = {} if model is None else blocks_by_name(model)
+        told["cuts"] = {} if model is None else cuts(model, blocks)
+        timers.append((Timer(model, blocks), optimizer, blocks))
+
+    def stepped(optimizer: Optimizer, *_: Any) -> None:
+        if not timers:
+            first(optimizer)
+            return
+        timer, its, blocks = timers[0]
+        if optimizer is not its:
+            return
+        timer.stepped()
+        if len(timer.steps) == STEPS - 1:
+            told["times"] = timer.told(blocks)
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(told, file)
+            sys.stdout.flush()
+            flush()
+            os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+
+    register_optimizer_step_pre_hook(lambda optimizer, *_: timers[0][0].steps_now() if timers else None)
+    register_optimizer_step_post_hook(stepped)
+    worlds: Any = World
+    worlds.mesh = mesh_of_one
+    watching.enter_context(saved.watching())
+    os.environ.update(OF_ONE_WORKER)
+    sys.path.pop(0)  # the folder from which this program was started
+    live_as_main(script, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""A transformer by its sizes, for a planner: what its blocks compute and keep.
+
+With hidden size h, l layers, a heads, sequences of s tokens and a vocabulary of V, a layer has 12 h² + 13 h numbers,
+and computes 24 s h² + 4 s² h operations forward, the logits 2 s h V (Narayanan et al. 2021, arXiv 2104.04473, section
+5.1 and appendix), backward twice as many, half of them for gradients of weights but for scores of attention. It keeps
+s h (34 + 5 a s / h) bytes of 16-bit activations, of which s h 10 are whole on each worker of a tensor axis (Korthikanti
+et al. 2022, arXiv 2205.05198, section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import number_from
+from quorate.planning.model import Block, Model
+
+PREFIX = "gpt:"
+_SIZES = ("hidden", "layers", "heads", "sequence", "vocabulary")
+_SWITCHES = ("recompute", "fused")
+FORM = "gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V, and after it recompute=1 or fused=1 or both"
+_MOST = 10**7
+_WHOLE = 10.0
+"""Bytes a token and hidden number that a layer keeps whole on each worker of a tensor axis."""
+_CUT = 24.0
+_SCORES = 5.0
+"""Bytes of each score of attention."""
+_PASSES = 2.0
+"""How often what a layer keeps is moved in a pass: written, and read by what comes next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """Sizes of a decoder. `recompute`: layers are computed again in the backward pass, and keep their input only.
+    `fused`: scores of attention are not kept, nor moved."""
+
+    hidden: int
+    layers: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    recompute: bool = False
+    fused: bool = False
+
+    @property
+    def numbers(self) -> int:
+        """All parameters; the embedding is that of the logits as well."""
+        h = self.hidden
+        return self.layers * (12 * h * h + 13 * h) + (self.vocabulary + self.sequence) * h
+
+    @property
+    def flops(self) -> float:
+        """Operations of one sequence, forward and backward; computing again counts."""
+        layers = self.layers * self._layer * (4 if self.recompute else 3)
+        return layers + 3 * self._logits
+
+    @property
+    def _layer(self) -> float:
+        s, h = self.sequence, self.hidden
+        return 24.0 * s * h * h + 4.0 * s * s * h
+
+    @property
+    def _logits(self) -> float:
+        return 2.0 * self.sequence * self.hidden * self.vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What a worker computes."""
+
+    flops: float
+    """Operations a second, at most."""
+    efficiency: float = 0.5
+    """The share of that which products of matrices reach: measured, or assumed."""
+    memory_bandwidth: float = 0.0
+    """Bytes a second, for all that is no product of matrices, and for updates; 0: that takes no time."""
+
+
+def transformer_from(text: str) -> Transformer:
+    """What `gpt:hidden=…` says. Raises `ConfigurationError`."""
+    told: dict[str, int] = {}
+    for item in text.removeprefix(PREFIX).split(","):
+        name, _, number = item.strip().partition("=")
+        known = name in (*_SIZES, *_SWITCHES) and name not in told
+        value = number_from(number, text) if known and number[:1].isdecimal() else -1.0
+        if not (1 <= value <= _MOST and value == int(value)) and not (name in _SWITCHES and value == 0):
+            raise ConfigurationError(f'"{item.strip()}" in "{text}": write {FORM}, in whole numbers')
+        told[name] = int(value)
+    missing = [name for name in _SIZES if name not in told]
+    if missing:
+        raise ConfigurationError(f'"{text}" does not say {", ".join(missing)}; write {FORM}')
+    recompute, fused = (bool(told.pop(name, 0)) for name in _SWITCHES)
+    hidden, layers, heads, sequence, vocabulary = (told[name] for name in _SIZES)
+    found = Transformer(
+        hidden=hidden, layers=layers, heads=heads, sequence=sequence, vocabulary=vocabulary,
+        recompute=recompute, fused=fused,
+    )  # fmt: skip
+    if found.hidden % found.heads:
+        raise ConfigurationError(f'"{text}": {found.heads} heads do not divide a hidden size of {found.hidden}')
+    return found
+
+
+def model_of(sizes: Transformer, batch: int, speed: Speed, most_tensor: int) -> Model:
+    """The model whose step has `batch` sequences, in 16-bit activations with Adam in 32 bits."""
+    h, s, again = sizes.hidden, sizes.sequence, sizes.recompute
+    rate = speed.flops * speed.efficiency
+    scores = 0.0 if sizes.fused else _SCORES * sizes.heads * s * s
+    whole, cut = _WHOLE * s * h, _CUT * s * h + scores
+    moved = _PASSES * (whole + cut) / speed.memory_bandwidth if speed.memory_bandwidth else 0.0
+    weights = 24.0 * s * h * h / rate
+    forward = sizes._layer / rate + moved
+    backward = sizes._layer / rate + (sizes._layer / rate - weights) + moved
+    kept = 2.0 * s * h if again else whole + cut
+    share = cut / (whole + cut)
+    logits = sizes._logits / rate
+    blocks = []
+    for layer in range(sizes.layers):
+        first, last = layer == 0, layer == sizes.layers - 1
+        more = logits if last else 0.0
+        blocks.append(
+            Block(
+                name=f"layer {layer}",
+                forward=forward + more,
+                backward=backward + more + (forward if again else 0.0),
+                weight=weights + more,
+                numbers=12 * h * h + 13 * h + ((sizes.vocabulary + s) * h if first else 0)
+                + (sizes.vocabulary * h if last else 0),
+                saved=kept,
+                output=2.0 * s * h,
+                sums=2 * 2.0 * s * h,
+                cut=1.0,
+                saved_cut=0.0 if again else share,
+                again=whole + cut if again else 0.0,
+                again_cut=share,
+            )
+        )  # fmt: skip
+    return Model(
+        name=f"a transformer of {sizes.numbers / 1e9:,.3g} billion parameters",
+        blocks=blocks,
+        batch=batch,
+        gathered_each=2,
+        update=28.0 / speed.memory_bandwidth if speed.memory_bandwidth else 0.0,
+        tied=sizes.vocabulary * h,
+        refused={
+            number: f"{sizes.heads} heads cannot be shared evenly"
+            for number in range(2, most_tensor + 1)
+            if sizes.heads % number
+        },
+    )

@@ -1,0 +1,158 @@
+"""How long a step of a layout takes, and what it holds, foreseen.
+
+The step is a pipeline's (`sharding.stages.clock`), or without one its passes one after another; before it parameters
+are gathered, behind it gradients are reduced over shards and replicas, and the optimizer steps. Exchanges that overlap
+hide behind the passes of one micro-batch: a gather behind the forward pass, sums behind the backward pass. With
+ZeRO 3 each pass of each micro-batch gathers. Bytes held are `sharding.memory`'s, of the worker that holds most.
+
+What is not in it: how even batches are, what one kernel does to another, reading data, the network of others. Workers
+that share cores take no less than all their seconds over the cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quorate.planning.cluster import Cluster
+from quorate.planning.layouts import Layout
+from quorate.planning.model import Model, Stage
+from quorate.planning.passes import Passes, computing, most_held, played, with_gathers, with_sums
+
+SYNC_EVERY = 8
+"""Steps between means of `local-sgd`, as it has unless told."""
+_NEIGHBOURS = 2
+"""Of a worker in the ring of `d-psgd`."""
+_HIDDEN = ("all-reduce", "d-psgd")
+"""Strategies whose exchanges are under way while the backward pass runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Of one step."""
+
+    layout: Layout
+    seconds: float
+    memory: float
+    """Bytes on the worker that holds most, while it computes."""
+    sent: float
+    """Bytes that are sent by the worker that holds most parameters."""
+    bubble: float
+    """The share of a pipeline's passes in which a worker does not compute, in the mean."""
+    parts: dict[str, float]
+    """Where the seconds go: computing, idling in a pipeline, what is waited for along each axis, updating, and waiting
+    for cores."""
+
+
+def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = True) -> Prediction:
+    """One layout; not `exact`: its pipeline by formula, for a first choice among many."""
+    stages = model.stages(layout.stages * layout.chunks, layout.tensor)
+    examples = model.batch / (layout.replicas * layout.shards * layout.microbatches)
+    alone = computing(stages, examples)
+    summed = with_sums(alone, stages, cluster, examples)
+    passes = with_gathers(summed, stages, layout, model, cluster)
+    send = _send(stages, layout, cluster, examples)
+    step = played(layout, passes, send, exact=exact)
+    unsent = played(layout, passes, 0.0, exact=exact) if send else step
+    busy = [_most(one, layout) for one in (alone, summed, passes)]
+    mine = [[stages[number] for number in owned] for owned in layout.owned]
+    numbers = [model.numbers_of(some) for some in mine]
+    most = max(range(len(numbers)), key=numbers.__getitem__)
+    sharded = _sharded(layout, model, cluster, numbers[most], passes, layout.owned[most])
+    agreeing = _agreeing(layout, model, cluster, numbers[most], passes.backward_of(layout.owned[most]))
+    updating = model.outside + model.update * numbers[most] / layout.shards
+    seconds = step.seconds + sharded + agreeing + updating
+    crowded = _of_cores(layout, cluster, alone, updating)
+    held = range(layout.stages) if exact else (0, layout.stages - 1)
+    return Prediction(
+        layout=layout,
+        seconds=max(seconds, crowded),
+        memory=max(_memory(layout, model, mine[worker], worker, examples, exact=exact) for worker in {*held, most}),
+        sent=_sent(layout, model, mine[most], numbers[most], examples),
+        bubble=unsent.bubble,
+        parts={
+            "computing": busy[0],
+            "bubble": max(0.0, unsent.seconds - busy[2]),
+            "tensor": busy[1] - busy[0],
+            "stages": max(0.0, step.seconds - unsent.seconds),
+            "shards": sharded + busy[2] - busy[1],
+            "replicas": agreeing,
+            "updating": updating,
+            "cores": max(0.0, crowded - seconds),
+        },
+    )
+
+
+def _most(passes: Passes, layout: Layout) -> float:
+    return max(passes.of(mine) for mine in layout.owned) * layout.microbatches
+
+
+def _send(stages: Sequence[Stage], layout: Layout, cluster: Cluster, examples: float) -> float:
+    if layout.stages == 1:
+        return 0.0
+    output = max(stage.output for stage in stages[:-1]) * examples
+    return cluster.send(output, layout.shards * layout.tensor, layout.tensor)
+
+
+def _sharded(
+    layout: Layout, model: Model, cluster: Cluster, numbers: float, passes: Passes, mine: Sequence[int]
+) -> float:
+    """Seconds for which gathers (but those of ZeRO 3, which passes have) and sums over shards are waited for."""
+    if layout.shards == 1:
+        return 0.0
+    gather = cluster.gather(model.gathered_each * numbers, layout.shards, layout.tensor)
+    reduce = cluster.gather(model.bytes_each * numbers, layout.shards, layout.tensor)
+    before = 0.0 if layout.zero == 3 else _waited(gather, passes.forward_of(mine), cluster)
+    return before + layout.reduces * _waited(reduce, passes.backward_of(mine), cluster)
+
+
+def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, backward: float) -> float:
+    """Seconds for which replicas wait for each other's pieces, in the mean of many steps."""
+    if layout.replicas == 1:
+        return 0.0
+    nbytes, stride = model.bytes_each * numbers / layout.shards, layout.stages * layout.shards * layout.tensor
+    if layout.strategy == "d-psgd":
+        seconds = _NEIGHBOURS * cluster.send(nbytes, stride)
+    else:
+        seconds = cluster.all_reduce(nbytes, layout.replicas, stride)
+    if layout.strategy == "local-sgd":
+        seconds /= SYNC_EVERY
+    # Pieces are there when they have been reduced over shards, so the pass is over by then.
+    return _waited(seconds, backward if layout.strategy in _HIDDEN and layout.shards == 1 else 0.0, cluster)
+
+
+def _waited(seconds: float, behind: float, cluster: Cluster) -> float:
+    return max(0.0, seconds - behind) if cluster.overlaps else seconds
+
+
+def _of_cores(layout: Layout, cluster: Cluster, alone: Passes, updating: float) -> float:
+    """Seconds that the workers of a host need, at least, to compute on its cores."""
+    if not cluster.cores:
+        return 0.0
+    here = cluster.on_host if cluster.per_host else cluster.workers
+    each = sum(alone.of(mine) for mine in layout.owned) / layout.stages * layout.microbatches + updating
+    return each * here / cluster.cores
+
+
+def _memory(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, examples: float, *, exact: bool) -> float:
+    saved, again = max(stage.saved for stage in mine), max(stage.again for stage in mine)
+    activations = (most_held(layout, worker, exact=exact) * saved + again) * examples
+    whole = model.bytes_each * model.numbers_of(mine) if layout.keeps_whole_gradients else 0
+    return model.held(mine, layout.zero, layout.shards) + activations + whole
+
+
+def _sent(layout: Layout, model: Model, mine: Sequence[Stage], numbers: float, examples: float) -> float:
+    """Bytes in a step, of rings: a sum over n is 2 (n - 1) / n of what is summed, a gather half."""
+    each = examples * layout.microbatches
+    sums = sum(2 * stage.sums[1] + stage.sums_again[1] for stage in mine) * each
+    handed = 2 * len(mine) * mine[0].output * each if layout.stages > 1 else 0.0
+    gathers = 2 * layout.microbatches if layout.zero == 3 else 1
+    shards = numbers * (gathers * model.gathered_each + layout.reduces * model.bytes_each)
+    piece = model.bytes_each * numbers / layout.shards
+    ring = 2 * _others(layout.replicas) * piece
+    replicas = {"": 0.0, "local-sgd": ring / SYNC_EVERY, "d-psgd": _NEIGHBOURS * piece}.get(layout.strategy, ring)
+    return 2 * _others(layout.tensor) * sums + handed + _others(layout.shards) * shards + replicas
+
+
+def _others(size: int) -> float:
+    return (size - 1) / size

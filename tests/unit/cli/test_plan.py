@@ -1,0 +1,136 @@
+"""`quorate plan` as it is typed: what is refused, told and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorate.cli.main import main
+
+SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
+OPTIONS = ("-n", "4", "--memory", "8GB", "--bandwidth", "10Gbit")
+OF_SIZES = (*OPTIONS, "--flops", "1T", "--batch", "16")
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+import quorate
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 64)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.last = nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+quorate.join()
+model = Net()
+optimizer = quorate.distribute(torch.optim.Adam(model.parameters()), model)
+for _ in range(int(sys.argv[1])):
+    model(torch.ones(10, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("stepped")
+"""
+BLOCK = 64 * 256 + 256 + 256 * 64 + 64
+
+
+def status(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([SIZES], "quorate plan needs --workers, --memory and --bandwidth"),
+        ([*OPTIONS, SIZES], "gpt: needs --flops, operations a second of a worker (312T), and --batch"),
+        ([*OF_SIZES, "gpt:layers=3"], 'does not say hidden, heads, sequence, vocabulary; write gpt:hidden=H,'),
+        ([*OF_SIZES, SIZES, "more"], 'gpt: is no script, and takes no "more"'),
+        ([*OF_SIZES, "-n", "0", SIZES], "--workers 0: plans are for 1 to 65,536 workers"),
+        ([*OF_SIZES, "--batch", "0", SIZES], "--batch 0: a step has examples from 1 on"),
+        ([*OF_SIZES, "--flops", "fast", SIZES], '"fast" is not a number such as 0.5'),
+        ([*OF_SIZES, "--flops", "0T", SIZES], "--flops 0T: a worker makes more than 0 operations a second"),
+        ([*OF_SIZES, "--efficiency", "2", SIZES], "--efficiency 2: it is a share, above 0 and at most 1"),
+        ([*OF_SIZES, "--per-host", "2", SIZES], "--per-host and --inside go together"),
+        ([*OF_SIZES, "--per-host", "2", "--inside", "300GB", SIZES], "write --per-host 8 --inside 5us:300GB"),
+        ([*OF_SIZES, "--per-host", "3", "--inside", "1us:1GB", SIZES], "4 workers are not on hosts of 3"),
+        ([*OF_SIZES, "--cores", "0", SIZES], "--cores 0: a host computes with 1 or more"),
+        ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy that is planned for "gossip"'),
+        ([*OF_SIZES, "--at-most", "rows=2", SIZES], '--at-most "rows=2": write AXIS=N, with an axis of replicas,'),
+        ([*OF_SIZES, "--memory", "1MB", SIZES], "nothing fits: the smallest, "),
+        ([*OPTIONS, "--flops", "1T", "train.py"], "--flops go with gpt:; the blocks of a script are timed"),
+        ([*OPTIONS, "nowhere.py"], 'there is no script "nowhere.py"'),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert status(*words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*OF_SIZES, SIZES) == 0
+    out = capsys.readouterr().out
+    assert "over 4 workers of 8.00 GB; " in out and "16 examples a step" in out
+    assert sum(line.strip()[:1].isdigit() for line in out.splitlines()) == 5
+    assert "lost: tensor=4: at best " in out and " times as long; sums over the tensor axis take " in out
+    assert "Foreseen, not measured." in out
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*OF_SIZES, "--json", "--strategy", "all-reduce", "--at-most", "stages=1", SIZES) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["batch"], told["cluster"]["workers"], told["cluster"]["bandwidth"]) == (16, 4, 1.25e9)
+    assert len(told["best"]) == 5
+    for one in told["best"]:
+        assert one["replicas"] * one["stages"] * one["shards"] * one["tensor"] == 4
+        assert one["stages"] == 1 and one["strategy"] in ("all-reduce", None)
+        assert one["memory"] <= 8e9 and one["seconds"] > 0
+    assert {"what", "why", "layouts"} == set(told["lost"][0])
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return "train.py"
+
+
+def test_a_script_is_timed(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert status(*OPTIONS, "--json", script, "10") == 0
+    said = capfd.readouterr()
+    told: dict[str, Any] = json.loads(said.out)
+    numbers = 8 * 64 + 64 + 4 * BLOCK + 64 * 3 + 3
+    assert (told["model"], told["numbers"], told["batch"]) == ("Net", numbers, 40)
+    assert all(one["parts"]["computing"] > 0 for one in told["best"])
+    assert said.err.count("stepped") == 5, "the sixth step is the last one"
+
+
+def test_a_script_with_too_few_steps(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert status(*OPTIONS, script, "3") == 2
+    assert (
+        "train.py has ended before its optimizer.step() number 6, so there is nothing to measure"
+        in capfd.readouterr().err
+    )

@@ -1,0 +1,94 @@
+"""How a script's blocks are timed, on a clock that only they move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quorate.launch.warm import timing
+from quorate.launch.warm.timing import Timer, cuts, fixed_shares
+
+
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        """As that of `time`."""
+        return self.now
+
+
+class Spends(torch.autograd.Function):
+    """Moves the clock in both passes: by `fixed`, and by one second, or two backward, for each example."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: Clock, fixed: float) -> Tensor:
+        ctx.clock, ctx.fixed = clock, fixed
+        clock.now += fixed + len(x)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        ctx.clock.now += ctx.fixed + 2 * len(grads[0])
+        return grads[0], None, None
+
+
+class Block(nn.Module):
+    """A layer that takes its time."""
+
+    def __init__(self, clock: Clock, fixed: float) -> None:
+        super().__init__()
+        self.up, self.down, self.clock, self.fixed = nn.Linear(4, 8), nn.Linear(8, 4), clock, fixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As is usual."""
+        found: Tensor = Spends.apply(self.down(torch.relu(self.up(x))), self.clock, self.fixed)
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(timing, "time", found)
+    return found
+
+
+def test_what_a_step_takes(clock: Clock) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), Block(clock, 1.0), Block(clock, 1.0))
+    blocks = {"1": model[1], "2": model[2]}
+    timer = Timer(model, blocks)
+    for _ in range(3):
+        clock.now += 0.5  # reads a batch
+        loss = model(torch.ones(6, 3)).sum()
+        clock.now += 0.25  # the loss
+        loss.backward()
+        timer.steps_now()
+        clock.now += 2.0
+        timer.stepped()
+    told = timer.told(blocks)
+    assert told["blocks"] == {"1": [7.0, 13.0], "2": [7.0, 13.0]}
+    assert told["rest"] == [0.0, 0.25]
+    assert (told["examples"], told["update"], told["outside"], told["steps"]) == (6, 2.0, 0.5, 2)
+    assert told["outputs"] == {"1": 6 * 4 * 4, "2": 6 * 4 * 4}
+    assert told["fixed"] == pytest.approx((1 / 7, 1 / 13))
+
+
+def test_what_does_not_grow_with_examples(clock: Clock) -> None:
+    block = Block(clock, 3.0)
+    given = {"0": ((torch.ones(5, 4, requires_grad=True),), {})}
+    assert fixed_shares({"0": block}, given, 5) == pytest.approx((3 / 8, 3 / 13))
+    assert fixed_shares({"0": Block(clock, 0.0)}, given, 5) == (0.0, 0.0)
+    assert fixed_shares({"0": block}, {"0": (("no tensor",), {})}, 5) == (0.0, 0.0)
+    assert fixed_shares({}, {}, 5) == (0.0, 0.0)
+
+
+def test_which_numbers_can_be_cut() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.LayerNorm(4))
+    found = cuts(model, {"0": model[0]})
+    assert found["2"] == {"": 0, "0": 4 * 8 + 8 + 8 * 4 + 4}
+    assert isinstance(found["3"], str) or found["3"] == {"": 0, "0": 0}

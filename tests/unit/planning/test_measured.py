@@ -1,0 +1,66 @@
+"""A model of what was timed in a script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorate.planning.measured import model_from
+
+
+def size(numbers: int, block: str) -> dict[str, Any]:
+    """In float32, used in 16 bits, under Adam."""
+    return {
+        "numbers": numbers, "rows": numbers, "bytes": 4 * numbers, "gathered_bytes": 2 * numbers, "is_trained": True,
+        "kept_like": 8 * numbers, "kept_apart": 4, "block": block,
+    }  # fmt: skip
+
+
+TOLD: dict[str, Any] = {
+    "model": "Net",
+    "memory": {"sizes": [size(10, ""), size(100, "a"), size(100, "b"), size(30, "")], "buffers": 0, "activations": 0},
+    "activations": {"a": 80, "b": 80, "": 40},
+    "cuts": {
+        "2": {"": 30, "a": 50, "b": 100},
+        "3": "a.query has 8 heads of 16, which 3 workers cannot share evenly; take another number",
+    },
+    "times": {
+        "examples": 4, "blocks": {"a": [8.0, 16.0], "b": [8.0, 16.0]}, "rest": [4.0, 8.0], "fixed": [0.25, 0.5],
+        "update": 2.4, "outside": 0.5, "outputs": {"a": 40, "b": 40}, "steps": 4,
+    },
+}  # fmt: skip
+
+
+def test_blocks() -> None:
+    """What comes before the first block lies with it, what comes behind with the last, and its seconds too."""
+    found = model_from(TOLD, None, 3)
+    first, last = found.blocks
+    assert (first.numbers, last.numbers, found.numbers) == (110, 130, 240)
+    assert (first.forward, first.backward, first.weight, first.fixed) == (1.5, 1.0, 1.0, (2.0, 8.0))
+    assert (last.forward, last.backward, last.weight, last.fixed) == (2.25, 1.5, 1.5, (3.0, 12.0))
+    assert (first.saved, last.saved, first.output, first.sums) == (20, 30, 10, 20)
+    assert first.cut == pytest.approx(50 / 110) and last.cut == 1
+    assert last.saved_cut == pytest.approx(24 / 34)
+
+
+def test_numbers_and_seconds_for_each() -> None:
+    found = model_from(TOLD, None, 3)
+    assert (found.batch, found.bytes_each, found.gathered_each, found.kept_each) == (12, 4, 2, 8)
+    assert (found.update, found.outside) == (2.4 / 240, 0.5)
+    assert model_from(TOLD, 20, 3).batch == 20
+
+
+def test_which_tensor_axes_can_be() -> None:
+    found = model_from(TOLD, None, 3)
+    assert found.known_tensors == (1, 2) and found.can_be_cut
+    assert found.refused == {3: "a.query has 8 heads of 16, which 3 workers cannot share evenly"}
+    assert not model_from({**TOLD, "cuts": {"2": {"": 0, "a": 0}}}, None, 3).can_be_cut
+
+
+def test_a_model_without_blocks_is_one() -> None:
+    times = {**TOLD["times"], "blocks": {}, "outputs": {}}
+    told = {**TOLD, "times": times, "memory": {"sizes": [size(10, ""), size(30, "")]}, "activations": {"": 40}}
+    (only,) = model_from(told, None, 2).blocks
+    assert (only.name, only.numbers, only.saved) == ("all of it", 40, 10)
+    assert only.forward * 4 + only.fixed[0] == 4.0

@@ -1,0 +1,198 @@
+"""What is foreseen of a layout, by hand: each axis alone, and what comes together."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from torch import nn
+
+from quorate.planning.cluster import Cluster
+from quorate.planning.layouts import Layout
+from quorate.planning.model import Block, Model
+from quorate.planning.passes import most_held
+from quorate.planning.prediction import SYNC_EVERY, predict
+from quorate.sharding.stages.cut import cut_evenly
+from quorate.sharding.stages.orders import SCHEDULES, order, peaks, refusal
+from quorate.sharding.stages.units import Unit
+
+PSI = 1000
+"""Parameters of a block."""
+
+
+def model(blocks: int = 4, **others: Any) -> Model:
+    """Blocks that take 1 + 1 + 1 s for an example, and hand on 100 bytes."""
+    of_one: dict[str, Any] = {"forward": 1.0, "backward": 1.0, "weight": 1.0, "numbers": PSI, "saved": 500.0}
+    of_one |= {"output": 100.0, "sums": 200.0, "cut": 1.0, "saved_cut": 0.5}
+    of_one |= {key: others.pop(key) for key in tuple(others) if key in Block.__dataclass_fields__}
+    values: dict[str, Any] = {"name": "a model", "batch": 8, **others}
+    return Model(blocks=[Block(name=str(number), **of_one) for number in range(blocks)], **values)
+
+
+def cluster(workers: int, **others: Any) -> Cluster:
+    """100 bytes a second, without latency, in turns with computing."""
+    values: dict[str, Any] = {"memory": 1e9, "bandwidth": 100.0, "latency": 0.0, "overlaps": False, **others}
+    return Cluster(workers=workers, **values)
+
+
+def test_one_worker() -> None:
+    found = predict(Layout(), model(update=0.001, outside=2.0), cluster(1))
+    assert found.seconds == 4 * 3 * 8 + 4 * PSI * 0.001 + 2
+    assert found.memory == 16 * 4 * PSI + 8 * 4 * 500
+    assert (found.sent, found.bubble) == (0, 0)
+
+
+def test_replicas() -> None:
+    """2 (R - 1) / R of the gradients' bytes, behind half of the batch."""
+    found = predict(Layout(replicas=2, strategy="all-reduce"), model(), cluster(2))
+    assert found.parts["replicas"] == 4 * 4 * PSI / 100
+    assert found.seconds == 48 + 160
+    assert found.sent == 16 * PSI
+
+
+def test_strategies_between_replicas() -> None:
+    def seconds(strategy: str, **others: Any) -> float:
+        return predict(Layout(replicas=4, strategy=strategy), model(), cluster(4, **others)).parts["replicas"]
+
+    ring = 2 * 3 / 4 * 16 * PSI / 100
+    assert seconds("all-reduce") == seconds("quorum") == ring
+    assert seconds("local-sgd") == ring / SYNC_EVERY
+    assert seconds("d-psgd") == 2 * 16 * PSI / 100
+    backward = 4 * 2 * 2
+    assert seconds("all-reduce", overlaps=True) == ring - backward
+    assert seconds("quorum", overlaps=True) == ring, "a quorum acts in the step"
+
+
+@pytest.mark.parametrize(("zero", "gathers"), [(1, 1), (2, 1), (3, 2)])
+def test_zero(zero: Any, gathers: int) -> None:
+    """Parameters are gathered once, or for each pass; gradients are reduced; 16 bytes a number are divided."""
+    found = predict(Layout(shards=2, zero=zero), model(), cluster(2))
+    half = 0.5 * 16 * PSI
+    assert found.parts["shards"] == (gathers + 1) * half / 100
+    assert found.seconds == 48 + found.parts["shards"]
+    assert found.sent == (gathers + 1) * half
+    gathered = 2 * 4 * PSI if zero == 3 else 16 * PSI
+    exchanged = (4 + 4 + 2 + (4 if zero == 3 else 0)) * PSI
+    assert found.memory == 16 * 4 * PSI / 2 + gathered + exchanged + 4 * 4 * 500
+
+
+def test_zero_while_gradients_are_accumulated() -> None:
+    """1 keeps whole gradients, and reduces once; 2 reduces those of every micro-batch."""
+    first, second = (predict(Layout(shards=2, zero=zero, microbatches=4), model(), cluster(2)) for zero in (1, 2))
+    half = 0.5 * 16 * PSI / 100
+    assert (first.parts["shards"], second.parts["shards"]) == (half + half, half + 4 * half)
+    assert first.memory - second.memory == 16 * PSI
+    assert second.memory == predict(Layout(shards=2, zero=2), model(), cluster(2)).memory - 3 * 4 * 500
+
+
+def test_what_overlaps_hides_behind_passes() -> None:
+    """A gather of 80 s behind forward passes of 16 s, and sums of 80 s behind backward passes of 32 s."""
+    assert predict(Layout(shards=2, zero=2), model(), cluster(2, overlaps=True)).parts["shards"] == 80 - 16 + 80 - 32
+    fast = predict(Layout(shards=2, zero=3), model(), cluster(2, overlaps=True, bandwidth=1e6))
+    assert fast.parts["shards"] == 0
+
+
+def test_tensor() -> None:
+    """Half of the seconds, numbers and of some bytes; two sums of 100 bytes an example and block in each pass."""
+    found = predict(Layout(tensor=2), model(), cluster(2))
+    assert found.parts["computing"] == 48
+    assert found.parts["tensor"] == pytest.approx(2 * 4 * 8 * 200 / 100)
+    assert found.seconds == pytest.approx(48 + 128)
+    assert found.memory == 16 * 4 * PSI / 2 + 8 * 4 * 375
+    assert found.sent == 2 * 4 * 8 * 200
+    again = predict(Layout(tensor=2), model(again=1000.0, again_cut=1.0), cluster(2))
+    assert again.parts["tensor"] == pytest.approx(3 * 4 * 8 * 200 / 100)
+    assert again.memory == found.memory + 8 * 500
+
+
+def test_what_is_not_divided() -> None:
+    found = predict(Layout(tensor=2), model(cut=0.5), cluster(2))
+    assert found.parts["computing"] == 0.75 * 96
+    assert found.memory == 16 * 4 * 750 + 8 * 4 * 375
+
+
+def test_stages() -> None:
+    """1F1B with 4 micro-batches of 2 examples: passes of 4 + 8 s on each of 2 workers, 5 where 4 would do."""
+    layout = Layout(stages=2, schedule="1f1b", microbatches=4)
+    found = predict(layout, model(), cluster(2, bandwidth=1e9))
+    assert found.bubble == pytest.approx(1 / 5)
+    assert found.parts["computing"] == 48
+    assert found.parts["bubble"] == pytest.approx(12, abs=1e-3)
+    assert found.seconds == pytest.approx(60, abs=1e-3)
+    assert found.memory == 16 * 2 * PSI + 2 * 2 * 2 * 500, "two micro-batches of two examples in two blocks"
+    assert found.sent == 2 * 100 * 8
+    slow = predict(layout, model(), cluster(2))
+    assert slow.seconds == 60 + 2 * 2 + slow.parts["stages"] - 4 and slow.parts["stages"] >= 2 * 2
+
+
+def test_the_formula_for_a_first_choice() -> None:
+    """Where stages are equal and messages take no time it is what is played."""
+    for name, schedule in SCHEDULES.items():
+        layout = Layout(stages=2, schedule=name, chunks=schedule.chunks or 2, microbatches=8)
+        quick, exact = (predict(layout, model(), cluster(2, bandwidth=1e12), exact=how) for how in (False, True))
+        assert quick.seconds == pytest.approx(exact.seconds, rel=1e-6)
+        assert quick.memory >= exact.memory
+
+
+def test_what_is_held_by_formula_is_never_less() -> None:
+    for name in SCHEDULES:
+        for workers in (1, 2, 3, 4, 6):
+            for chunks in (1, 2, 3):
+                for microbatches in (workers, 2 * workers, 3 * workers + 1, 6 * workers):
+                    if refusal(name, workers, chunks, microbatches):
+                        continue
+                    layout = Layout(stages=workers, schedule=name, chunks=chunks, microbatches=microbatches)
+                    told = [most_held(layout, worker, exact=False) for worker in range(workers)]
+                    found = peaks(order(name, workers, chunks, microbatches))
+                    assert all(one <= other for one, other in zip(found, told, strict=True)), layout
+
+
+def test_seconds_that_do_not_grow_with_examples() -> None:
+    """Once for each micro-batch, and in full on each worker of a tensor axis."""
+    slow = model(fixed=(0.5, 1.0))
+    assert predict(Layout(microbatches=4), slow, cluster(1)).seconds == 96 + 4 * 4 * 1.5
+    assert predict(Layout(tensor=2), slow, cluster(2)).parts["computing"] == 48 + 4 * 1.5
+
+
+def test_workers_that_share_cores() -> None:
+    """Four workers with 24 s of work each, on two cores."""
+    found = predict(Layout(replicas=4, strategy="all-reduce"), model(), cluster(4, cores=2, bandwidth=1e9))
+    assert found.seconds == 48
+    assert found.parts["cores"] == pytest.approx(24, abs=1e-3)
+    one = predict(Layout(replicas=4, strategy="all-reduce"), model(), cluster(4, cores=8, bandwidth=1e9))
+    assert one.seconds == pytest.approx(24, abs=1e-3)
+
+
+def test_numbers_that_two_blocks_share_count_once_on_one_worker() -> None:
+    tied = model(tied=PSI)
+    assert tied.numbers == 3 * PSI
+    assert predict(Layout(), tied, cluster(1)).memory == 16 * 3 * PSI + 8 * 4 * 500
+    two = predict(Layout(stages=2, schedule="1f1b", microbatches=2), tied, cluster(2))
+    assert two.memory == 16 * 2 * PSI + 2 * 2 * 4 * 500
+
+
+def test_stages_are_of_about_equal_time() -> None:
+    uneven = [
+        Block(name=str(n), forward=seconds, backward=0, weight=0, numbers=1, saved=0)
+        for n, seconds in enumerate((5, 1, 1, 1, 1, 1))
+    ]
+    found = Model(name="", blocks=uneven, batch=1).stages(2)
+    assert [len(stage.blocks) for stage in found] == [1, 5]
+    assert [len(stage.blocks) for stage in Model(name="", blocks=uneven, batch=1).stages(6)] == [1] * 6
+
+
+def test_stages_are_cut_as_those_that_run() -> None:
+    """By the rule of `cut_evenly`, ties included."""
+    draw = Random(1)
+    for _ in range(30):
+        costs = [float(draw.randint(1, 4)) for _ in range(draw.randint(1, 9))]
+        units = [Unit(str(n), nn.Identity(), nn.Identity(), str(n), True) for n in range(len(costs))]
+        blocks = [
+            Block(name=str(n), forward=seconds, backward=0, weight=0, numbers=1, saved=0)
+            for n, seconds in enumerate(costs)
+        ]
+        for count in range(1, len(costs) + 1):
+            stages = Model(name="", blocks=blocks, batch=1).stages(count)
+            found = [number for number, stage in enumerate(stages) for _ in stage.blocks]
+            assert found == cut_evenly(units, costs, count), (costs, count)

@@ -1,0 +1,39 @@
+"""The published table of Megatron against what is foreseen of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.planning.published import EFFICIENCY, PEAK, TABLE, Row, foreseen, teraflops
+
+TOLERANCE = 0.065
+"""Of every row; one figure was fitted to all ten."""
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.billions:g}")
+def test_each_row_is_near(row: Row) -> None:
+    found = foreseen(row)
+    assert teraflops(row, found) == pytest.approx(row.teraflops, rel=TOLERANCE)
+    assert found.memory < 80e9, "it was run"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.billions:g}")
+def test_the_rows_hold_together(row: Row) -> None:
+    """Parameters are those of the sizes; batches divide."""
+    assert row.sizes.numbers / 1e9 == pytest.approx(row.billions, abs=0.06)
+    layout = row.layout
+    assert layout.workers == row.gpus
+    assert layout.replicas * layout.microbatches * row.microbatch == row.batch
+
+
+def test_the_largest_is_at_half_of_the_peak() -> None:
+    """52 % by the table."""
+    row = TABLE[-1]
+    assert teraflops(row, foreseen(row)) * 1e12 / PEAK == pytest.approx(0.52, abs=0.04)
+
+
+def test_the_fitted_figure_is_the_best_one() -> None:
+    def farthest(efficiency: float) -> float:
+        return max(abs(teraflops(row, foreseen(row, efficiency)) / row.teraflops - 1) for row in TABLE[:4] + TABLE[-1:])
+
+    assert farthest(EFFICIENCY) < min(farthest(EFFICIENCY - 0.03), farthest(EFFICIENCY + 0.03))
