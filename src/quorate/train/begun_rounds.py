@@ -62,7 +62,7 @@ def begin_rounds(
 ) -> WorkerRounds:
     """See `core.strategy.Worker.agree_on_rounds`; `row` are the workers of this replica, where it is in pieces, and
     `seat` is this worker's among them."""
-    of_tensors = WholeReplica(None if seat is None else seat.abreast.channel(f"{wire.name}/tensors"))
+    of_tensors = WholeReplica(None if seat is None else seat.abreast.channel(f"optimizer/{timer.name}/momentum"))
     whole = WholeReplica(row)
     nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
