@@ -141,6 +141,7 @@ def one_dies_within(name: str, dead: int, wire: Wire) -> tuple[str, tuple[int, .
             wire.crash()
         return 0.0
 
+    wire.barrier().wait()  # nobody dies while another one still joins
     begin = wire.clock.now()
     own = Delayed(wire, crash) if wire.rank == dead else wire
     try:

@@ -104,7 +104,7 @@ def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["-n", "2", "--mesh", "shards=3"], "2 workers cannot be laid out as shards=3"),
-        (["-n", "2", "--mesh", "pieces=2"], '"pieces=2" is no mesh; write replicas=R,shards=S'),
+        (["-n", "2", "--mesh", "pieces=2"], '"pieces=2" is no mesh; write replicas=R,stages=L,shards=S'),
         (["-n", "2", "--zero", "4"], "zero=4 is unknown; known: 1, 2, 3"),
         (
             ["-n", "2", "--zero", "3", "--strategy", "ddp"],
