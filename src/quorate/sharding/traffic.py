@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Traffic:
     """Told whether the backward passes that follow reduce gradients; None where all do."""
     pauses: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
     """Inside what each gives, backward passes only add to gradients."""
+    by_layer: Counter[str] = field(default_factory=Counter)
+    """Bytes sent along the tensor axis for each layer, by its name, forward and backward."""
     forget: Callable[[], None] = lambda: None
     """Give gathered parameters back; the next pass gathers them as they are by then."""
 

@@ -30,6 +30,11 @@ class Meter:
     messages_out: Counter[str] = field(default_factory=Counter)
     messages_in: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def total_out(self) -> int:
+        """Bytes of all operations."""
+        return sum(self.bytes_out.values())
+
     def sent(self, operation: str, nbytes: int, messages: int) -> None:
         self.bytes_out[operation] += nbytes
         self.messages_out[operation] += messages

@@ -8,6 +8,8 @@ of the sequence). Sums have the same bits on all workers. Gradients of gradients
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -29,6 +31,8 @@ class Together:
     def __init__(self, wire: Wire, traffic: Traffic, mesh: DeviceMesh) -> None:
         self.wire, self.traffic, self.mesh = wire, traffic, mesh
         self.rank, self.size = wire.rank, wire.size
+        self.layer = ""
+        """The one that is being calculated, by its name in the model."""
         self._own_draws: Tensor | None = None
         self._last: tuple[ReferenceType[Tensor], Tensor, bool] | None = None
 
@@ -93,22 +97,37 @@ class Together:
             self._own_draws = None
 
 
+    @contextmanager
+    def counting(self, layer: str) -> Iterator[None]:
+        """What is sent inside is of that layer."""
+        sent, traffic = self.traffic.meter.total_out, self.traffic
+        try:
+            yield
+        finally:
+            traffic.by_layer[layer] += traffic.meter.total_out - sent
+
+
 class _Sent(Function):
     """Calls one method of `Together` forward, and another one backward; none where it is empty."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, together: Together, there: str, back: str, dims: tuple[int, ...]) -> Tensor:
         """What `there` gives."""
-        ctx.how = together, back, dims
-        return getattr(together, there)(x, *(dims if there != "sum" else ())) if there else x.view_as(x)
+        ctx.how = together, back, dims, together.layer
+        if not there:
+            return x.view_as(x)
+        with together.counting(together.layer):
+            return getattr(together, there)(x, *(dims if there != "sum" else ()))  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """What `back` gives."""
-        together, back, dims = ctx.how
-        found = getattr(together, back)(gradient, *(dims if back != "sum" else ())) if back else gradient
-        return found, None, None, None, None
+        together, back, dims, layer = ctx.how
+        if not back:
+            return gradient, None, None, None, None
+        with together.counting(layer):
+            return getattr(together, back)(gradient, *(dims if back != "sum" else ())), None, None, None, None
 
 
 def _sent(x: Tensor, together: Together, there: str, back: str, *dims: int) -> Tensor:

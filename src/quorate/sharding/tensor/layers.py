@@ -52,6 +52,7 @@ class Layer:
 
     def before(self, module: Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Put plain tensors in the place of parameters, and prepare the input."""
+        self.together.layer = self.name
         kept: list[tuple[Module, str, Any]] = []
         self.kept.append(kept)
         for owner in self.owners:
