@@ -1,0 +1,125 @@
+"""What is foreseen of layouts for `model_parallel.py`: bubbles of schedules, and seconds of steps."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import record
+
+from quorate.core.contracts import Wire
+from tests.support.processes import run_real
+
+CASES = (("gpipe", 4, 1), ("1f1b", 4, 1), ("interleaved-1f1b", 4, 2), ("looped-bfs", 4, 2))
+SPLIT = (("interleaved-zero-bubble", 4, 2), ("zbv", 4, 2), ("dualpipev", 4, 2))
+EXAMPLES = 8
+"""Of each worker's batch, where each has one of its own."""
+
+
+def bubbles(report: record.Report, forward: float, inputs: float, weights: float) -> None:
+    """Each schedule's, of 4 workers and 8 and 16 micro-batches, with these seconds of passes, over its formula.
+
+    With passes F, B (inputs) and W (weights) and p workers: idle are (p - 1) (F + B + W) under schedules with whole
+    backward passes, and (p - 1) (F + B - W) where they are in two parts (ZB-H1; Qi et al. 2024, table 1), of
+    v m (F + B + W) computed.
+    """
+    from quorate.sharding.stages.clock import clock
+    from quorate.sharding.stages.orders import order
+
+    report.rows.append(record.figure("a block's passes: forward, ms", [1000 * forward]))
+    report.rows.append(record.figure("a block's passes: gradient of the input, ms", [1000 * inputs]))
+    report.rows.append(record.figure("a block's passes: gradient of the weights, ms", [1000 * weights]))
+    for name, workers, chunks in (*CASES, *SPLIT):
+        for microbatches in (8, 16):
+            equal = [1.0] * (workers * chunks)
+            times = [[seconds * x for x in equal] for seconds in (forward, inputs, weights)]
+            played = clock(order(name, workers, chunks, microbatches), *times)
+            whole = forward + inputs + weights
+            idle = (workers - 1) * (forward + inputs - weights if (name, workers, chunks) in SPLIT else whole)
+            formula = idle / (chunks * microbatches * whole + idle)
+            found = sum(played.bubble) / workers
+            where = f"{name}, {workers} workers, {microbatches} micro-batches"
+            report.rows.append(record.figure(f"{where}: bubble, played", [found]))
+            report.bar(f"{where}: |played / formula - 1|", abs(found / formula - 1), at_most=0.05)
+
+
+def exchanged(numbers: int, repeats: int, wire: Wire) -> float:
+    """Median seconds of an all-reduce."""
+    import torch
+
+    x, seconds = torch.ones(numbers), []
+    for _ in range(repeats):
+        wire.barrier()
+        begin = time.perf_counter()
+        wire.all_reduce(x).wait()
+        seconds.append(time.perf_counter() - begin)
+    return sorted(seconds)[repeats // 2]
+
+
+def link() -> tuple[float, float]:
+    """Latency (seconds) and bandwidth (bytes a second) of a worker, as rings of two would have them."""
+    from functools import partial
+
+    small = max(run_real(2, partial(exchanged, 16, 101)))
+    large = max(run_real(2, partial(exchanged, 1 << 20, 31)))
+    return small / 2, 4 * (1 << 20) / max(large - small, 1e-9)
+
+
+def foreseen(report: record.Report, script: Path, run: Callable[[Any, int], float], *, turns: int, quick: bool) -> None:
+    """Layouts of 2 and 4 workers: `run(layout, examples)` gives the seconds of a step."""
+    from quorate.cli.doctor.memory import measured
+    from quorate.cli.planner.verb import _TIMING  # the program that `quorate plan` starts
+    from quorate.launch.warm.steps import STEPS
+    from quorate.planning.cluster import Cluster
+    from quorate.planning.layouts import Layout
+    from quorate.planning.measured import model_from
+    from quorate.planning.prediction import predict
+    from quorate.planning.search import plan
+
+    latency, bandwidth = link()
+    print(f"a link: {1e6 * latency:.0f} us, {bandwidth / 1e9:.2f} GB/s", flush=True)
+    some: dict[int, list[Layout]] = {
+        2: [
+            Layout(replicas=2, strategy="all-reduce"),
+            Layout(shards=2, zero=2),
+            Layout(shards=2, zero=3),
+            Layout(tensor=2),
+            Layout(stages=2, schedule="1f1b", microbatches=4),
+            Layout(stages=2, schedule="gpipe", microbatches=8),
+            Layout(stages=2, schedule="interleaved-1f1b", chunks=2, microbatches=4),
+        ],
+        4: [
+            Layout(replicas=4, strategy="all-reduce"),
+            Layout(replicas=2, shards=2, zero=3, strategy="all-reduce"),
+            Layout(replicas=2, tensor=2, strategy="all-reduce"),
+            Layout(replicas=2, stages=2, schedule="1f1b", microbatches=4, strategy="all-reduce"),
+            Layout(stages=4, schedule="1f1b", microbatches=8),
+            Layout(shards=4, zero=3),
+            Layout(stages=2, tensor=2, schedule="1f1b", microbatches=4),
+        ],
+    }
+    ratios = []
+    for workers, listed in some.items():
+        if quick and workers > 2:
+            continue
+        told = measured(str(script), [json.dumps({"examples": EXAMPLES})], program=_TIMING, steps=STEPS)
+        model = model_from(told, EXAMPLES * workers, workers)
+        cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=2)
+        best = plan(model, cluster, ways=("all-reduce",)).best[0].layout
+        taken: dict[Layout, float] = {}
+        for layout in dict.fromkeys([*listed, best]):
+            examples = EXAMPLES * workers // (layout.replicas * layout.shards)
+            seconds = sorted(run(layout, examples) for _ in range(turns))[turns // 2]
+            taken[layout], said = seconds, predict(layout, model, cluster).seconds
+            ratios.append(said / seconds)
+            print(f"{workers} workers, {layout.in_words}: {said:.3f} s foreseen, {seconds:.3f} s taken", flush=True)
+            report.rows.append(record.figure(f"{workers} workers, {layout.in_words}: s a step", [seconds]))
+            report.rows.append(record.figure(f"{workers} workers, {layout.in_words}: foreseen / taken", [ratios[-1]]))
+        report.bar(
+            f"{workers} workers: first choice over the best taken", taken[best] / min(taken.values()), at_most=1.1
+        )
+    within = sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
+    report.bar(f"layouts of {len(ratios)} foreseen within 15 %", within, at_least=12)
