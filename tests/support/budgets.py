@@ -22,6 +22,7 @@ BUDGETS = {
     "contract": 320,
     "launchers": 540,
     "soak": 33,
+    "unit/aggregation": 10,
     "unit/agreement": 12,
     "unit/buckets": 8,
     "unit/codecs": 20,

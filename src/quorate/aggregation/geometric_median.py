@@ -1,0 +1,71 @@
+"""The geometric median: the point from which the sum of distances to all vectors is least.
+
+Idea: Weiszfeld's iteration, smoothed: each vector is weighted by one over its distance from the newest point, and the
+weighted mean is the next point. It begins with the mean of the vectors in the smallest ball around one of them that
+holds more than half of all; distances count as no less than `smallest` times its radius. The weights follow from inner
+products alone, so that vectors are read once, whatever the number of iterations. Wrong vectors cannot move that ball
+far from the others.
+
+Cost: n^2 d products for the inner products, one pass for the weighted mean; n^2 numbers summed among workers.
+
+When it loses: Where nearly half of the vectors are wrong and agree. Its result depends on all distances: one honest
+vector that is far away moves it less than it moves the mean, and not as little as in a median.
+
+Paper: Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning", IEEE Transactions on Signal
+Processing 2022 (arXiv 1912.13445), Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from quorate.aggregation import register
+from quorate.aggregation.distances import squared_distances
+from quorate.aggregation.rule import Rule
+from quorate.core.codec import Draw
+from quorate.core.errors import ConfigurationError
+
+_TINY = 1e-150
+
+
+@register("geometric-median")
+@dataclass(frozen=True, kw_only=True)
+class GeometricMedian(Rule):
+    """The point with the least sum of distances, by the smoothed iteration of Weiszfeld."""
+
+    iterations: int = 64
+    smallest: float = 1e-6
+    """Of the radius of more than half of the vectors: nearer ones than that count as so near."""
+
+    breakdown: ClassVar[str] = "f below half of the vectors"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.iterations < 1 or not self.smallest > 0:
+            raise ConfigurationError(
+                f"iterations is {self.iterations} and smallest {self.smallest}; they are from 1 on, and above 0"
+            )
+
+    @property
+    def least(self) -> int:
+        return 2 * self.f + 1
+
+    def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
+        distances = squared_distances(gram).sqrt()
+        radius, middle = distances.sort(1).values[:, len(gram) // 2].min(0)
+        floor = max(self.smallest * float(radius), _TINY)
+        weights = (distances[middle] <= radius).double()
+        weights /= weights.sum()
+        for _ in range(self.iterations if radius > 0 else 0):  # else more than half are equal, and that is the median
+            weights = 1 / from_mixed(gram, weights).sqrt().clamp_min(floor)
+            weights = weights / weights.sum()
+        return weights[None, :]
+
+
+def from_mixed(gram: Tensor, weights: Tensor) -> Tensor:
+    """Squared distances (n) of vectors from their sum weighted by `weights` (n)."""
+    products = gram @ weights
+    return (gram.diagonal() - 2 * products + weights @ products).clamp_min(0.0)

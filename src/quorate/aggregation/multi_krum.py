@@ -1,0 +1,53 @@
+"""Multi-Krum: the mean of the m vectors that have the nearest neighbours.
+
+Idea: Scores as in Krum; the m vectors with the least are averaged. With m of 1 it is Krum.
+
+Cost: As Krum.
+
+When it loses: As Krum, with less noise: m - f honest gradients are in the mean at least.
+
+Paper: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
+descent", NeurIPS 2017, section 4 (m-Krum).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from quorate.aggregation import register
+from quorate.aggregation.distances import squared_distances
+from quorate.aggregation.rule import Rule
+from quorate.aggregation.scores import by_krum
+from quorate.core.codec import Draw
+from quorate.core.errors import ConfigurationError
+
+
+@register("multi-krum")
+@dataclass(frozen=True, kw_only=True)
+class MultiKrum(Rule):
+    """The mean of the m vectors with the least scores of Krum."""
+
+    m: int | None = None
+    """From 1 to n - f - 2; None: as many as that."""
+
+    breakdown: ClassVar[str] = "f of at least 2 f + 3 vectors"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.m is not None and self.m < 1:
+            raise ConfigurationError(f"m is {self.m}; it is a count of vectors, from 1 on")
+
+    @property
+    def least(self) -> int:
+        return max(2 * self.f + 3, 0 if self.m is None else self.m + self.f + 2)
+
+    def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
+        count = len(gram)
+        many = max(1, count - self.f - 2) if self.m is None else min(self.m, count)
+        weights = torch.zeros(1, count, dtype=torch.float64)
+        weights[0, by_krum(squared_distances(gram), self.f)[:many]] = 1 / many
+        return weights

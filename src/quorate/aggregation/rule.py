@@ -1,0 +1,134 @@
+"""What an aggregation rule is: how n vectors, at most f of them wrong, become one.
+
+Every rule here is of two steps. The first mixes whole vectors, by weights that follow from their inner products alone
+(an n x n matrix); the second works on each coordinate by itself. So a rule can be applied to vectors that lie in pieces
+on several workers: each forms the inner products of its pieces, these are summed, and no vector is gathered whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from quorate.core.codec import Draw
+from quorate.core.errors import ConfigurationError
+
+_CHUNK = 1 << 18
+"""Coordinates that are looked at together, so that copies stay small."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    """How n vectors become one. A frozen dataclass: its fields are its settings; it has no state.
+
+    Inputs are the rows of an (n, d) tensor of floats, on any device. Results are float32, or float64 for float64. A
+    rule treats all rows alike: where they stand does not matter (but for `bucketing`, which draws).
+    """
+
+    f: int = 1
+    """How many of the vectors may be anything at all."""
+
+    breakdown: ClassVar[str]
+    """Of how many vectors f may be wrong, in words."""
+    has_centre: ClassVar[bool] = False
+    """Whether vectors are looked at from the newest result."""
+
+    def __post_init__(self) -> None:
+        if self.f < 0:
+            raise ConfigurationError(f"f is {self.f}; it is a count of vectors, from 0 on")
+
+    @property
+    @abstractmethod
+    def least(self) -> int:
+        """The fewest vectors of which `f` may be wrong."""
+
+    def check(self, count: int) -> None:
+        """Raise `ConfigurationError` where `f` of `count` vectors are too many for this rule."""
+        if count < self.least:
+            most = self.most_of(count)
+            able = f"up to {most}" if most >= 0 else "none"
+            raise ConfigurationError(
+                f"{self.name} takes {self.breakdown}: of {count} vectors {able} may be wrong, and f is {self.f}"
+            )
+
+    def most_of(self, count: int) -> int:
+        """The greatest f for so many vectors; -1 where the rule takes so few in no case."""
+        return max((f for f in range(count) if self.with_f(f).least <= count), default=-1)
+
+    def with_f(self, f: int) -> Self:
+        """The same rule for another f."""
+        return dataclasses.replace(self, f=f)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return type(self).__name__
+
+    def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
+        """The weights (m, n) of the vectors that `combined` takes, in float64; None: all as they are.
+
+        `gram` (n, n; float64) has the inner products of the vectors, seen from any point; with `has_centre` from the
+        newest result.
+        """
+        return None
+
+    def combined(self, rows: Tensor) -> Tensor:
+        """One vector (c) of m rows of mixed ones (m, c), coordinate by coordinate."""
+        return rows.mean(0)
+
+
+def inner_products(rows: Tensor) -> Tensor:
+    """Of all pairs of rows (n, c): (n, n) in float64 on the CPU; those of pieces of vectors add up. Cost: n^2 c
+    products, and a copy of 2^18 columns at a time."""
+    found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for chunk in rows.split(_CHUNK, 1):
+        wide = chunk.double()
+        found.addmm_(wide, wide.T)
+    return found.cpu()
+
+
+def mixed_rows(rows: Tensor, weights: Tensor | None, combine: Rule) -> Tensor:
+    """What `combine` makes of rows (n, c) that are mixed by `weights` (m, n), some columns at a time."""
+    found = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for chunk, into in zip(rows.split(_CHUNK, 1), found.split(_CHUNK), strict=True):
+        if weights is not None:
+            chunk = _selected(chunk, weights)
+        into.copy_(combine.combined(chunk))
+    return found
+
+
+def _selected(rows: Tensor, weights: Tensor) -> Tensor:
+    """Rows as they are where weights choose, so that what is chosen keeps its bits; else sums in float64."""
+    is_choice = bool(((weights == 0) | (weights == 1)).all()) and bool((weights.sum(1) == 1).all())
+    if is_choice:
+        return rows[weights.argmax(1).to(rows.device)]
+    return (weights.to(rows.device) @ rows.double()).to(rows.dtype)
+
+
+def finite_rows(gram: Tensor) -> Tensor:
+    """Which vectors are finite, by their inner products with themselves: (n) of bool."""
+    return torch.isfinite(gram.diagonal())
+
+
+def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: Draw | None = None) -> Tensor:
+    """One vector (d) of the rows of `vectors` (n, d). `centre` (d) is the newest result, for rules that look from it.
+
+    Rows that are not finite are left out first, and count as wrong: f is less by as many. Raises `ConfigurationError`
+    for an f beyond the rule's breakdown point, and where no row is finite.
+    """
+    rule.check(len(vectors))
+    rows = vectors if vectors.dtype == torch.float64 else vectors.float()
+    seen = rows if centre is None or not rule.has_centre else rows - centre.to(rows)
+    gram = inner_products(seen)
+    kept = finite_rows(gram)
+    if not bool(kept.any()):
+        raise ConfigurationError(f"none of {len(vectors)} vectors is finite")
+    left = rule.with_f(max(0, rule.f - int((~kept).sum())))
+    weights = left.mixing(gram[kept][:, kept], Draw() if draw is None else draw)
+    found = mixed_rows(seen[kept.to(seen.device)], weights, left)
+    return found if centre is None or not rule.has_centre else found + centre.to(found)

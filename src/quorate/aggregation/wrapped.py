@@ -1,0 +1,40 @@
+"""`Wrapping`: a rule that mixes vectors before another rule is applied to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from quorate.aggregation import rules
+from quorate.aggregation.rule import Rule
+from quorate.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapping(Rule):
+    """What pre-aggregation wrappers have in common; both take the same f."""
+
+    rule: str
+    """The name of what is applied to the mixed vectors."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.has_centre:
+            raise ConfigurationError(f"{self.rule} looks from its newest result, and is not applied to mixed vectors")
+
+    @property
+    def inner(self) -> Rule:
+        """The rule, for this f."""
+        return rules.get(self.rule)(f=self.f)
+
+    @property
+    def name(self) -> str:
+        return f"{type(self).__name__} of {self.inner.name}"
+
+    def behind(self, first: Tensor, then: Tensor | None) -> Tensor:
+        """Two mixings as one."""
+        return first if then is None else then @ first
+
+    def combined(self, rows: Tensor) -> Tensor:
+        return self.inner.combined(rows)
