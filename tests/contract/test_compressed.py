@@ -46,7 +46,18 @@ CODED: dict[str, dict[str, Any]] = {
 CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
 CODED["top-k, hierarchical"] = {**CODED["top-k"], "reduce": "hierarchical"}
 CODED["adasum"] = {"reduce": "adasum"}
-IN_EVERY_WAY = ("half", "top-k", "random-k", "dgc", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum")
+CODED["centered-clipping"] = {"reduce": "centered-clipping:f=0"}
+IN_EVERY_WAY = (
+    "half",
+    "top-k",
+    "random-k",
+    "dgc",
+    "power-sgd",
+    "top-k, two-phase",
+    "top-k, hierarchical",
+    "adasum",
+    "centered-clipping",
+)
 """One that is summed, one with feedback, one drawn by all alike, one with memories of its own, each way of summing."""
 STEPS = 150
 
@@ -170,7 +181,8 @@ def trained(
     state = worker.reducer_state
     error: Sequence[torch.Tensor] = ()
     if state is not None:  # under rounds it is what waits with them
-        error = [*state.memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
+        memory = getattr(state, "memory", {})  # a rule remembers no errors
+        error = [*memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
     left = torch.cat([x.flatten() for x in error]) if error else torch.zeros(1)
     if isinstance(state, TwoPhaseState) and state.owned:
         left = left + torch.cat([*state.owned.values()])
@@ -262,7 +274,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole": {"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5},
     "fragments": {"strategy": "diloco", "sync_every": 6, "fragments": 3, "overlap": 1, "outer_momentum": 0.5},
 }
-OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum")]
+OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum", "centered-clipping")]
 
 
 @cache

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from quorate.aggregation import rules
 from quorate.codecs import codecs
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
@@ -23,6 +24,9 @@ from quorate.reducers.hierarchical import Hierarchical
 from quorate.reducers.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.reducers.reducer import Reducer
 from quorate.reducers.two_phase import TwoPhase
+
+if TYPE_CHECKING:
+    from quorate.aggregation.rule import Rule
 
 NONE, POWER_SGD = "none", "power-sgd"
 AUTO, GATHER, TWO_PHASE, HIERARCHICAL = "auto", "gather", "two-phase", "hierarchical"
@@ -39,7 +43,8 @@ class ReductionSettings:
     """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
     wire's own all-reduce, an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`), or `adasum`, which
-    forms an adaptive sum in place of the mean."""
+    forms an adaptive sum in place of the mean; or an aggregation rule, which takes some wrong gradients, with its
+    settings: `trimmed-mean`, `krum:f=2` (`quorate list rules`)."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     error_decay: float = 1.0
@@ -65,6 +70,8 @@ class Reduction:
 
     settings: ReductionSettings = field(default_factory=ReductionSettings)
     codec: Codec | PowerSGDSettings | None = None
+    rule: Rule | None = None
+    """What is formed in the place of means."""
 
     @property
     def is_of_gradients(self) -> bool:
@@ -74,7 +81,7 @@ class Reduction:
     @property
     def is_adaptive(self) -> bool:
         """Whether what comes is no mean, but an adaptive sum of gradients."""
-        return self.settings.reduce == ADASUM
+        return self.settings.reduce == ADASUM or self.rule is not None
 
     @property
     def keeps_more(self) -> bool:
@@ -88,6 +95,11 @@ class Reduction:
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """What forms sums of vectors laid out so; `seed` is the run's."""
+        if self.rule is not None:
+            from quorate.reducers.robust import Robust
+
+            self.rule.check(wire.size)
+            return Robust(layout, wire, self.rule, seed)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
@@ -117,6 +129,8 @@ class Reduction:
     @property
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
+        if self.rule is not None:
+            return {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule)}
         if self.codec is None:
             return {} if self.settings.reduce == AUTO else {"reduce": self.settings.reduce}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
@@ -134,6 +148,9 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     name, own = written_settings(settings.compress, "codec")
     settings = dataclasses.replace(settings, compress=name)
     rest = own | {k: v for k, v in raw.items() if k not in NAMES}
+    reduce, of_rule = written_settings(settings.reduce, "way to reduce")
+    if reduce in rules:
+        return _by_rule(dataclasses.replace(settings, reduce=reduce), of_rule | rest, raw.keys())
     if settings.compress == NONE:
         others = raw.keys() - {"compress", "reduce"}
         if others:
@@ -141,7 +158,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
             raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
         if settings.reduce not in (AUTO, *WITHOUT_CODEC):
-            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC))
+            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC, *rules))
         return Reduction(settings=settings)
     if settings.reduce == ADASUM:
         raise ConfigurationError(
@@ -174,6 +191,19 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if settings.error_decay != 1:
         _check_decay(settings, needed=needed)
     return Reduction(settings=settings, codec=ErrorFeedback(codec, settings.error_decay) if needed else codec)
+
+
+def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
+    others = set(given) & set(NAMES) - {"compress", "reduce"}
+    if others:
+        raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
+    if settings.compress != NONE:
+        raise ConfigurationError(
+            f'reduce="{settings.reduce}" needs gradients as they are, for their distances; leave out '
+            f'compress="{settings.compress}"'
+        )
+    kind: Any = rules.get(settings.reduce)
+    return Reduction(settings=settings, rule=kind(**settings_for(kind, own)))
 
 
 def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:

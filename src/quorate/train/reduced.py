@@ -45,7 +45,9 @@ def with_reduction(
             "formed, and there are none in its steps"
         )
     elif reduction.is_adaptive and made.compresses != "gradients":
-        raise ConfigurationError(f'reduce="adasum" is for gradients (all-reduce); what {label} averages is none')
+        raise ConfigurationError(
+            f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); what {label} averages is none'
+        )
     return made, reduction
 
 

@@ -46,8 +46,8 @@ class Watched:
             raise ConfigurationError(f"compare_every is {every!r}; it is a number of rounds, or 0 for never")
         if self.weight != "equal" and self.reduction.is_adaptive:
             raise ConfigurationError(
-                f'weight="{self.weight}" weighs means, and reduce="adasum" forms none: every gradient counts as it is; '
-                'leave weight="equal"'
+                f'weight="{self.weight}" weighs means, and reduce="{self.reduction.settings.reduce}" forms none: every '
+                'gradient counts as it is; leave weight="equal"'
             )
 
     @property
