@@ -37,7 +37,7 @@ def pages_by_path() -> Iterator[tuple[str, str]]:
             yield f"strategies/{card.name}.md", card_page(card)
     yield "strategies/index.md", strategies_page([*cards["strategies"], *cards["baselines"]])
     yield "options.md", options_page()
-    yield "settings.md", settings_page([*cards["strategies"], *cards["workloads"], *cards["codecs"]])
+    yield "settings.md", settings_page([*cards["strategies"], *cards["workloads"], *cards["codecs"], *cards["rules"]])
     yield "api.md", api_page()
 
 
@@ -112,7 +112,7 @@ def settings_page(cards: Sequence[Card]) -> str:
         "# Settings",
         "",
         "Of strategies: `quorate run --set key=value`, `--strategy NAME:key=value`, or keyword arguments of",
-        "`quorate.distribute`. Of workloads: `quorate compare --workload-set key=value`. Of codecs: keyword arguments.",
+        "`quorate.distribute`. Of workloads: `quorate compare --workload-set key=value`. Of codecs and rules: keyword arguments.",
         "",
     ]
     for card in cards:

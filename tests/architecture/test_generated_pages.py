@@ -66,7 +66,7 @@ def test_every_option_of_every_verb_is_there(pages: dict[str, str]) -> None:
 
 
 def test_every_setting_is_there(pages: dict[str, str]) -> None:
-    for family in ("strategies", "workloads", "codecs"):
+    for family in ("strategies", "workloads", "codecs", "rules"):
         for name in registry(family):
             section = pages["settings.md"].partition(f"## `{name}` (")[2].partition("\n## ")[0]
             (card,) = [card for card in cards_of(name) if card.kind == registry(family).kind]

@@ -36,7 +36,7 @@ class Bulyan(Rule):
 
     @property
     def least(self) -> int:
-        return 4 * self.f + 3
+        return 4 * self.f + 3 if self.f else 1
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
         distances, left = squared_distances(gram), list(range(len(gram)))

@@ -35,7 +35,7 @@ class Krum(Rule):
 
     @property
     def least(self) -> int:
-        return 2 * self.f + 3
+        return 2 * self.f + 3 if self.f else 1
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
         return chosen(by_krum(squared_distances(gram), self.f)[:1], len(gram))

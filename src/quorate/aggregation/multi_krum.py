@@ -43,7 +43,7 @@ class MultiKrum(Rule):
 
     @property
     def least(self) -> int:
-        return max(2 * self.f + 3, 0 if self.m is None else self.m + self.f + 2)
+        return max(2 * self.f + 3 if self.f else 1, 0 if self.m is None else self.m + self.f + 2)
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
         count = len(gram)

@@ -72,6 +72,8 @@ class Reduction:
     codec: Codec | PowerSGDSettings | None = None
     rule: Rule | None = None
     """What is formed in the place of means."""
+    is_bound: bool = True
+    """Whether `f` of the rule was asked for; else it is less among few workers."""
 
     @property
     def is_of_gradients(self) -> bool:
@@ -98,8 +100,11 @@ class Reduction:
         if self.rule is not None:
             from quorate.reducers.robust import Robust
 
-            self.rule.check(wire.size)
-            return Robust(layout, wire, self.rule, seed)
+            rule = self.rule
+            if not self.is_bound:
+                rule = rule.with_f(min(rule.f, max(0, rule.most_of(wire.size))))
+            rule.check(wire.size)
+            return Robust(layout, wire, rule, seed)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
@@ -203,7 +208,7 @@ def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Coll
             f'compress="{settings.compress}"'
         )
     kind: Any = rules.get(settings.reduce)
-    return Reduction(settings=settings, rule=kind(**settings_for(kind, own)))
+    return Reduction(settings=settings, rule=kind(**settings_for(kind, own)), is_bound="f" in own)
 
 
 def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:

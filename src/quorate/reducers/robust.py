@@ -93,6 +93,7 @@ class Robust(Remembering):
                 x.copy_(old.centre[name])
 
     def commit(self) -> None:
+        """The newest sum counts: the rule looks from its result."""
         if self._is_over:
             self._state.number += 1
             self._state.centre, self._next = self._next or self._state.centre, None
@@ -113,12 +114,15 @@ class Robust(Remembering):
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
         """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
-        is_last = part == len(self.layout.parts) - 1
-        numbers = x.numel() - (self.layout.header if is_last else 0)
-        works: list[Work[Any]] = [self.wire.all_to_all([x[begin:end].clone() for begin, end in self._pieces(numbers)])]
+        numbers = self._numbers(part, self.layout)
+        own = _reals(x[:numbers])
+        works: list[Work[Any]] = [
+            self.wire.all_to_all([own[begin:end].clone() for begin, end in self._pieces(len(own))])
+        ]
         if numbers < x.numel():
-            works.append(self.wire.all_gather(x[numbers : numbers + 1].double()))
-            works.append(self.wire.all_reduce(x[numbers:].clone()))
+            header = x[numbers:].clone()
+            works.append(self.wire.all_gather(_reals(header)[:1].double()))
+            works.append(self.wire.all_reduce(header))
         return Together(works, lambda found: found, self.wire.clock)
 
     def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
@@ -141,9 +145,8 @@ class Robust(Remembering):
                 mine[part] = self._combined(rows[part], keep, rule, mixing, centre[part])
         works = {part: self.wire.all_gather(mine[part]) for part in order}
         for part, work in works.items():
-            whole = torch.cat(list(work.wait()))
-            numbers = len(whole)
-            into[part][:numbers] = whole
+            numbers = self._numbers(part, self.layout)
+            _reals(into[part][:numbers]).copy_(torch.cat(list(work.wait())))
             if numbers < into[part].numel() and len(found[part]) > 1:
                 into[part][numbers:] = found[part][2]
         if self.rule.has_centre and bool(keep.any()) and len(order) == len(self.layout.parts):
@@ -160,17 +163,18 @@ class Robust(Remembering):
         """This worker's piece of where the rule looks from."""
         if not self.rule.has_centre:
             return None
-        numbers = self._numbers(part, self.layout)
-        begin, end = self._pieces(numbers)[self.wire.rank]
-        return self._whole_centre(part, numbers)[begin:end].to(rows)
+        whole = self._whole_centre(part)
+        begin, end = self._pieces(len(whole))[self.wire.rank]
+        return whole[begin:end].to(rows)
 
-    def _whole_centre(self, part: int, numbers: int) -> Tensor:
-        """Of one part."""
-        found = torch.zeros(numbers)
+    def _whole_centre(self, part: int) -> Tensor:
+        """Of one part, as real numbers."""
+        about = self.layout.parts[part]
+        found = torch.zeros(self._numbers(part, self.layout), dtype=about.dtype, device=about.device)
         for index in self.layout.by_part[part]:
             one = self.layout.segments[index]
             found[one.offset : one.offset + one.numel] = self._state.centre[one.name].to(found)
-        return found
+        return _reals(found)
 
     def _by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
         """What the newest result is, by tensor."""
@@ -200,9 +204,9 @@ class Robust(Remembering):
         """Bytes this worker sends for one sum among `size` workers."""
         sent, mine = 0, self.wire.rank
         for number, part in enumerate(self.layout.parts):
-            each = [
-                (end - begin) * part.dtype.itemsize for begin, end in self._pieces(self._numbers(number, self.layout))
-            ]
+            width = 2 if part.dtype.is_complex else 1
+            pieces = self._pieces(width * self._numbers(number, self.layout))
+            each = [(end - begin) * part.dtype.itemsize // width for begin, end in pieces]
             sent += sum(each) - each[mine] + (size - 1) * each[mine]
             if number == len(self.layout.parts) - 1 and self.layout.header:
                 sent += 8 * (size - 1) + all_reduce_bytes(self.layout.header * part.dtype.itemsize, size)
@@ -218,24 +222,29 @@ class Robust(Remembering):
         numbers = [self._numbers(part, like.layout) for part in range(len(like.parts))]
         counts = torch.ones(len(order), dtype=torch.float64)
         if like.layout.header:
-            counts = torch.tensor([float(found[place][-1][numbers[-1]]) for place in order], dtype=torch.float64)
+            counts = torch.cat([_reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
         rows, gram = list[Tensor](), torch.zeros(len(order), len(order), dtype=torch.float64)
-        centre = [self._whole_centre(part, many) for part, many in enumerate(numbers)] if self.rule.has_centre else None
+        centre = [self._whole_centre(part) for part in range(len(numbers))] if self.rule.has_centre else None
         for part, into in enumerate(like.parts):
-            stacked = torch.stack([found[place][part][: numbers[part]].to(into.device) for place in order])
+            stacked = torch.stack([_reals(found[place][part][: numbers[part]].to(into.device)) for place in order])
             rows.append(_relative(stacked, counts, None if centre is None else centre[part].to(stacked)))
             gram += inner_products(rows[part])
         keep, rule, mixing = self._decided(gram, counts)
         sums = Flat.zeros(like.layout)
         for part, into in enumerate(sums.parts):
-            origin = None if centre is None else centre[part].to(into)
-            into[: numbers[part]] = self._combined(rows[part], keep, rule, mixing, origin)
+            origin = None if centre is None else centre[part].to(rows[part])
+            _reals(into[: numbers[part]]).copy_(self._combined(rows[part], keep, rule, mixing, origin))
             if numbers[part] < into.numel():
                 tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
                 into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
         if self.rule.has_centre and bool(keep.any()):
             self._next = self._by_name(sums.parts)
         return sums
+
+
+def _reals(x: Tensor) -> Tensor:
+    """Complex numbers as twice as many real ones, in the same memory; others as they are."""
+    return torch.view_as_real(x).flatten() if x.is_complex() else x
 
 
 def _relative(rows: Tensor, counts: Tensor, centre: Tensor | None) -> Tensor:

@@ -43,6 +43,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "post-local-sgd": "quorate.strategies.post_local_sgd:PostLocalSGD",
         "quorum": "quorate.strategies.quorum:Quorum",
         "relay": "quorate.strategies.relay:Relay",
+        "robust": "quorate.strategies.robust:Robust",
         "sgp": "quorate.strategies.sgp:SGP",
         "slowmo": "quorate.strategies.slowmo:SlowMo",
         "sparse-loco": "quorate.strategies.presets.sparse_loco:SparseLoCo",

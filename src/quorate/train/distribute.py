@@ -181,7 +181,7 @@ def distribute(
     else:
         assert chosen is not None
         assert label is not None
-        check_closure(plain, label, can_agree=chosen.replicas == "equal")
+        check_closure(plain, label, can_agree=chosen.replicas == "equal" and chosen.agrees_in_backward)
         optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         swapped.__class__ = class_of(Distributes, plain)
         try:

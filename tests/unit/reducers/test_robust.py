@@ -170,4 +170,14 @@ def test_what_does_not_go_with_a_rule() -> None:
             joined(lambda w: train(w.rank, None, torch.optim.SGD, strategy="local-sgd", reduce="median"))
         )
     with pytest.raises(ConfigurationError, match="Krum takes f of at least 2 f \\+ 3 vectors: of 3 vectors up to 0"):
-        VirtualWorld(3).run(joined(lambda w: train(w.rank, None, torch.optim.SGD, reduce="krum")))
+        VirtualWorld(3).run(joined(lambda w: train(w.rank, None, torch.optim.SGD, reduce="krum:f=1")))
+
+
+@pytest.mark.parametrize(("size", "f"), [(1, 0), (3, 0), (5, 1), (9, 1)])
+def test_unless_asked_for_f_is_one_where_there_are_enough(size: int, f: int) -> None:
+    def task(wire: Wire) -> int:
+        reducer = reduction_of({"reduce": "krum"}).reducer(LAYOUT, wire, 0)
+        assert isinstance(reducer, Robust)
+        return reducer.rule.f
+
+    assert VirtualWorld(size).run(task) == [f] * size

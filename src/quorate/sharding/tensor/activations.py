@@ -96,7 +96,6 @@ class Together:
             torch.set_rng_state(self._own_draws)
             self._own_draws = None
 
-
     @contextmanager
     def counting(self, layer: str) -> Iterator[None]:
         """What is sent inside is of that layer."""

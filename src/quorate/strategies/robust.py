@@ -1,0 +1,74 @@
+"""Robust aggregation: every step uses what a rule makes of all workers' momenta, some of which may be anything.
+
+Idea: Each worker keeps the momentum of its own gradients, m = beta m + (1 - beta) g, and hands that in; an aggregation
+rule that takes up to `f` wrong vectors forms one of them all, which every worker's optimizer gets in the place of the
+mean. Momenta of honest workers lie closer together than their gradients do, so a rule can tell them from what is not
+theirs, and attacks that are small in every step do not add up unseen. The optimizer's own momentum is to be 0.
+
+Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent, as in an all-reduce, and
+P^2; P^2 d / P products; two vectors for the exchange and one of momentum in memory. Nothing overlaps with backward.
+
+When it loses: Where nobody is wrong: most rules are noisier than the mean. Where workers have unlike data, a rule may
+take what is rare for what is wrong; mix before it (`reduce="nearest-neighbors"`). Rules are for wrong gradients: what
+workers say of themselves (that they stop, or save) is believed.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
+  `on_death="continue"`
+- pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
+- slow worker: goes on; everyone waits for it in every step
+- corrupt gradient: goes on; up to `f` of them in a step do little harm, and those that are not finite none
+- resize: goes on; momenta of the old workers are averaged, and the rule has to take `f` of the new number
+- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+
+Paper: Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021, Algorithm 1;
+Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Byzantine machine learning made easy by resilient averaging of
+momentums", ICML 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.resize import kept
+from quorate.core.strategy import Strategy, Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+
+
+@dataclass
+class Momentum:
+    """Of this worker's own gradients."""
+
+    m: Flat | None = kept("average")
+    """None before the first step."""
+
+
+@register("robust")
+@dataclass(frozen=True, kw_only=True)
+class Robust(Strategy):
+    """A rule that takes some wrong vectors, over the momenta of all workers."""
+
+    compresses = "gradients"
+    reduction: ClassVar[Mapping[str, object]] = {"reduce": "trimmed-mean"}
+
+    on_death: Literal["stop", "continue"] = "stop"
+    """Whether all stop when a worker dies, or the others go on."""
+    momentum: float = 0.9
+    """What is left of a worker's momentum at each step (beta); with 0 gradients are handed in as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ConfigurationError(f"momentum is {self.momentum}; it is a factor from 0 on, and below 1")
+
+    def start(self, worker: Worker) -> Momentum:
+        return Momentum(m=None)
+
+    def step(self, worker: Worker) -> None:
+        state, g = worker.state, worker.gradient
+        state.m = g if state.m is None else state.m.mul_(self.momentum).add_(g, alpha=1 - self.momentum)
+        worker.update(worker.means.of(state.m).wait())
