@@ -112,7 +112,8 @@ def settings_page(cards: Sequence[Card]) -> str:
         "# Settings",
         "",
         "Of strategies: `quorate run --set key=value`, `--strategy NAME:key=value`, or keyword arguments of",
-        "`quorate.distribute`. Of workloads: `quorate compare --workload-set key=value`. Of codecs and rules: keyword arguments.",
+        "`quorate.distribute`. Of workloads: `quorate compare --workload-set key=value`. Of codecs and rules: keyword",
+        "arguments.",
         "",
     ]
     for card in cards:

@@ -36,7 +36,7 @@ BUDGETS = {
     "unit/membership": 4,
     "unit/observe": 6,
     "unit/planning": 14,
-    "unit/reducers": 17,
+    "unit/reducers": 33,
     "unit/replica": 45,
     "unit/report": 27,
     "unit/rounds": 84,

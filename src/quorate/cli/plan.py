@@ -50,6 +50,7 @@ class RunOptions:
     is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
     seed: int | None = option("Of everything drawn: data order, generators, imbalance.")
     imbalance: str | None = option(IMBALANCE)
+    attack: str | None = option("What the last workers send in place of gradients: sign-flip:2, noise, nan ...")
     pace: str | None = option(PACE)
     share: str | None = option("How data is cut, instead of the script's: static, dynamic.")
     mesh: str | None = option(

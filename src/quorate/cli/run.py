@@ -72,10 +72,16 @@ def _planned(options: RunOptions) -> RunPlan:
     if options.as_json and not options.dry_run:
         raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
     strategy, settings = (None, {}) if options.strategy is None else strategy_from(options.strategy)
+    settings = settings | settings_from(options.settings)
+    if options.attack is not None:
+        from quorate.aggregation.attacks import attack_from
+
+        attack_from(options.attack)
+        settings = settings | {"attack": options.attack}
     chaos = chaos_of(options, strategy)
     overrides = Overrides(
         strategy=strategy,
-        settings=settings_of_servers(options, strategy, settings | settings_from(options.settings)),
+        settings=settings_of_servers(options, strategy, settings),
         failures=None if chaos is None else chaos.failures.text,
         **{name: getattr(options, name) for name in _BESIDE},
     )

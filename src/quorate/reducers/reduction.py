@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from quorate.aggregation import rules
+from quorate.aggregation.attacks import attack_from
 from quorate.codecs import codecs
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
@@ -51,6 +52,9 @@ class ReductionSettings:
     """What is left of what was left out when it is added to the next gradient; below 1 it fades, as a momentum does."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
+    attack: str = ""
+    """For tests and teaching, what the last workers send in the place of their gradients: `sign-flip:2` (two workers),
+    `noise`, `little-is-enough` ...; empty: nothing else."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
@@ -97,6 +101,14 @@ class Reduction:
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """What forms sums of vectors laid out so; `seed` is the run's."""
+        made = self._reducer(layout, wire, seed)
+        if not self.settings.attack:
+            return made
+        from quorate.reducers.attacked import Attacked
+
+        return Attacked(made, attack_from(self.settings.attack), seed)
+
+    def _reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         if self.rule is not None:
             from quorate.reducers.robust import Robust
 
@@ -134,10 +146,11 @@ class Reduction:
     @property
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
+        attack = {"attack": self.settings.attack} if self.settings.attack else {}
         if self.rule is not None:
-            return {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule)}
+            return {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
         if self.codec is None:
-            return {} if self.settings.reduce == AUTO else {"reduce": self.settings.reduce}
+            return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
         own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
         feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
@@ -150,6 +163,8 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     Raises `ConfigurationError` for a codec or a setting that nobody knows.
     """
     settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
+    if settings.attack:
+        attack_from(settings.attack)
     name, own = written_settings(settings.compress, "codec")
     settings = dataclasses.replace(settings, compress=name)
     rest = own | {k: v for k, v in raw.items() if k not in NAMES}
@@ -157,7 +172,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if reduce in rules:
         return _by_rule(dataclasses.replace(settings, reduce=reduce), of_rule | rest, raw.keys())
     if settings.compress == NONE:
-        others = raw.keys() - {"compress", "reduce"}
+        others = raw.keys() - {"compress", "reduce", "attack"}
         if others:
             raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
@@ -199,7 +214,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
 
 
 def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    others = set(given) & set(NAMES) - {"compress", "reduce"}
+    others = set(given) & set(NAMES) - {"compress", "reduce", "attack"}
     if others:
         raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
     if settings.compress != NONE:

@@ -35,6 +35,11 @@ def with_reduction(
     mine = settings_for(kind, {name: value for name, value in raw.items() if name in own})
     reduction = reduction_of(others)
     made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
+    if reduction.settings.attack and (made.meets != "all" or made.compresses not in ("gradients", "ways")):
+        raise ConfigurationError(
+            f'attack="{reduction.settings.attack}" does not go with {label}: attacks change gradients (all-reduce, '
+            "robust), and how far workers went (diloco)"
+        )
     if reduction.codec is not None:
         _check(made, reduction, label)
         if made.compresses == "differences":

@@ -1,0 +1,243 @@
+"""What is learnt while some workers send wrong gradients, under each aggregation rule, and what a rule costs.
+
+    python benchmarks/robust.py [--quick] [--parts attacks cost]
+
+- `attacks`: 10 and 15 virtual workers train a small network on the digits that scikit-learn bundles, with the strategy
+  `robust` (momentum 0.9), each rule under each attack of 0, 1 or 3 workers: test accuracy in percent, in a table and,
+  with --picture FILE, a heat map. Workers have like data. An attack that flips labels is one of data: the last workers
+  learn that a digit c is 9 - c.
+- `cost`: seconds of a step's exchange of 10 million numbers among 4 real workers, `median` and `centered-clipping` over
+  the mean that `all-reduce` forms in shared memory, in turn (A B C A B C); and memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+
+import record  # noqa: E402
+
+from quorate.aggregation import rules  # noqa: E402
+from quorate.aggregation.attacks import ATTACKS  # noqa: E402
+from quorate.core.errors import ConfigurationError  # noqa: E402
+from tests.support.joined import joined  # noqa: E402
+from tests.support.processes import run_real_world  # noqa: E402
+
+LABELS = "label-flip"
+ALL_ATTACKS = (*ATTACKS, LABELS)
+STEPS, BATCH, RATE = 150, 16, 0.3
+NUMBERS = 10_000_000
+RULES = [name for name in rules if name not in ("majority", "mean")]
+WEAK = ("sign-flip", "constant", "noise", "nan", "inner-product")
+
+
+def digits() -> tuple[Any, Any, Any, Any]:
+    """Images and labels to train on, and others."""
+    import torch
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x, y = torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x, y = x[order], y[order]
+    return x[:1400], y[:1400], x[1400:], y[1400:]
+
+
+def train(rule: str, f: int, attack: str, data: Any, seed: int, world: Any) -> float:
+    """One worker's part; the accuracy at the end, in percent."""
+    import torch
+    from torch import nn
+
+    import quorate
+
+    x, y, others, labels = data
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    settings: dict[str, Any] = {"reduce": rule, **({} if rule == "mean" else {"f": f})}
+    if attack and attack != LABELS and f:
+        settings["attack"] = f"{attack}:{f}"
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "robust", **settings)
+    draw = torch.Generator().manual_seed(1000 * seed + world.rank)
+    flips = attack == LABELS and world.rank >= world.size - f
+    for _ in range(STEPS):
+        rows = torch.randint(0, len(x), (BATCH,), generator=draw)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), 9 - y[rows] if flips else y[rows]).backward()
+        optimizer.step()
+    optimizer.finish()
+    with torch.no_grad():
+        return 100 * float((model(others).argmax(1) == labels).float().mean())
+
+
+def accuracy(workers: int, rule: str, f: int, attack: str, data: Any, seeds: int) -> float | None:
+    """In the mean over seeds; None where the rule does not bear so many."""
+    from quorate.wire.virtual.world import VirtualWorld
+
+    try:
+        runs = [
+            VirtualWorld(workers, timeout=600.0).run(joined(partial(train, rule, f, attack, data, seed)))[0]
+            for seed in range(seeds)
+        ]
+    except ConfigurationError:
+        return None
+    return sum(runs) / len(runs)
+
+
+def under_attack(
+    report: record.Report,
+    sizes: Sequence[int],
+    many: Sequence[int],
+    names: Sequence[str],
+    seeds: int,
+    picture: Path | None,
+) -> None:
+    """All rules, attacks and numbers of attackers."""
+    import logging
+
+    logging.disable()
+    data, table = digits(), dict[tuple[int, int, str, str], float | None]()
+    for workers in sizes:
+        calm = accuracy(workers, "mean", 0, "", data, seeds)
+        assert calm is not None
+        report.rows.append(record.figure(f"{workers} workers, mean, nobody wrong: accuracy", [calm]))
+        for rule in names:
+            found = accuracy(workers, rule, 0, "", data, seeds)
+            if found is not None:
+                report.rows.append(record.figure(f"{workers} workers, {rule}, nobody wrong: accuracy", [found]))
+        for f in many:
+            best: dict[str, float] = {}
+            for attack in ALL_ATTACKS:
+                for rule in ("mean", *names):
+                    found = table[workers, f, rule, attack] = accuracy(workers, rule, f, attack, data, seeds)
+                    if found is None:
+                        continue
+                    report.rows.append(
+                        record.figure(f"{workers} workers, {f} wrong, {attack}, {rule}: accuracy", [found])
+                    )
+                    if rule != "mean":
+                        best[attack] = max(best.get(attack, 0.0), found)
+                print(f"{workers} workers, {f} wrong, {attack}: best {best.get(attack, 0):.1f} %", flush=True)
+            if f == 1:
+                worst = min(best.values())
+                report.bar(
+                    f"{workers} workers, 1 wrong: best rule under the worst attack, points lost",
+                    calm - worst,
+                    at_most=1.0,
+                )
+                mean = min(table[workers, 1, "mean", attack] or 0.0 for attack in ALL_ATTACKS)
+                report.bar(f"{workers} workers, 1 wrong: the mean under the worst attack", mean, at_most=50.0)
+    if picture is not None:
+        drawn(table, picture)
+
+
+def drawn(table: dict[tuple[int, int, str, str], float | None], path: Path) -> None:
+    """A heat map of accuracies."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    shown = sorted({(workers, f) for workers, f, _, _ in table})
+    names = ["mean", *RULES]
+    figure, axes = plt.subplots(1, len(shown), figsize=(5.2 * len(shown), 5), sharey=True, squeeze=False)
+    for axis, (workers, f) in zip(axes[0], shown, strict=True):
+        numbers = [[table.get((workers, f, rule, attack)) for attack in ALL_ATTACKS] for rule in names]
+        filled = [[float("nan") if x is None else x for x in row] for row in numbers]
+        axis.imshow(filled, vmin=0, vmax=100, cmap="viridis", aspect="auto")
+        for row, line in enumerate(numbers):
+            for column, x in enumerate(line):
+                text = "–" if x is None else f"{x:.0f}"
+                axis.text(column, row, text, ha="center", va="center", fontsize=7, color="w" if (x or 0) < 60 else "k")
+        axis.set_title(f"{workers} workers, {f} wrong", fontsize=10)
+        axis.set_xticks(range(len(ALL_ATTACKS)), ALL_ATTACKS, rotation=60, ha="right", fontsize=8)
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def exchange(kind: str, repeats: int, world: Any) -> dict[str, float]:
+    """One worker's part: median seconds of a mean of all, or of what a rule makes, of 10 million numbers."""
+    import torch
+    from sharded import live
+
+    from quorate.buckets.flat import layout_of
+    from quorate.core.vectors import Flat
+    from quorate.reducers.reduction import reduction_of
+
+    torch.set_num_threads(1)
+    layout = layout_of([(str(part), torch.zeros(NUMBERS // 10)) for part in range(10)], header=8)
+    reducer = reduction_of({} if kind == "all-reduce" else {"reduce": kind}).reducer(layout, world.wire, 0)
+    x = Flat.empty(layout, world.wire.empty)
+    seconds, before, peak = list[float](), live(), 0
+    for turn in range(repeats + 1):
+        for part in x.parts:
+            part.normal_()
+        x.header.fill_(1.0)
+        world.barrier()
+        begin = time.perf_counter()
+        reducer.start(x).wait()
+        seconds.append(time.perf_counter() - begin)
+        if turn:
+            peak = max(peak, live() - before)
+    timed = sorted(seconds[1:])
+    return {"seconds": timed[len(timed) // 2], "held": peak / (4 * NUMBERS)}
+
+
+def cost(report: record.Report, turns: int, repeats: int) -> None:
+    """Beside the mean."""
+    kinds = ("all-reduce", "median", "centered-clipping")
+    found: dict[str, list[list[dict[str, float]]]] = {kind: [] for kind in kinds}
+    for turn in range(turns):
+        for kind in (*kinds[turn % 3 :], *kinds[: turn % 3]):
+            said = run_real_world(4, partial(exchange, kind, repeats), 300.0, environment={"OMP_NUM_THREADS": "1"})
+            found[kind].append(said)
+            print(f"turn {turn + 1}, {kind}: {slowest(said):.3f} s", flush=True)
+    for kind, each in found.items():
+        report.rows.append(
+            record.figure(f"{kind}: seconds of 10 million numbers, 4 workers", [slowest(one) for one in each])
+        )
+        held = [max(one["held"] for one in said) for said in each]
+        report.rows.append(record.figure(f"{kind}: gradients held between exchanges", held))
+        if kind != "all-reduce":
+            ratios = [slowest(a) / slowest(b) for a, b in zip(each, found["all-reduce"], strict=True)]
+            report.rows.append(record.figure(f"{kind} / all-reduce, seconds", ratios))
+            report.bar(f"{kind} / all-reduce, seconds", report.rows[-1].median, at_most=2.5)
+            report.bar(f"{kind}: gradients held", sorted(held)[len(held) // 2], at_most=2.0)
+
+
+def slowest(said: list[dict[str, float]]) -> float:
+    """Seconds of one exchange."""
+    return max(one["seconds"] for one in said)
+
+
+def main() -> int:
+    parser = record.arguments(str(__doc__))
+    parser.add_argument(
+        "--parts", nargs="*", default=["attacks", "cost"], choices=["attacks", "cost"], help="what (both)"
+    )
+    parser.add_argument("--seeds", type=int, default=2, help="of each training (2)")
+    parser.add_argument("--turns", type=int, default=5, help="of each exchange (5)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a heat map")
+    told = parser.parse_args()
+    about = {"steps": STEPS, "batch": BATCH, "rate": RATE, "momentum": 0.9, "seeds": told.seeds, "turns": told.turns}
+    report = record.Report("robust", about)
+    if "attacks" in told.parts:
+        if told.quick:
+            under_attack(report, (10,), (1,), ("trimmed-mean", "krum"), 1, told.picture)
+        else:
+            under_attack(report, (10, 15), (1, 3), RULES, told.seeds, told.picture)
+    if "cost" in told.parts:
+        cost(report, *((1, 3) if told.quick else (told.turns, 9)))
+    return report.show(told)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())

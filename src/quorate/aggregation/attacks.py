@@ -1,0 +1,107 @@
+"""What wrong workers send in the place of their gradients, for tests and for teaching; pure.
+
+Some attacks need to know what honest workers send, as their authors assume; they are given it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from quorate.core.codec import Draw
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.settings import settings_for, written_settings
+
+Name = Literal[
+    "sign-flip", "constant", "noise", "nan", "little-is-enough", "inner-product", "mimic", "replayed", "delayed"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What the last `count` workers send."""
+
+    name: Name
+    count: int = 1
+    """How many workers attack: those with the greatest ranks."""
+    scale: float | None = None
+    """How strong it is; None: as usual for each, see `ATTACKS`."""
+    steps: int = 10
+    """Of `replayed` and `delayed`: how many there are until a gradient is sent again, or is sent at all."""
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.steps < 1:
+            raise ConfigurationError(
+                f"{self.name}: count is {self.count} and steps {self.steps}; they are counts, from 0 and from 1 on"
+            )
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether it goes by what honest workers send."""
+        return ATTACKS[self.name].knows_all
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it goes by what this worker would have sent before."""
+        return self.name in ("replayed", "delayed")
+
+    def attackers(self, size: int) -> range:
+        """The ranks of those that attack, among `size`."""
+        return range(max(0, size - self.count), size)
+
+    def sent(self, own: Tensor, honest: Tensor | None, draw: Draw) -> Tensor:
+        """What is sent in the place of `own` (d); `honest` (h, d) is what honest workers send, for those that know it.
+        Of attacks that remember, `own` is what is remembered."""
+        kind = ATTACKS[self.name]
+        return kind.make(own, honest, kind.scale if self.scale is None else self.scale, draw).to(own.dtype)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    make: Callable[[Tensor, Any, float, Draw], Tensor]
+    scale: float
+    knows_all: bool = False
+
+
+def _noise(own: Tensor, honest: Any, scale: float, draw: Draw) -> Tensor:
+    """Normal numbers whose norm is `scale` times that of the gradient, in the mean."""
+    generator, length = draw.generator(own.device), scale * float(own.norm()) / max(1, own.numel()) ** 0.5
+    return torch.randn(own.shape, generator=generator, device=own.device).mul_(length)
+
+
+def _little(own: Tensor, honest: Tensor, scale: float, draw: Draw) -> Tensor:
+    """Baruch, Baruch and Goldberg 2019: the mean less `scale` standard deviations, in each coordinate."""
+    return honest.mean(0) - scale * honest.std(0, correction=0)
+
+
+ATTACKS: Mapping[str, _Kind] = {
+    "sign-flip": _Kind(lambda own, honest, scale, draw: -scale * own, 10.0),
+    "constant": _Kind(lambda own, honest, scale, draw: torch.full_like(own, scale), -100.0),
+    "noise": _Kind(_noise, 100.0),
+    "nan": _Kind(lambda own, honest, scale, draw: torch.full_like(own, torch.nan), 1.0),
+    "little-is-enough": _Kind(_little, 1.5, knows_all=True),
+    # Xie, Koyejo and Gupta 2019: against the mean of the honest
+    "inner-product": _Kind(lambda own, honest, scale, draw: -scale * honest.mean(0), 10.0, knows_all=True),
+    # Karimireddy, He and Jaggi 2022: all of them say what one honest worker says
+    "mimic": _Kind(lambda own, honest, scale, draw: scale * honest[0], 1.0, knows_all=True),
+    "replayed": _Kind(lambda own, honest, scale, draw: scale * own, 1.0),
+    "delayed": _Kind(lambda own, honest, scale, draw: scale * own, 1.0),
+}
+"""With the scale that each has unless told."""
+
+
+def attack_from(text: str) -> Attack:
+    """`sign-flip`, `sign-flip:2` (two workers), or `sign-flip:count=2,scale=5`. Raises `ConfigurationError`."""
+    found = re.fullmatch(r"([\w-]+):(\d+)(?:,(.*))?", text)
+    if found is not None:
+        text = f"{found[1]}:count={found[2]}" + (f",{found[3]}" if found[3] else "")
+    name, raw = written_settings(text, "attack")
+    if name not in ATTACKS:
+        raise unknown("attack", name, ATTACKS)
+    made: Any = name
+    return replace(Attack(name=made), **settings_for(Attack, {**raw, "name": name}))
