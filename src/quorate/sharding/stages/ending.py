@@ -110,6 +110,21 @@ class Ending:
                 for hook in list(hooks.values()):
                     hook(p)
 
+    @property
+    def cut(self) -> list[list[str]]:
+        """What each worker of the pipeline has: modules and parameters, by name."""
+        return self._stages.cut
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """What of the state of the whole model is other workers'."""
+        here = self.model.state_dict().keys()
+        others = {name for worker, names in enumerate(self.cut) if worker != self._seat.stage for name in names}
+        hollow = {
+            key for key in here if key.endswith("_extra_state") and any(key.startswith(f"{one}.") for one in others)
+        }
+        return frozenset(self._stages.shapes.model.state_dict().keys() - here | hollow)
+
     def trained(self) -> Iterator[Parameter]:
         """The worker's, each once."""
         return (p for p in self.model.parameters() if p.requires_grad)
