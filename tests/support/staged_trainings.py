@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import quorate
+from quorate.checkpoint.participants import checkpoint_context
+from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
-from tests.support.staged import Tied, cross_entropy, images, made, pictures, tokens
+from tests.support.staged import Tied, cross_entropy, made, pictures, tokens
 
 SIZES = (8, 5, 8)
 """Of the batches of each step; not all of them have a micro-batch of equal size for each turn."""
@@ -144,3 +147,58 @@ def replicated(case: Case) -> list[End]:
         return train(case, world, made(case.build), backward)
 
     return VirtualWorld(case.mesh.get("replicas", 1)).run(joined(task))
+
+
+def kept(
+    case: Case, optimizer_class: Any, root: Path, begins: int, until: int, world: Any
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, which is to be of
+    step `begins`, and saves one at the end; and the sentences that were told. Each step has the same batch, however many share it."""
+    torch.set_num_threads(1)
+    told: list[str] = []
+    checkpoint_context(current.here()).root = root
+    checkpoint_context(current.here()).tell = told.append
+    model = made(case.build, 3 + world.rank)
+    if case.mesh:
+        model = quorate.parallelize(model, world.mesh(**case.mesh), **case.chosen)
+    plain = optimizer_class(grouped(model), lr=0.05)
+    optimizer: Any = quorate.distribute(plain, model, case.strategy, **case.settings)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
+    step = quorate.load(scheduler=scheduler) or 0
+    assert step == begins
+    shares = world.size // (case.mesh.get("stages", 1) * case.mesh.get("tensor", 1))
+    each = case.mesh.get("stages", 1) * case.shards * case.mesh.get("tensor", 1)
+    replica, rest = divmod(world.rank, each)
+    number = replica * case.shards + rest // case.mesh.get("tensor", 1) % case.shards
+    while step < until:
+        ids = tokens(step, 8)
+        inputs, targets = ids.tensor_split(shares)[number], ids.roll(1, 1).tensor_split(shares)[number]
+        optimizer.zero_grad()
+        quorate.forward_backward(model, inputs, targets, cross_entropy)
+        optimizer.step()
+        scheduler.step()
+        step += 1
+    quorate.save(scheduler=scheduler)
+    with world.evaluate(at="replica"):
+        return {name: whole(p) for name, p in model.named_parameters(remove_duplicate=False)}, told
+
+
+def kept_alone(case: Case, optimizer_class: Any, until: int) -> dict[str, Tensor]:
+    """The same of one process, from the beginning."""
+    model = made(case.build)
+    optimizer = optimizer_class(grouped(model), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for step in range(until):
+        ids = tokens(step, 8)
+        optimizer.zero_grad()
+        cross_entropy(model(ids), ids.roll(1, 1)).backward()
+        optimizer.step()
+        scheduler.step()
+    return {name: whole(p) for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+def grouped(model: nn.Module) -> list[dict[str, Any]]:
+    """Matrices, which are decayed, and the rest: numbers of parameters do not follow the model's order."""
+    every = list(model.parameters())
+    matrices = {"params": [p for p in every if p.dim() > 1], "weight_decay": 0.01}
+    return [matrices, {"params": [p for p in every if p.dim() < 2], "weight_decay": 0.0}]

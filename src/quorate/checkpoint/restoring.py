@@ -111,13 +111,13 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         if any(one.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
         shards = about["shards"]
-        there = OldStages(about, one)
+        models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
+        there = OldStages(about, optimizers, one)
         is_cut_anew = (shards, about.get("tensor", 1)) != (one.shard[0], one.parts) or not there.is_same
         if is_cut_anew:
             stages = max(1, len(one.stages))
             now = _layout(stages, one.shard[0] // stages)
             sentences.append(f"resumed in {now} what was in {_layout(there.count, shards // there.count)}")
-        models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
         _restore_model(one, *there.model(models))
         restore_optimizer(one, there.optimizer(optimizers))
         trees = [tree[one.name] for tree in opened.shared if one.name in tree]

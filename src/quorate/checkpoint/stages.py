@@ -21,9 +21,11 @@ from quorate.core.errors import CheckpointError
 class OldStages:
     """Of one optimizer's model, as a checkpoint has it, read for one worker of today."""
 
-    def __init__(self, about: Mapping[str, Any], one: Distributed) -> None:
-        """`about` is what the manifest says of the optimizer."""
+    def __init__(self, about: Mapping[str, Any], optimizers: Sequence[Mapping[str, Any]], one: Distributed) -> None:
+        """`about` is what the manifest says of the optimizer, `optimizers` the state that its files hold."""
         cut = about.get("stages", [])
+        every = [names for tree in optimizers for names in tree.get("names", [])]
+        self._tied = {names[0]: names[1:] for names in every if len(names) > 1}
         self.count, self._one = len(cut) or 1, one
         self.is_same = cut == one.stages
         self._is_whole = not cut and not one.stages
@@ -75,7 +77,18 @@ class OldStages:
         stages = [trees[begin : begin + each] for begin in range(0, len(trees), each)] if each else [trees]
         if self.is_same and len(stages) > 1:
             stages = [stages[self._one.stage]]
-        return merged([join(some) for some in stages])
+        found = merged([join(some) for some in stages])
+        return found if self.is_same else self._under_all_names(found)
+
+    def _under_all_names(self, tree: Any) -> Any:
+        """Whatever is kept of tied parameters stands under the first name that the worker had, which is another one in
+        another stage."""
+        if isinstance(tree, dict):
+            more = {other: tree[key] for key, others in self._tied.items() if key in tree for other in others}
+            return type(tree)({key: self._under_all_names(item) for key, item in {**more, **tree}.items()})
+        if isinstance(tree, list | tuple):
+            return type(tree)([self._under_all_names(item) for item in tree])
+        return tree
 
     def _firsts(self, tree: Mapping[str, Any]) -> list[str]:
         names = tree.get("names")
