@@ -153,7 +153,10 @@ def kept(
     case: Case, optimizer_class: Any, root: Path, begins: int, until: int, world: Any
 ) -> tuple[dict[str, Tensor], list[str]]:
     """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, which is to be of
-    step `begins`, and saves one at the end; and the sentences that were told. Each step has the same batch, however many share it."""
+    step `begins`, and saves one at the end; and the sentences that were told.
+
+    Each step has the same batch, however many share it.
+    """
     torch.set_num_threads(1)
     told: list[str] = []
     checkpoint_context(current.here()).root = root

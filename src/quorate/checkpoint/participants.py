@@ -128,7 +128,7 @@ class Distributed:
 
     @property
     def reads(self) -> tuple[int, int]:
-        """As which shard of how many it reads its stages of a checkpoint: whole, where it takes parts of layers out of that."""
+        """As which shard of how many it reads its stages in a checkpoint: whole, where it takes parts of layers out."""
         return (1, 0) if self.parts > 1 or self.seat is None else (self.seat.axes.shards, self.seat.shard)
 
     @property

@@ -25,6 +25,7 @@ from quorate.sharding.stages.orders import SCHEDULES, refusal, schedule_named
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.stages.route import Shapes, used_by
 from quorate.sharding.stages.units import Unit, units_of
+from quorate.sharding.traffic import Along
 from quorate.wire.metered import Metered
 
 _MICROBATCHES = 4
@@ -138,7 +139,8 @@ def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cut
 
 def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
     """Take what belongs to other stages off `model`, in place, and let a call of it go through all stages."""
-    wire = Metered(seat.along.channel(name), seat.traffic.meter)
+    along = seat.traffic.along = Along()
+    wire = Metered(Metered(seat.along.channel(name), seat.traffic.meter), along.meter)
     layout, worker = stages.layout, seat.stage
     here = stages.here(worker)
     direct = {key for key, stage in stages.direct.items() if stage in layout.stages_of(worker)}

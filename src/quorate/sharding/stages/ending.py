@@ -151,14 +151,14 @@ class Ending:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
             x = local(p.grad)
-            x.copy_(self._seat.traffic.wait(group.all_reduce(x.contiguous()), group.clock))
+            x.copy_(self._seat.traffic.wait_along(group.all_reduce(x.contiguous()), group.clock))
 
     def _share_bad_news(self) -> None:
         """A gradient that is not finite in one stage is so in all: a step of the whole model is left out, or none."""
         mine = [local(p.grad) for p in self.trained() if p.grad is not None]
         sums = [x.sum().double().cpu() for x in mine if x.numel()]
         is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
-        told = self._seat.traffic.wait(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
+        told = self._seat.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
         if not is_bad and any(bool(one) for one in told):
             x = next((x for x in mine if x.numel()), None)
             if x is not None:

@@ -111,7 +111,7 @@ class Pipeline:
     def _told(self, loss: Tensor) -> Tensor:
         """What the last stage's worker has."""
         root = self.layout.owner(self.last)
-        found = self.traffic.wait(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
+        found = self.traffic.wait_along(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
         is_double = next(self.model.parameters()).dtype == torch.float64
         return found if is_double else found.float()
 
@@ -142,7 +142,7 @@ class Pipeline:
         """Of all micro-batches, on every worker."""
         root, route = self.layout.owner(self.last), run.routes[0]
         if not self.has_last:
-            _, message = self.traffic.wait(self.wire.receive(root, "out"), self.wire.clock)
+            _, message = self.traffic.wait_along(self.wire.receive(root, "out"), self.wire.clock)
             return Merged(
                 [x.clone() for x in message.tensors], list(message.header["learns"]), route.outputs, route.spec
             )
