@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
+from torch.utils import _pytree as pytree
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.sharding.collectives import Pieces
 from quorate.sharding.stages.batches import Merged, merged, micro_batches
 from quorate.sharding.stages.between import Between
 from quorate.sharding.stages.ending import Ending
@@ -41,7 +43,8 @@ class Pipeline:
         """`wire` has one worker for each place in the pipeline, in order."""
         self.model, self.units, self.stage_of, self.layout, self._shapes = model, units, stage_of, layout, shapes
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
-        self._between = Between(layout, wire, traffic)
+        self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
+        traffic.meet_also(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
         self.has_last = self.last in self.stages
@@ -79,7 +82,7 @@ class Pipeline:
         loss: Callable[[Any, int], Tensor],
         scale: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        run = self._run(args, kwargs, learns=True)
+        run = self._run("a step", args, kwargs, learns=True)
         losses: dict[int, Tensor] = {}
 
         def end(number: int) -> None:
@@ -125,7 +128,7 @@ class Pipeline:
         if self._job is not None:
             return self._step(args, kwargs, *self._job)
         learns = torch.is_grad_enabled()
-        run = self._run(args, kwargs, learns=learns)
+        run = self._run("a call" if learns else "a call without gradients", args, kwargs, learns=learns)
         if learns:
             self.ending.begins()
         for stage in self.stages:
@@ -170,7 +173,18 @@ class Pipeline:
 
     # -- passes
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
+    def meet(self, call: str) -> None:
+        """Wait until all workers of the pipeline have come to the same call. Raises `Mismatch` where one makes another.
+
+        Without it a worker that calls the model alone would wait for the others in vain.
+        """
+        work = self._calls.swap(call, [torch.empty(0)] * self.wire.size)
+        self.traffic.wait_along(work, self.wire.clock)
+
+    def _run(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
+        mode = "training" if self.model.training else "evaluation"
+        shapes = [tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        self.meet(f"{what} of a model in {mode} with inputs of {', '.join(map(str, shapes)) or 'no shape'}")
         batches = micro_batches(args, kwargs, self.layout.microbatches)
         trains = [module.training for module in self.model.modules()]
         return Run(batches, [self._shapes.route(one.args, one.kwargs, trains) for one in batches], learns)
