@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import quorate
 from quorate.checkpoint.participants import checkpoint_context
@@ -29,6 +30,17 @@ def six_tied() -> nn.Module:
 def six_untied() -> nn.Module:
     """The same, whose first and last modules may lie on one worker in shards."""
     return Tied(6, is_tied=False)
+
+
+class Recomputed(Tied):
+    """Whose own code lets the activations of its blocks be calculated again in the backward pass."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.positions
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        found: Tensor = self.head(self.norm(x))
+        return found
 
 
 def wide() -> nn.Module:
@@ -65,6 +77,8 @@ class Case:
     """Of `parallelize`."""
     is_loop: bool = False
     """Whether the model is called, and backward made from its loss."""
+    scales: bool = False
+    """Whether losses are scaled."""
     clip: float | None = 0.3
     steps: int = 3
 
@@ -88,16 +102,19 @@ def whole(p: Any) -> Tensor:
     return found.detach().clone()
 
 
-def train(case: Case, world: Any, model: nn.Module, backward: Callable[[Any, int], float]) -> End:
+def train(case: Case, world: Any, model: nn.Module, backward: Callable[[Any, int, Any], float]) -> End:
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = quorate.distribute(optimizer, model, case.strategy, **case.settings)
     losses, norms = [], []
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=case.scales)
     for step in range(case.steps):
         optimizer.zero_grad()
-        losses.append(backward(model, step))
+        losses.append(backward(model, step, scaler))
+        scaler.unscale_(optimizer)
         if case.clip is not None:
             norms.append(float(whole(nn.utils.clip_grad_norm_(model.parameters(), case.clip))))
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         if step == 1:
             with world.evaluate(at="replica"), torch.no_grad():
                 inputs, targets = case.batch(0, 99)
@@ -118,13 +135,13 @@ def _staged(case: Case, world: Any) -> End:
     replica, rest = divmod(world.rank, stages * case.shards * tensor)
     number = replica * case.shards + rest // tensor % case.shards
 
-    def backward(model: Any, step: int) -> float:
+    def backward(model: Any, step: int, scaler: Any) -> float:
         inputs, targets = case.batch(step, number)
         if case.is_loop:
             loss = cross_entropy(model(inputs), targets)
-            loss.backward()
+            scaler.scale(loss).backward()
             return loss.item()
-        return quorate.forward_backward(model, inputs, targets, cross_entropy).item()
+        return quorate.forward_backward(model, inputs, targets, cross_entropy, scaler=scaler).item()
 
     return train(case, world, model, backward)
 
@@ -138,10 +155,10 @@ def replicated(case: Case) -> list[End]:
         assert all(size == SIZES[0] for size in SIZES[: case.steps]), "shards count equally, whatever their batches"
 
     def task(world: Any) -> End:
-        def backward(model: Any, step: int) -> float:
+        def backward(model: Any, step: int, scaler: Any) -> float:
             numbers = range(world.rank * case.shards, (world.rank + 1) * case.shards)
             losses = [cross_entropy(model(x), y) for x, y in (case.batch(step, number) for number in numbers)]
-            torch.stack(losses).mean().backward()
+            scaler.scale(torch.stack(losses).mean()).backward()
             return losses[0].item()
 
         return train(case, world, made(case.build), backward)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
+import quorate
+from quorate.core.errors import Mismatch
+from quorate.core.records import records_of
 from quorate.sharding.stages.orders import SCHEDULES
-from tests.support.processes import run_real_world
-from tests.support.staged import images
-from tests.support.staged_trainings import Case, End, of_pictures, of_rows, replicated, six_untied, staged, wide
+from tests.support.processes import outcomes_real_world, run_real_world
+from tests.support.programs import quorate as quorate_program
+from tests.support.staged import cross_entropy, images, made
+from tests.support.staged_trainings import (
+    Case,
+    End,
+    Recomputed,
+    of_pictures,
+    of_rows,
+    replicated,
+    six_untied,
+    staged,
+    wide,
+)
 
 EXACT = 1e-10
 CUTS = ["2", "6"]
@@ -40,13 +59,20 @@ def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((x - wanted[name]).abs().max()) for name, x in found.items())
 
 
-def test_two_stages() -> None:
+def test_every_schedule() -> None:
+    check(2, [Case({"stages": 2}, chosen={"schedule": name, "microbatches": 8}) for name in SCHEDULES])
+
+
+def test_loops_of_many_kinds() -> None:
     mesh = {"stages": 2}
-    cases = [Case(mesh, chosen={"schedule": name, "microbatches": 8}) for name in SCHEDULES]
-    cases += [
+    cases = [
         Case(mesh, is_loop=True, chosen={"microbatches": 3}),
         Case(mesh, images, of_pictures, chosen={"stages": ["6"], "microbatches": 4}),
         Case(mesh, images, of_pictures, is_loop=True),
+        Case(mesh, Recomputed, chosen={"schedule": "zbv"}),
+        Case(mesh, scales=True),
+        Case(mesh, scales=True, is_loop=True),
+        Case(mesh, chosen={"offload": "optimizer"}),
     ]
     check(2, cases)
 
@@ -71,3 +97,90 @@ def test_stages_beside_other_axes() -> None:
 
 def test_three_axes() -> None:
     check(8, [Case({"replicas": 2, **SQUARE}, steps=1)])
+
+
+def ends_early(world: Any) -> None:
+    """Rank 1 leaves the loop before the others, or calls the model alone."""
+    torch.set_num_threads(1)
+    model = quorate.parallelize(made(images), world.mesh(stages=2))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(3):
+        if world.rank == 1 and step == 2:
+            break
+        quorate.forward_backward(model, *of_pictures(0, 0), cross_entropy)
+        optimizer.step()
+    optimizer.finish()
+
+
+def evaluates_alone(world: Any) -> None:
+    torch.set_num_threads(1)
+    model = quorate.parallelize(made(images), world.mesh(stages=2))
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    if world.is_first:
+        with torch.no_grad():
+            model.eval()(of_pictures(0, 0)[0])
+        model.train()
+    quorate.forward_backward(model, *of_pictures(0, 0), cross_entropy)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (ends_early, "a step of a model in training with inputs of (8, 1, 4, 4), rank 1 (stage 1) the end of training"),
+        (evaluates_alone, "a call without gradients of a model in evaluation with inputs of (8, 1, 4, 4), rank 1 (sta"),
+    ],
+)
+def test_a_worker_that_goes_its_own_way_is_named(task: Any, words: str) -> None:
+    for one in outcomes_real_world(2, task, 30.0):
+        assert one.error_type is Mismatch
+        assert words in one.error_message.replace("replica 0, ", "")
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import os, sys, torch, quorate
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    world = quorate.join()
+    torch.manual_seed(world.rank)
+    blocks = [nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(4)]
+    model = nn.Sequential(nn.Linear(8, 16), *blocks, nn.Linear(16, 1)).double()
+    optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-2), model)
+    x = torch.randn(66, 8, generator=torch.Generator().manual_seed(0)).double()
+    for inputs, targets in quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), 8):
+        optimizer.zero_grad()
+        loss = (model(inputs) - targets).square().mean()
+        loss.backward()
+        optimizer.step()
+        print(f"{loss.item():.9f}", flush=True)
+        if "killed" in sys.argv and world.rank == 1:
+            os.kill(os.getpid(), 9)
+    optimizer.finish()
+    """
+)
+
+
+def test_a_script_that_says_nothing_of_stages(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    losses = {}
+    for name, workers, mesh in (("whole", "1", ()), ("staged", "2", ("--mesh", "stages=2"))):
+        ended = quorate_program(tmp_path, "run", "-n", workers, "--name", name, *mesh, "script.py")
+        assert ended.returncode == 0, ended.stderr
+        losses[name] = [line for line in ended.stdout.splitlines() if line[:1].isdigit()]
+    assert losses["whole"] == losses["staged"] and len(losses["whole"]) == 9
+    assert "quorate: 2 stages on 2 workers, cut by parameters" in ended.stderr
+    assert "stages waited for each other" in ended.stderr
+    for rank in range(2):
+        rows = [json.loads(line) for line in records_of(tmp_path / "runs/staged", rank).read_text().splitlines()]
+        (told,) = [row["pipeline"] for row in rows if row["kind"] == "distribute"]
+        assert told == {"schedule": "1f1b", "microbatches": 8, "stages": 2, "workers": 2, "worker": rank}
+        steps = [row for row in rows if row["kind"] == "step"]
+        assert all(0 < row["bubble"] <= row["wait"] + 1e-3 and row["wait"] < row["end"] - row["begin"] for row in steps)
+        assert {row["stage_out"] for row in steps[:8]} == {steps[0]["stage_out"]}, "as much in each step"
+        assert steps[0]["stage_out"] > 8 * 16 * 8, "activations of a batch, or their gradients"
+        assert [row["examples"] for row in steps] == ([8] * 8 + [2] if rank == 0 else [0] * 9)
+    ended = quorate_program(tmp_path, "run", "-n", "2", "--name", "killed", "--mesh", "stages=2", "script.py", "killed")
+    assert ended.returncode == 1
+    assert "rank 1 (replica 0, stage 1; host" in ended.stderr and "killed by signal 9 (SIGKILL)" in ended.stderr

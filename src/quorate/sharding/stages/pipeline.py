@@ -197,6 +197,8 @@ class Pipeline:
                 output = self._plain(*batch.args, **batch.kwargs)
             except Left:
                 return
+            finally:
+                passing.has_ended = True
         if stage != self.last:
             raise Mismatch(f"the model has ended before stage {stage} had sent all that it makes")
         run.outputs[number] = output
