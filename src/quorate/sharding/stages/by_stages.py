@@ -112,7 +112,7 @@ def _layout(
     if chosen.schedule == "auto":
         return choose(units, costs, workers, count, is_resharded=is_resharded)
     schedule = schedule_named(chosen.schedule)
-    layout = Layout(chosen.schedule, workers, schedule.chunks or 2, count)
+    layout = Layout(chosen.schedule, workers, schedule.chunks or _chunks(chosen.cuts, workers), count)
     refused = refusal(layout.schedule, layout.workers, layout.chunks, layout.microbatches)
     if refused:
         raise ConfigurationError(refused)
@@ -123,6 +123,12 @@ def _layout(
             f"and zero=3 gives them back; take zero=2, or a schedule of {others}"
         )
     return layout
+
+
+def _chunks(cuts: Cuts, workers: int) -> int:
+    """Stages of a worker under a schedule that takes any number: as many as the names make, or else two."""
+    stages = 0 if isinstance(cuts, str) else len(cuts) + 1
+    return max(2, stages // workers) if stages % workers == 0 else 2
 
 
 def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cuts) -> list[int]:

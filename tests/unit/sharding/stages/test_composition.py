@@ -62,6 +62,15 @@ def test_none_of_them_is_chosen_where_parameters_are_given_back() -> None:
         assert SCHEDULES[found[0]].is_split == is_split
 
 
+def test_names_say_how_many_stages_a_worker_has() -> None:
+    names = [f"blocks.{number}" for number in range(1, 6)]
+    for schedule, wanted in (("interleaved-1f1b", 3), ("looped-bfs", 3)):
+        found = VirtualWorld(2).run(partial(stages_of, zero=3, schedule=schedule, cuts=names))
+        assert [one.layout.chunks for one in found] == [wanted, wanted]
+    words = said(partial(stages_of, zero=3, schedule="looped-bfs", cuts=names[:4]))
+    assert words == "stages names 4 beginnings, and 4 stages need 3"
+
+
 def test_tied_modules_on_one_worker_are_not_cut_into_shards() -> None:
     words = said(lambda wire: stages_of(wire, 2, schedule="zbv", tied=True))
     assert words.startswith("words and head share parameters and lie on one worker under zbv")
