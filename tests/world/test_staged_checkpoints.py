@@ -21,6 +21,7 @@ LAYOUTS: list[tuple[int, dict[str, int], dict[str, Any]]] = [
     (4, {"stages": 2, "shards": 2}, {"stages": ["blocks.1"]}),
     (2, {"replicas": 2, "shards": 1}, {}),
     (2, {"stages": 2}, {"schedule": "interleaved-1f1b"}),
+    (2, {"stages": 2}, {"stages": ["blocks.4"]}),
     (2, {"shards": 2}, {}),
     (2, {"stages": 2}, {}),
 ]
