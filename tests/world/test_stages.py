@@ -184,3 +184,35 @@ def test_a_script_that_says_nothing_of_stages(tmp_path: Path) -> None:
     ended = quorate_program(tmp_path, "run", "-n", "2", "--name", "killed", "--mesh", "stages=2", "script.py", "killed")
     assert ended.returncode == 1
     assert "rank 1 (replica 0, stage 1; host" in ended.stderr and "killed by signal 9 (SIGKILL)" in ended.stderr
+
+
+REPLICAS = textwrap.dedent(
+    """
+    import os, torch, quorate
+    from torch import nn
+
+    world = quorate.join()
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(4)]
+    model = nn.Sequential(nn.Linear(8, 8), *blocks, nn.Linear(8, 1))
+    model = quorate.parallelize(model, world.mesh(replicas=2, stages=2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = quorate.distribute(optimizer, model, "quorum", wait_for=1)
+    x = torch.randn(16, 8)
+    for step in range(30):
+        optimizer.zero_grad()
+        if step == 5 and world.rank == 3:
+            os.kill(os.getpid(), 9)
+        quorate.forward_backward(model, x, x.sum(1, keepdim=True), nn.functional.mse_loss)
+        optimizer.step()
+    optimizer.finish()
+    """
+)
+
+
+def test_a_replica_of_stages_dies_as_one(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(REPLICAS)
+    ended = quorate_program(tmp_path, "run", "-n", "4", "--name", "here", "script.py")
+    assert "rank 3 (replica 1, stage 1; host" in ended.stderr and "; ranks 0, 1 and 2 go on" in ended.stderr
+    assert "rank 2 (replica 1, stage 0; host" in ended.stderr and "of its replica had died" in ended.stderr
+    assert "30 steps in" in ended.stderr
+    assert ended.returncode == 0, ended.stderr
