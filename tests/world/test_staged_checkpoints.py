@@ -56,7 +56,7 @@ PAIR = {"replicas": 2, "stages": 2}
 MOMENTUM = ("quorum", {"wait_for": "all", "momentum": "worker", "grace": 5.0})
 
 
-@pytest.mark.parametrize(("strategy", "settings"), [("diloco", {"sync_every": 4, "fragments": 2}), MOMENTUM])
+@pytest.mark.parametrize(("strategy", "settings"), [("diloco", {"sync_every": 4}), MOMENTUM])
 def test_resumed_to_the_bit(tmp_path: Path, strategy: str, settings: dict[str, Any]) -> None:
     case = Case(PAIR, strategy=strategy, settings=settings)
     go_on(case, tmp_path / "cut", 0, 2, 4)

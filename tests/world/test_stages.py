@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import quorate
-from quorate.core.errors import Mismatch
+from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.core.records import records_of
 from quorate.sharding.stages.orders import SCHEDULES
 from tests.support.processes import outcomes_real_world, run_real_world
 from tests.support.programs import quorate as quorate_program
-from tests.support.staged import cross_entropy, images, made
+from tests.support.staged import Tied, cross_entropy, images, made
 from tests.support.staged_trainings import (
     Case,
     End,
@@ -78,6 +78,8 @@ def test_loops_of_many_kinds() -> None:
 
 
 SQUARE = {"shards": 2, "stages": 2}
+CLIPPED = {"wait_for": "all", "grace": 5.0, "clip_norm": 0.05}
+"""By the norm of a whole replica, in which what several of its workers have counts once."""
 
 
 def test_stages_beside_other_axes() -> None:
@@ -87,9 +89,13 @@ def test_stages_beside_other_axes() -> None:
         Case(pair, strategy="quorum", settings={"wait_for": "all", "grace": 5.0}, clip=None),
         Case(pair, strategy="local-sgd", settings={"sync_every": 2}),
         Case(pair, strategy="diloco", settings={"sync_every": 2}),
+        Case(pair, strategy="quorum", settings=CLIPPED, clip=None),
+        Case(pair, strategy="d-psgd"),
+        Case(pair, settings={"compress": "power-sgd", "dense": ("words.*", "head.*"), "dense_below": 16}),
         *(Case(SQUARE, chosen={"zero": zero}, steps=1) for zero in (1, 2, 3)),
         Case(SQUARE, six_untied, chosen={"zero": 2, "schedule": "zbv"}, steps=1),
         Case({"stages": 2, "tensor": 2}, wide, of_rows),
+        Case({"replicas": 2, "tensor": 2}, wide, of_rows, "quorum", CLIPPED, clip=None),
         Case({"stages": 4}, chosen={"schedule": "gpipe"}),
     ]
     check(4, cases)
@@ -97,6 +103,34 @@ def test_stages_beside_other_axes() -> None:
 
 def test_three_axes() -> None:
     check(8, [Case({"replicas": 2, **SQUARE}, steps=1)])
+
+
+def refused(cases: list[tuple[str, dict[str, Any]]], world: Any) -> list[str]:
+    torch.set_num_threads(1)
+    model = quorate.parallelize(made(Tied), world.mesh(replicas=2, stages=2))
+    said = []
+    for strategy, settings in cases:
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ConfigurationError) as error:
+            quorate.distribute(plain, model, strategy, **settings)
+        said.append(str(error.value))
+    return said
+
+
+def test_copies_of_a_tied_parameter_must_not_part() -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("diloco", {"sync_every": 4, "fragments": 2}),
+        ("all-reduce", {"reduce": "adasum"}),
+        ("all-reduce", {"compress": "top-k", "density": 0.1, "dense_below": 16}),
+    ]
+    every = run_real_world(4, partial(refused, cases), 60.0)
+    assert all(said == every[0] for said in every)
+    begin = "head.weight and words.weight are one parameter that lies in several stages, and "
+    assert [said.removeprefix(begin) for said in every[0]] == [
+        "fragments of each stage are agreed on at other times; take fragments=1",
+        'reduce="adasum" weighs them by what else is in a stage; take another',
+        "each stage would write its own code of it; keep it out with dense=('head.weight', 'words.weight')",
+    ]
 
 
 def ends_early(world: Any) -> None:

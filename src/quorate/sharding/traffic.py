@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from torch import Tensor
+
 from quorate.core.contracts import Clock, Work
 from quorate.wire.metered import Meter
 
@@ -20,6 +22,8 @@ class Along:
     meter: Meter = field(default_factory=Meter)
     waited: float = 0.0
     """Seconds."""
+    holders: Callable[[Tensor], int] = lambda p: 1
+    """How many workers of the pipeline have this parameter."""
 
 
 @dataclass

@@ -165,6 +165,7 @@ def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
     pipeline.ending = Ending(model, stages, seat, wire, tied)
     model.forward = pipeline.call
     norms_over_stages(pipeline.ending)
+    along.holders = pipeline.ending.holders
     return pipeline
 
 

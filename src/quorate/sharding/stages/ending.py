@@ -36,6 +36,8 @@ class Ending:
         self._counted_elsewhere = {dict(names)[worker] for names, workers in tied if worker in workers[1:]}
         self._direct = [name for name, stage in stages.direct.items() if stage in stages.layout.stages_of(worker)]
         self._summed = {name for name, _ in self._tied} | set(self._direct if seat.beside.size > 1 else ())
+        self.shared = [(sorted({name for _, name in names}), _of(stages, names[0][1])) for names, _ in tied]
+        """Of each parameter that several workers have: its names there, and a tensor of its shape."""
         self._before: dict[str, Tensor] = {}
         self._sharded: list[Any] = []
         self._syncs = True
@@ -133,6 +135,10 @@ class Ending:
         """Those that no worker of an earlier stage has as well."""
         return (p for name, p in self.model.named_parameters() if name not in self._counted_elsewhere)
 
+    def holders(self, p: Tensor) -> int:
+        """How many workers of the pipeline have this parameter."""
+        return next((group.size for name, group in self._tied if self.model.get_parameter(name) is p), 1)
+
     def _mean_over_shards(self) -> None:
         """Of parameters outside of modules that are in shards, which all shards have whole."""
         beside = self._seat.beside
@@ -171,6 +177,10 @@ class Ending:
         every = torch.stack(self._seat.traffic.wait(self._wire.all_gather(power), self._wire.clock))
         whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
+
+
+def _of(stages: Stages, name: str) -> Tensor:
+    return stages.shapes.model.get_parameter(name)
 
 
 def _reduce(module: Any) -> None:
