@@ -25,7 +25,8 @@ FRAGMENTS: dict[str, str] = {
 }
 """Documents whose blocks are no Python that could run, and why."""
 PROCESSES = {
-    f"docs/howto/{name}.md" for name in ("shard", "tensor-parallel", "sequence", "branches", "experts", "convolutions")
+    f"docs/howto/{name}.md"
+    for name in ("shard", "tensor-parallel", "stages", "sequence", "branches", "experts", "convolutions")
 }
 """Documents whose blocks need workers that are processes."""
 SUPPLIED = {

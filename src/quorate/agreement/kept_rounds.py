@@ -117,7 +117,12 @@ def momentum_kept(replica: Replica) -> dict[str, Any]:
     if replica.momentum is None:
         return {}
     vector, numbers = kept_moments(replica.momentum, replica.trained, Flat.zeros(replica.layout))
-    return {"momentum": {"vector": KeptVectors(replica).written(vector), "numbers": numbers}}
+    named = dict(zip(replica.names, numbers, strict=True))
+    return {"momentum": {"vector": KeptVectors(replica).written(vector), "numbers": named}}
+
+
+def _in_order(numbers: Any, replica: Replica) -> list[Any]:
+    return [numbers[name] for name in replica.names] if isinstance(numbers, dict) else list(numbers)
 
 
 def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> None:
@@ -125,5 +130,5 @@ def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int
     mine = [olds[rank]] if len(olds) == size else olds
     found = [old["momentum"] for old in mine if "momentum" in old]
     if replica.momentum is not None and found:
-        kept = [(KeptVectors(replica).read(one["vector"]), one["numbers"]) for one in found]
+        kept = [(KeptVectors(replica).read(one["vector"]), _in_order(one["numbers"], replica)) for one in found]
         restore_moments(replica.momentum, replica.trained, kept)

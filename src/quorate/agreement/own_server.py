@@ -9,7 +9,7 @@ from quorate.agreement.edge_coding import EdgeCoding
 from quorate.agreement.server_task import ServerTask
 from quorate.agreement.setting_out import Receiver
 from quorate.core.contracts import Wire
-from quorate.core.rows import Served
+from quorate.core.served_rows import Served
 from quorate.core.servers import ServerTerms
 from quorate.replica.replica import Replica
 from quorate.replica.shard import cuts_of

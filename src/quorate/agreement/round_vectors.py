@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from quorate.core.measured import Measured, WorkerMeasures
-from quorate.core.vectors import Flat
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
-
-
-def norm_of(vector: Flat) -> float:
-    """Euclidean, without the header."""
-    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in vector.segments()])))
 
 
 def that_are(grads: Sequence[Tensor | None]) -> list[Tensor]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from quorate.agreement.headers import energies_in, header_of, put_bad, used_in
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.agreement.round_fragments import taken_apart
-from quorate.agreement.round_vectors import measured_in, measures_of, norm_of, that_are, times
+from quorate.agreement.round_vectors import measured_in, measures_of, that_are, times
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.saving import Saving
@@ -58,6 +57,7 @@ class WorkerRounds:
         tape: OptimizerTape | None = None,
         coding: Coding | None = None,
         row: Wire | None = None,
+        copies: Callable[[Tensor], int] = lambda p: 1,
     ) -> None:
         """`row` are the workers of this replica, where it is in pieces. `counts_ended`: whether the number of workers
         that a round is divided by includes those that have ended. `fragments`: see `hand_in`."""
@@ -71,7 +71,7 @@ class WorkerRounds:
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
         of = (wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
-        self._whole = WholeReplica(row)
+        self._whole = WholeReplica(row, copies)
         self.rounds = rounds_of(*of, watch, tape, coding, row)
         self.standing: Standing = self.rounds.standing
 
@@ -97,7 +97,7 @@ class WorkerRounds:
             self.watch.is_about_to_give()
             about: dict[str, Any] = {"weight": counts, "step": place, "options": options, "waits": waits}
             if self._measures and given is not None:
-                norm, how = self._whole.norm(norm_of(given)), {"is_scaled": self._replica.is_scaled}
+                norm, how = self._norm(given), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **how)
             work = self.rounds.contribute(given, **about)
         self._has_called = waits and work.is_called_for
@@ -158,10 +158,13 @@ class WorkerRounds:
             put_bad(vector.header, self._wire.rank, self._wire.max_size)
         return vector
 
+    def _norm(self, vector: Flat) -> float:
+        return self._whole.norm(vector.segments(), self._replica.trained)
+
     def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
         """What this worker's own momentum makes of its gradient."""
         if self._clip_norm is not None:
-            norm = self._whole.norm(torch.nn.utils.get_total_norm(that_are(grads)))
+            norm = self._whole.norm(grads, self._replica.trained)
             grads = times(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
         given, energies = momentum.ahead(self._replica.trained, grads, weight)
         pack(given, vector, scale=1 / self._wire.size)
@@ -218,7 +221,7 @@ class WorkerRounds:
             options = SharedOptions(options, share, energies_in(one.sum, len(self._replica.trained)))
         factor = wire.size / divisor
         self._replica.used = used_in(one.sum, len(self._replica.trained))
-        of_sum = self._whole.norm(norm_of(one.sum)) if self._clip_norm is not None or self._measures else math.nan
+        of_sum = self._norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
         norm = factor * of_sum
         if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.contracts import Message
-from quorate.core.rows import Served
+from quorate.core.served_rows import Served
 from quorate.servers.decisions import Taken
 
 EVERY_SECONDS = 5.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ class WholeReplica:
     Cost of a call: one small message to each other worker of the row.
     """
 
-    def __init__(self, row: Wire | None) -> None:
-        self._row = row
+    def __init__(self, row: Wire | None, copies: Callable[[Tensor], int] = lambda p: 1) -> None:
+        """`copies` says how many workers of the row have the same numbers of a parameter."""
+        self._row, self._copies = row, copies
 
     def sums(self, numbers: Sequence[float]) -> list[float]:
         """Of the pieces' `numbers`, in order of the pieces: the same bits on all."""
@@ -32,9 +33,14 @@ class WholeReplica:
         """Whether this worker has all of it."""
         return self._row is None
 
-    def norm(self, of_piece: float | Tensor) -> float:
-        """Euclidean, of a vector over the replica."""
-        return float(of_piece) if self._row is None else math.sqrt(*self.sums([float(of_piece) ** 2]))
+    def norm(self, tensors: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> float:
+        """Euclidean, of tensors of these parameters over the replica; what several workers have counts once."""
+        pairs = [(x, p) for x, p in zip(tensors, parameters, strict=True) if x is not None]
+        norms = torch.stack([torch.linalg.vector_norm(x) for x, _ in pairs])
+        if self._row is None:
+            return float(torch.linalg.vector_norm(norms))
+        shares = torch.tensor([1 / self._copies(p) for _, p in pairs], dtype=torch.float64)
+        return math.sqrt(*self.sums([float((norms.double().cpu() ** 2 * shares).sum())]))
 
     def all_are(self, *facts: bool) -> list[bool]:
         """Whether each is so of all pieces."""

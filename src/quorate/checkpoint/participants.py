@@ -18,6 +18,7 @@ from quorate.observe.step_times import timing
 from quorate.replica.replica import Replica
 from quorate.rounds.terms import Agreed
 from quorate.sharding.mesh import Seat
+from quorate.sharding.stages.pipeline import Pipeline
 from quorate.wire.current import Place
 
 
@@ -101,6 +102,8 @@ class Distributed:
     """Counted by a hook, where there is no worker."""
     seat: Seat | None = None
     """This worker's among those that hold the model together; None where it holds it alone."""
+    pipeline: Pipeline | None = None
+    """Where this worker has some of the model's stages."""
     owned: Callable[[], Collection[int]] | None = None
     """The numbers of the parameters of which the optimizer's state lies here, whole; None where it has a piece of each,
     or all."""
@@ -112,11 +115,11 @@ class Distributed:
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Of how many shards, or parts of these, the model is, and which one is here."""
+        """Of how many shards, or parts of these, over all stages, the model is, and which one is here."""
         if self.seat is None:
             return 1, 0
         axes = self.seat.axes
-        return axes.shards * axes.tensor, self.seat.shard * axes.tensor + self.seat.part
+        return axes.of_replica, (self.seat.stage * axes.shards + self.seat.shard) * axes.tensor + self.seat.part
 
     @property
     def parts(self) -> int:
@@ -125,8 +128,23 @@ class Distributed:
 
     @property
     def reads(self) -> tuple[int, int]:
-        """As which shard of how many it reads a checkpoint: whole, where it takes parts of layers out of that."""
-        return (1, 0) if self.parts > 1 else self.shard
+        """As which shard of how many it reads its stages in a checkpoint: whole, where it takes parts of layers out."""
+        return (1, 0) if self.parts > 1 or self.seat is None else (self.seat.axes.shards, self.seat.shard)
+
+    @property
+    def stage(self) -> int:
+        """The place of this worker in the model's pipeline."""
+        return 0 if self.seat is None else self.seat.stage
+
+    @property
+    def stages(self) -> list[list[str]]:
+        """What each worker of the pipeline has: modules and parameters, by name; empty for a model that has none."""
+        return [] if self.pipeline is None else self.pipeline.ending.cut
+
+    @property
+    def elsewhere(self) -> Collection[str]:
+        """What of the model's state belongs to other workers of the pipeline, by name."""
+        return frozenset() if self.pipeline is None else self.pipeline.ending.elsewhere
 
     @property
     def parameters(self) -> list[Parameter]:

@@ -16,6 +16,7 @@ from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_p
 from quorate.checkpoint.folder import rank_file, shard_file
 from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.pieces import rows_here
+from quorate.checkpoint.stages import names_of
 from quorate.checkpoint.tensor_file import TensorFile
 from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.local_tensor import local
@@ -115,6 +116,7 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
             "optimizer": optimizer,
             "shards": one.shard[0],
             "tensor": one.parts,
+            "stages": one.stages,
         }
     if any(kept["others"] or kept["state"] for kept in rest.values()):
         files.append(_file(shard_file(STRATEGY, shards, shard), rest, memory))
@@ -133,8 +135,8 @@ STRATEGY = "strategy.safetensors"
 
 
 def plain_state(one: Distributed) -> dict[str, Any]:
-    """The optimizer's state in torch's own format."""
-    return dict(one.optimizer.state_dict())
+    """The optimizer's state in torch's own format, and the names of its parameters."""
+    return {**one.optimizer.state_dict(), "names": names_of(one)}
 
 
 def others_of(one: Distributed) -> Sequence[Tensor]:
@@ -185,7 +187,10 @@ def _model_file(name: str, one: Distributed, memory: HostMemory) -> TensorFile:
     """All tensors under their own names; tied ones under each of theirs, so that plain torch loads them strictly."""
     found = TensorFile(name)
     rest, rows = {}, {}
+    elsewhere = one.elsewhere
     for key, value in one.model.state_dict().items():
+        if key in elsewhere:
+            continue
         if isinstance(value, Tensor):
             found.tensors[key] = memory.copy(f"{name}/{key}", local(check_tensor(f"model.{key}", value)).detach())
             rows[key] = rows_here(value)

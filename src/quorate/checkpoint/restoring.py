@@ -17,10 +17,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from quorate.checkpoint import generators
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
-from quorate.checkpoint.optimizers import of_shards, restore_optimizer
+from quorate.checkpoint.optimizers import restore_optimizer
 from quorate.checkpoint.participants import Distributed, set_steps, trained
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
-from quorate.checkpoint.pieces import fitted, joined, rows_from, rows_in, shape_of, with_rows
+from quorate.checkpoint.pieces import fitted, rows_from, rows_in, shape_of, with_rows
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.schema import (
     SharedKept,
@@ -31,6 +31,7 @@ from quorate.checkpoint.schema import (
     check_worker,
     check_workers,
 )
+from quorate.checkpoint.stages import OldStages
 from quorate.checkpoint.strategy_state import restore_state
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError, QuorateError
@@ -110,17 +111,20 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         if any(one.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
         shards = about["shards"]
-        is_cut_anew = (shards, about.get("tensor", 1)) != (one.shard[0], one.parts)
-        if is_cut_anew:
-            sentences.append(f"resumed in {_shards(one.shard[0])} what was in {_shards(shards)}")
         models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
-        _restore_model(one, joined([tensors for tensors, _ in models], *one.reads), models[0][1])
-        restore_optimizer(one, of_shards(optimizers, one))
+        there = OldStages(about, optimizers, one)
+        is_cut_anew = (shards, about.get("tensor", 1)) != (one.shard[0], one.parts) or not there.is_same
+        if is_cut_anew:
+            stages = max(1, len(one.stages))
+            now = _layout(stages, one.shard[0] // stages)
+            sentences.append(f"resumed in {now} what was in {_layout(there.count, shards // there.count)}")
+        _restore_model(one, *there.model(models))
+        restore_optimizer(one, there.optimizer(optimizers))
         trees = [tree[one.name] for tree in opened.shared if one.name in tree]
-        kept = joined(trees[: max(1, shards)], *one.reads) if trees else {"others": [], "state": {}}
+        kept = there.joined(trees[: max(1, shards)]) if trees else {"others": [], "state": {}}
         _copy_all(others_of(one), kept["others"], f"parameters that {folder.name} keeps beside its model")
         own = [worker["optimizers"][one.name] for worker in workers]
-        olds = [_of_replica(own[first : first + shards], one) for first in range(0, len(own), shards)]
+        olds = [there.replica(own[first : first + shards]) for first in range(0, len(own), shards)]
         seat = (rank, size) if one.seat is None else (one.seat.replica, one.seat.axes.replicas)
         _restore_own(place, one, olds, *seat)
         sentences += restore_state(one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
@@ -136,18 +140,10 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     return sentences
 
 
-def _of_replica(parts: list[dict[str, Any]], one: Distributed) -> dict[str, Any]:
-    """What the workers of one old replica had for themselves, as one that is in the place of `one`."""
-    kept = [part["replica"] for part in parts]
-    found: dict[str, Any] = joined(parts, *one.reads)
-    if any(replica is None for replica in kept):
-        return found
-    optimizer = of_shards([replica["optimizer"] for replica in kept], one)
-    return {**found, "replica": {**found["replica"], "optimizer": optimizer}}
-
-
-def _shards(count: int) -> str:
-    return "whole replicas" if count == 1 else f"{count} shards"
+def _layout(stages: int, shards: int) -> str:
+    if stages == 1:
+        return "whole replicas" if shards == 1 else f"{shards} shards"
+    return f"{stages} stages" if shards == 1 else f"{stages} stages of {shards} shards"
 
 
 def _read(path: Path) -> Any:
@@ -172,7 +168,8 @@ def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def _restore_model(one: Distributed, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
-    own = one.model.state_dict()
+    elsewhere = one.elsewhere
+    own = {key: x for key, x in one.model.state_dict().items() if key not in elsewhere}
     state = {key: x for key, x in tensors.items() if key in own or not rest} | dict(rest)
     for key in own.keys() ^ state.keys():
         where = f"the script's model has a {key}, and the checkpoint's has none"
@@ -187,7 +184,7 @@ def _restore_model(one: Distributed, tensors: Mapping[str, Tensor], rest: Mappin
             raise CheckpointError(f"{key} has the shape {shape_of(x)} in the checkpoint, and {tuple(mine.shape)} here")
     fitting = {key: fitted(own[key], x) if isinstance(x, Tensor) else x for key, x in state.items()}
     try:
-        one.model.load_state_dict(fitting)
+        one.model.load_state_dict(fitting, strict=one.pipeline is None)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"the model does not take what was kept of it: {why}") from error

@@ -40,10 +40,14 @@ class _LedgerKept(TypedDict):
     expired: Finite
 
 
+_Numbers = Annotated[list[float | None], Field(min_length=4, max_length=4)]
+
+
 @with_config(STRICT)
 class _MomentumKept(TypedDict):
     vector: Vector
-    numbers: list[Annotated[list[float | None], Field(min_length=4, max_length=4)]]
+    numbers: list[_Numbers] | dict[str, _Numbers]
+    """In the order of parameters, or by their names."""
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))

@@ -40,6 +40,7 @@ class _OptimizerAbout(TypedDict):
     optimizer: FileName
     shards: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
     tensor: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
+    stages: NotRequired[list[list[str]]]
 
 
 @with_config(STRICT)
@@ -61,6 +62,8 @@ class PlainState(TypedDict):
 
     state: dict[int | str, Any]
     param_groups: list[dict[str, Any]]
+    names: NotRequired[list[Annotated[list[str], Field(min_length=1)]]]
+    """All of each parameter's in the model."""
 
 
 @with_config(STRICT)
@@ -132,6 +135,8 @@ def check_manifest(said: Any, name: str, rank_file: Any, shard_file: Any) -> dic
     needed = [rank_file(rank) for rank in ranks]
     for about in found["optimizers"].values():
         shards = about.setdefault("shards", 1)
+        if shards % max(1, len(about.setdefault("stages", []))):
+            raise CheckpointError(f"{name} has {shards} shards, which are not those of {len(about['stages'])} stages")
         if len(ranks) % shards:
             raise CheckpointError(
                 f"{name} has {len(ranks)} workers, who cannot have held {shards} shards of each replica"
@@ -183,6 +188,8 @@ def check_plain_state(kept: Any, name: str) -> None:
         numbers += params
     if numbers != list(range(len(numbers))) or any(type(number) is not int for number in numbers):
         raise CheckpointError(f"{name} does not hold what it should: its parameters are not numbered in order")
+    if len(kept.get("names", numbers)) != len(numbers):
+        raise CheckpointError(f"{name} does not hold what it should: it has not as many names as parameters")
     for key in kept["state"]:
         if isinstance(key, int) and not 0 <= key < len(numbers):
             raise CheckpointError(f"{name} does not hold what it should: it has state of a parameter {key}")

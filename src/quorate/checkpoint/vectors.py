@@ -32,8 +32,8 @@ class KeptVectors:
         self._is_piece = any(map(is_sharded, replica.trained))
 
     def written(self, value: Any) -> Any:
-        """`value` with every vector inside as something that can be kept."""
-        return flats_as_parts(value, self._as_pieces if self._is_piece else None)
+        """`value` with every vector inside as something that can be kept: by the names of parameters."""
+        return flats_as_parts(value, self._as_pieces)
 
     def read(self, value: Any) -> Any:
         """The inverse, whoever wrote it. Raises `CheckpointError` for vectors of another model."""

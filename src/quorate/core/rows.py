@@ -92,6 +92,9 @@ class Distribute(Row):
     """Likewise: how many shards a replica is in."""
     tensor: int | None = None
     """Likewise: workers that compute layers together, on the same batches; those behind the first count no examples."""
+    pipeline: Mapping[str, Any] | None = None
+    """Of a model in stages: its `schedule`, `microbatches`, `stages`, `workers`, and the `worker` that this one is of
+    them; those behind the first count no examples."""
     foreseen: Mapping[str, int] | None = None
     """Bytes that this worker holds between steps: parameters (with buffers), gradients, optimizer."""
 
@@ -141,19 +144,25 @@ class Step:
     """Workers whose gradient is in the update."""
     staleness: int = 0
     """Rounds between computing and applying this worker's gradient."""
+    bubble: float | None = None
+    """Of a model in stages: seconds of `wait` in which this worker waited for other stages."""
+    stage_out: int | None = None
+    """Likewise: bytes of `bytes_out` that went to other stages."""
+    stage_in: int | None = None
 
     kind: ClassVar[str] = "step"
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is in the file: all of it, seconds to the microsecond."""
+        """The row as it is in the file, seconds to the microsecond; what is of stages only where there are some."""
         values: dict[str, Any] = {"kind": "step"}
-        for name in _OF_STEPS:
+        for name in _OF_STEPS if self.bubble is None else (*_OF_STEPS, *_OF_STAGES):
             value = getattr(self, name)
             values[name] = round(value, _DIGITS) if type(value) is float else value
         return values
 
 
-_OF_STEPS = tuple(field.name for field in fields(Step))
+_OF_STAGES = ("bubble", "stage_out", "stage_in")
+_OF_STEPS = tuple(field.name for field in fields(Step) if field.name not in _OF_STAGES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,32 +267,6 @@ class Outer(Row):
     """How many times the plain step (outer rate times outer gradient) the step went along the outer gradient."""
     transverse: float | None = None
     """How far it went across, in lengths of the plain step."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Served(Row):
-    """What a server has done since its row before, or since all set out; written by the server's worker."""
-
-    kind = "served"
-    time: float
-    optimizer: str
-    seconds: float
-    """How long that is."""
-    busy: float
-    """Seconds of these in which it handled messages."""
-    bytes_in: int
-    """From other workers; what its own worker pushes and reads goes through no link."""
-    bytes_out: int
-    steps: int
-    """That it has made."""
-    taken: Sequence[Sequence[int]] | None = None
-    """By a server that decides on the order: gradients in steps, as pairs of their staleness in steps and how many."""
-    counted: Sequence[float] | None = None
-    """Likewise what those of each pair counted together, where an equal share of a step of all workers is 1."""
-    dropped: Sequence[Sequence[int]] | None = None
-    """Likewise gradients that were dropped: as pairs."""
-    given: Sequence[Sequence[int]] | None = None
-    """Likewise by worker: triples of rank, gradients in steps, and gradients dropped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from quorate.core.rows import Step
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.observe.memory_use import memory_use
+from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter
 
@@ -56,6 +58,8 @@ class StepTimer:
         self.waited_before = 0.0
         """Seconds that were waited in the step before."""
         self._bytes_out = self._bytes_in = 0
+        self._traffic: Traffic | None = None
+        self._stages_before: tuple[float, int, int] = 0.0, 0, 0
         self._is_spending = False
         self._reset()
 
@@ -70,6 +74,10 @@ class StepTimer:
     def clock(self) -> Clock:
         """That of the worker."""
         return self._clock
+
+    def follow(self, traffic: Traffic) -> None:
+        """What is waited for within a replica is this optimizer's."""
+        self._traffic, traffic.waited = traffic, partial(self.spent, "wait")
 
     def saw(self, losses: Any) -> None:
         """What backward is called on: a scalar on the CPU is the loss (the mean, of several)."""
@@ -134,6 +142,16 @@ class StepTimer:
         """What was until now (an evaluation) belongs to no step."""
         self.begin = self._clock.now()
         self._bytes_out, self._bytes_in = self._exchanged()
+        self._between_stages()
+
+    def _between_stages(self) -> Mapping[str, Any]:
+        """Of a model in stages, since the last call: what a row says of them."""
+        now = None if self._traffic is None else self._traffic.along
+        if now is None:
+            return {}
+        sums = now.waited, sum(now.meter.bytes_out.values()), sum(now.meter.bytes_in.values())
+        before, self._stages_before = self._stages_before, sums
+        return {"bubble": sums[0] - before[0], "stage_out": sums[1] - before[1], "stage_in": sums[2] - before[2]}
 
     def _exchanged(self) -> tuple[int, int]:
         return sum(self._meter.bytes_out.values()), sum(self._meter.bytes_in.values())
@@ -152,6 +170,7 @@ class StepTimer:
         if self.recorder is not None:
             sent, received = self._exchanged()
             losses = [] if is_scaled else self._losses
+            told: dict[str, Any] = {**spent, **self._between_stages()}
             self.recorder.step(
                 Step(
                     step=self.steps,
@@ -169,7 +188,7 @@ class StepTimer:
                     bytes_in=received - self._bytes_in,
                     contributors=self.contributors,
                     staleness=self.staleness,
-                    **spent,
+                    **told,
                 )
             )
             self._bytes_out, self._bytes_in = sent, received

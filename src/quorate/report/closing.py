@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from quorate.core.records import ranks_in
+from quorate.core.rows import Step
 from quorate.report.figures.goodput import goodput_of, has_failed
 from quorate.report.figures.lateness import Skew, skew_of
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.throughput import Window, training_seconds, window_of
-from quorate.report.figures.time_use import Spent, spent_in, waiting_share
+from quorate.report.figures.time_use import Spent, bubble_share, spent_in, waiting_share
 from quorate.report.reading.joinings import comparable, joined_in_words
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import last_arrivals, wait_for_all
@@ -71,6 +72,7 @@ def closing_line(folder: Path) -> str | None:
         parts += _waiting(skew, spent)
     if rounds is not None and not meetings.is_together:
         parts += _gained(rounds)
+    parts += _bubbles(steps)
     parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
     parts += [joined_in_words(*one) for one in run.replacements[:_NAMED]]
     if is_all and has_failed(run):
@@ -131,6 +133,15 @@ def _goodput(run: RunRecords) -> list[str]:
         return []
     lost = f" ({found.lost:.0f} of {counted(round(found.made), 'step')} were lost)" if found.lost >= 1 else ""
     return [f"goodput {share_in_words(found.share)}{lost}"]
+
+
+def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:
+    """How long the workers of pipelines waited for other stages."""
+    shares = [share for own in steps.values() if (share := bubble_share(own)) is not None]
+    if not shares:
+        return []
+    least, most = share_in_words(min(shares)), share_in_words(max(shares))
+    return [f"stages waited for each other {least if least == most else f'{least} to {most}'} of the time"]
 
 
 def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from quorate.report.schema import ArmSummary, Estimate, MemorySummary, RoundsSummary, Summary
+from quorate.report.schema import ArmSummary, Estimate, MemorySummary, RoundsSummary, StagesSummary, Summary
 from quorate.report.wording import (
     bytes_in_words,
     counted,
@@ -17,6 +17,8 @@ from quorate.report.wording import (
 
 Words = Callable[[float], str]
 NOTHING = "–"
+_RANKS = 16
+"""Of a pipeline, that are named."""
 COLUMNS = (
     "strategy", "final quality", "time to target", "speed-up", "examples/s", "of the no-wait ideal",
     "bytes per step and rank", "peak memory", "target reached",
@@ -36,6 +38,9 @@ def markdown(summary: Summary) -> str:
     merged = [f"- {arm.name}: {_rounds(arm.rounds)}." for arm in summary.arms if arm.rounds is not None]
     if merged:
         parts += ["## Rounds", "\n".join(merged)]
+    staged = [f"- {arm.name}: {_stages(arm.stages)}." for arm in summary.arms if arm.stages is not None]
+    if staged:
+        parts += ["## Stages", "\n".join(staged)]
     taken = [f"- {arm.name}: {_memory(arm.memory)}." for arm in summary.arms if arm.memory is not None]
     if taken:
         parts += ["## Memory", "\n".join(taken)]
@@ -128,6 +133,14 @@ def _rounds(rounds: RoundsSummary) -> str:
         waited, in_step = (share_in_words(one.mean) for one in (rounds.waiting_share, rounds.waiting_in_step))
         said.append(f"{waited} of the time was waiting (estimate of what it would have been in step: {in_step})")
     return "; ".join(said)
+
+
+def _stages(told: StagesSummary) -> str:
+    """How long workers of a pipeline waited for each other."""
+    each = ", ".join(f"rank {one.rank} {share_in_words(one.bubble)}" for one in told.ranks[:_RANKS])
+    more = f" and {len(told.ranks) - _RANKS} more ranks" if len(told.ranks) > _RANKS else ""
+    formula = "" if told.formula is None else f" (by formula, for equal stages: {share_in_words(told.formula)})"
+    return f"{told.schedule} with {told.microbatches} micro-batches; waiting for other stages: {each}{more}{formula}"
 
 
 def _memory(memory: MemorySummary) -> str:

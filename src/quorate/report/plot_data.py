@@ -115,6 +115,10 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
             "rank parameters gradients optimizer live_before peak_live resident_before peak_resident peak_gpu",
         ),
     ),
+    "stages": (
+        "arm rank worker bubble bytes_out bytes_in",
+        lambda arm: _fields(arm.stages.ranks if arm.stages else (), "rank worker bubble bytes_out bytes_in"),
+    ),
     "distances": (
         "arm seed seconds examples bytes distance",
         lambda arm: _points(arm.replicas.distance if arm.replicas else ()),

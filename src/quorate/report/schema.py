@@ -24,6 +24,7 @@ from quorate.report.schema_parts import Part
 from quorate.report.schema_parts import RoundsSummary as RoundsSummary
 from quorate.report.schema_parts import Server as Server
 from quorate.report.schema_parts import ServersSummary as ServersSummary
+from quorate.report.schema_parts import StagesSummary as StagesSummary
 
 FORMAT = 1
 """Rises when a field changes its meaning or goes away."""
@@ -173,6 +174,8 @@ class ArmSummary(Part):
     """Null where parameters lie on no servers."""
     memory: MemorySummary | None = None
     """Null where none was recorded, as in a virtual world."""
+    stages: StagesSummary | None = None
+    """Null where no model is in stages."""
     replicas: Replicas | None = None
     """Null where replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()

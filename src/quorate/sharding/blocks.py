@@ -76,15 +76,17 @@ def _shares(module: Module, holders: Counter[int]) -> bool:
     return any(holders[key] > count for key, count in inside.items())
 
 
-def in_words(blocks: Sequence[tuple[str, Module]]) -> str:
-    """As in: `12 blocks of GPTBlock (h.0 to h.11)`."""
+def in_words(blocks: Sequence[tuple[str, Module]], *, of_stages: bool = False) -> str:
+    """As in: `12 blocks of GPTBlock (h.0 to h.11), and the rest as one piece`; of the stages of one worker there is no
+    rest."""
     if not blocks:
         return "one piece"
     kinds = sorted({class_of(module) for _, module in blocks})
     first, last = blocks[0][0], blocks[-1][0]
     where = first if first == last else f"{first} to {last}"
     number = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
-    return f"{number} of {', '.join(kinds)} ({where}), and the rest as one piece"
+    rest = " on the first worker of the pipeline" if of_stages else ", and the rest as one piece"
+    return f"{number} of {', '.join(kinds)} ({where}){rest}"
 
 
 def class_of(module: Module) -> str:

@@ -179,13 +179,14 @@ def parallelize(
         if wire.rank == 0:
             tell(divided.words)
         pipeline, found = by_stages(model, divided, seat, f"stages/{known.calls}"), divided.blocks(seat.stage)
-        words, known.blocks[model], modules = in_words(found), [name for name, _ in found], [one for _, one in found]
+        words = in_words(found, of_stages=True)
+        known.blocks[model], modules = [name for name, _ in found], [one for _, one in found]
     if plan is not None:
         by_tensor(model, plan, seat, () if pipeline is None else pipeline.ending.owners)
         branches = branches_in(model)
         found = [(name, block) for name, block in found if not is_in_branches(name, branches)]
         words, known.blocks[model], modules = (
-            in_words(found),
+            in_words(found, of_stages=pipeline is not None),
             [name for name, _ in found],
             [block for _, block in found],
         )

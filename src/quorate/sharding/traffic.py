@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from torch import Tensor
+
 from quorate.core.contracts import Clock, Work
 from quorate.wire.metered import Meter
 
@@ -15,10 +17,23 @@ T = TypeVar("T")
 
 
 @dataclass
+class Along:
+    """Between one worker of a pipeline and those of the other stages, since the beginning."""
+
+    meter: Meter = field(default_factory=Meter)
+    waited: float = 0.0
+    """Seconds."""
+    holders: Callable[[Tensor], int] = lambda p: 1
+    """How many workers of the pipeline have this parameter."""
+
+
+@dataclass
 class Traffic:
     """Of one worker and one model."""
 
     meter: Meter = field(default_factory=Meter)
+    along: Along | None = None
+    """Where this worker has some of the model's stages."""
     waited: Callable[[float], None] = lambda seconds: None
     """Told the seconds of each wait."""
     meet: Callable[[str], None] = lambda call: None
@@ -49,6 +64,15 @@ class Traffic:
             meet(call)
 
         self.meet = both
+
+    def wait_along(self, work: Work[T], clock: Clock) -> T:
+        """As `wait`, for other stages."""
+        begin = clock.now()
+        try:
+            return self.wait(work, clock)
+        finally:
+            if self.along is not None:
+                self.along.waited += clock.now() - begin
 
     def wait(self, work: Work[T], clock: Clock) -> T:
         """The result of `work`. Raises as `Work.wait`."""

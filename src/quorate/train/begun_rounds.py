@@ -27,6 +27,7 @@ from quorate.reducers.reduction import Reduction
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
+from quorate.sharding.copies import copies_of
 from quorate.sharding.mesh import Seat
 from quorate.train.reduced import coding_of
 from quorate.wire.current import Place
@@ -103,4 +104,5 @@ def begin_rounds(
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
         coding=coding_of(reduction, replica.layout, seed, wire.rank),
         row=row,
+        **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
     )

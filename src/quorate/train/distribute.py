@@ -161,7 +161,9 @@ def distribute(
     plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
     said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
-    kept = Distributed(channel, optimizer, model, label, said, seat=None if spread is None else spread.seat)
+    kept = Distributed(channel, optimizer, model, label, said)
+    if spread is not None:
+        kept.seat, kept.pipeline = spread.seat, spread.pipeline
     if host is not None:
         kept.ahead = host.ahead
     if place.wire.max_size == 1 and alone == "bypass":

@@ -28,9 +28,13 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     keep: by one step on a few numbers. Of others `optimizer` is left out.
     """
     spread = sharded(kept.model, place, kept.optimizer)
-    how = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
+    how: dict[str, Any] = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
     if spread is not None and spread.plan is not None:
         how["tensor"] = spread.seat.axes.tensor
+    if spread is not None and spread.pipeline is not None:
+        layout = spread.pipeline.layout
+        told = {"schedule": layout.schedule, "microbatches": layout.microbatches, "stages": layout.stages}
+        how["pipeline"] = {**told, "workers": layout.workers, "worker": spread.seat.stage}
     return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
 

@@ -70,6 +70,7 @@ def forward_backward(
         scale: Callable[[Tensor], Tensor] = (lambda x: x) if scaler is None else scaler.scale
         with told_of_backward(place) as forward_ended:
             found = pipeline.step(args, kwargs, value_of, scale)
+            scale(found)  # a scaler that has scaled nothing refuses to unscale, and the loss is the last stage's
             forward_ended(found)
         return found
 

@@ -42,6 +42,8 @@ def as_pieces(
             "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, "
             "sync_every being a number of steps, and quorum and its presets"
         )
+    if spread.seat.axes.replicas > 1:
+        _check_copies(spread, strategy, watched)
     plain: type[Optimizer] = type(optimizer).__mro__[2]
     by = shard_by_of(plain, optimizer.param_groups, watched.shard_by)
     if by == "tensors" and strategy.meets == "rounds":
@@ -73,6 +75,21 @@ def as_pieces(
     goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
     changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
     return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat, shard_by=by)
+
+
+def _check_copies(spread: Sharded, strategy: Strategy, watched: Watched) -> None:
+    """Raise `ConfigurationError` where the copies of a tied parameter in several stages would part."""
+    reduction = watched.reduction
+    for names, x in () if spread.pipeline is None else spread.pipeline.ending.shared:
+        why = ""
+        if getattr(strategy, "fragments", 1) > 1:
+            why = "fragments of each stage are agreed on at other times; take fragments=1"
+        elif reduction.is_adaptive:
+            why = 'reduce="adasum" weighs them by what else is in a stage; take another'
+        elif reduction.codec is not None and any(reduction.is_coded(name, x) for name in names):
+            why = f"each stage would write its own code of it; keep it out with dense={tuple(names)}"
+        if why:
+            raise ConfigurationError(f"{' and '.join(names)} are one parameter that lies in several stages, and {why}")
 
 
 def let_own_tensors(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:

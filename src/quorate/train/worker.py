@@ -65,7 +65,7 @@ class StrategyWorker:
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.timer = StepTimer(place, name, meter)
         if seat is not None:
-            seat.traffic.waited = partial(self.timer.spent, "wait")
+            self.timer.follow(seat.traffic)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"

@@ -400,6 +400,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "timeline": sum(len(lane.spans) for one in summary.arms for lane in one.timeline),
         "rounds": 6,
         "memory": 0,
+        "stages": 0,
         "staleness": len(quorum.rounds.staleness),
         "contributors": 5,
         "rank_shares": 4,

@@ -85,4 +85,6 @@ def test_in_words() -> None:
         in_words(blocks_of(model))
         == "2 blocks of Block (transformer.h.0 to transformer.h.1), and the rest as one piece"
     )
+    found = in_words(named_blocks(model, ["lm_head"]), of_stages=True)
+    assert found == "1 block of Linear (lm_head) on the first worker of the pipeline"
     assert in_words(named_blocks(model, ["lm_head"])) == "1 block of Linear (lm_head), and the rest as one piece"

@@ -77,6 +77,7 @@ def arm_of(
         outer=outer_summary([run.outer for run in used]),
         servers=servers_summary([run.servers for run in used if run.servers is not None]),
         memory=next((run.memory for run in used if run.memory is not None), None),
+        stages=next((run.stages for run in used if run.stages is not None), None),
         replicas=_replicas(used),
         faults=tuple(fault for run in used for fault in run.faults),
         joined=tuple(one for run in used for one in run.joined),

@@ -27,6 +27,7 @@ from quorate.report.figures.quality import (
 )
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.servers import ServerFigures, figures_of_servers
+from quorate.report.figures.stages import stages_of
 from quorate.report.figures.time_use import by_rank, spent_in, totals_of
 from quorate.report.figures.timeline import timeline_of
 from quorate.report.reading.events import standstill
@@ -46,6 +47,7 @@ from quorate.report.schema import (
     MemorySummary,
     Outcome,
     OuterPoint,
+    StagesSummary,
 )
 
 
@@ -91,6 +93,7 @@ class RunFigures:
     servers: ServerFigures | None
     """Where parameters lie on servers."""
     memory: MemorySummary | None
+    stages: StagesSummary | None
     distance: Curve | None
     """Between replicas."""
     faults: tuple[Fault, ...]
@@ -153,6 +156,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         outer=_outer(run),
         servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
         memory=memory_of(run, seed),
+        stages=stages_of(run, warm_up, seed),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),
         goodput=goodput_of(run) if has_failed(run) else None,

@@ -1,7 +1,8 @@
 """Where the time of steps went.
 
 What a worker itself cannot tell apart, its `wait`, is split by holding arrivals side by side: until the last one of
-those it waited for had arrived it waited for others, after that for bytes to move. Where everybody waits for everybody
+those it waited for had arrived it waited for others, after that for bytes to move. What a stage of a pipeline waits for
+other stages is waiting for others. Where everybody waits for everybody
 these are all that met; under a quorum, those whose gradients are in the round.
 """
 
@@ -52,7 +53,8 @@ def spent_in(meetings: Meetings, last: Mapping[int, float] | None = None) -> lis
     for (update, _), there in meetings.steps.items():
         latest = max(step.arrive for step in there.values()) if last is None else last.get(update, -math.inf)
         for rank, step in there.items():
-            waiting = max(0.0, min(step.wait, latest - step.arrive))
+            bubble = min(step.wait, step.bubble or 0.0)  # of a pipeline, before it came
+            waiting = bubble + max(0.0, min(step.wait - bubble, latest - step.arrive))
             moving = max(0.0, step.wait - waiting)
             parts = (
                 step.data, step.compute, step.delay, step.encode, waiting, moving, step.decode, step.update,
@@ -77,6 +79,13 @@ def waiting_share(spent: Iterable[Spent]) -> float | None:
         waited += one.by[place]
         total += one.seconds
     return waited / total if total > 0.0 else None
+
+
+def bubble_share(steps: Iterable[Step]) -> float | None:
+    """The share of these steps of one worker in which it waited for other stages; None where it has none."""
+    known = [(step, step.bubble) for step in steps if step.bubble is not None]
+    seconds = sum(step.end - step.begin for step, _ in known)
+    return min(1.0, sum(bubble for _, bubble in known) / seconds) if seconds > 0.0 else None
 
 
 def edges_for(arms: Iterable[Sequence[float]]) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from quorate.report.page.replicas import replicas
 from quorate.report.page.reproduce import reproduce
 from quorate.report.page.rounds import rounds
 from quorate.report.page.servers import servers
+from quorate.report.page.stages import stages
 from quorate.report.page.steps import steps
 from quorate.report.page.timeline import timeline
 from quorate.report.page.verdict import verdict
@@ -38,6 +39,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("merges", "Merges", merges),
     ("outer", "Outer steps", outer),
     ("replicas", "Replicas", replicas),
+    ("stages", "Stages", stages),
     ("memory", "Memory", memory),
     ("timeline", "Timeline", timeline),
     ("faults", "Faults", faults),

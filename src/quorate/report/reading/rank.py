@@ -18,10 +18,10 @@ from quorate.core.rows import (
     Joined,
     Log,
     Outer,
-    Served,
     Start,
     Step,
 )
+from quorate.core.served_rows import Served
 from quorate.report.reading.clocks import SAME, RunClock
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import moved

@@ -32,12 +32,13 @@ from quorate.report.reading.sound import finite, has_numbers
 from quorate.report.trace.survey import Keys, Survey, heads_of, survey
 
 LAYOUT = (
-    "within a step, lengths are recorded and positions are not: data first, delay and compute up to the arrival, "
-    "then encode, waiting, communication, decode, update"
+    "within a step, lengths are recorded and positions are not: data first, the bubble of a pipeline (waiting for "
+    "other stages), delay and compute up to the arrival, then encode, waiting, communication, decode, update"
 )
 _EVALUATION = 1
 """The track of evaluations; those of optimizers come after it, two for each."""
 _TOLD = ("loss", "examples", "tokens", "bytes_out", "bytes_in", "contributors", "staleness")
+_OF_STAGES = ("bubble", "stage_out", "stage_in")
 """What is told of a step beside its numbers."""
 _CHANGES = {"gone": "died", "joined": "joined"}
 """What such a row says of its rank."""
@@ -94,9 +95,11 @@ def activities(begin: int, arrive: int, end: int, step: Step, waiting: int) -> l
     data = min(data, arrive - begin)
     compute = min(compute, arrive - begin - data)
     delay = min(delay, arrive - begin - data - compute)
-    wait = _micro(step.wait)
+    bubble = min(_micro(step.bubble or 0.0), arrive - begin - data - delay - compute)
+    wait = max(0, _micro(step.wait) - bubble)
     waiting = max(0, min(waiting, wait))
-    parts = [("data", data), ("other", arrive - begin - data - delay - compute), ("delay", delay), ("compute", compute)]
+    rest = arrive - begin - data - delay - compute - bubble
+    parts = [("data", data), ("other", rest), ("bubble", bubble), ("delay", delay), ("compute", compute)]
     after = {"encode": _micro(step.encode), "waiting": waiting, "communication": wait - waiting}
     left = end - arrive
     for name, length in (*after.items(), ("decode", _micro(step.decode)), ("update", _micro(step.update))):
@@ -175,7 +178,8 @@ class _Lane:
         alone = (self.clock.at(step.arrive), self.rank)  # rows that came while this is being read are known to nobody
         latest, who = self.survey.last.get(self._keys.of(step), alone)
         known = {"step": step.step, "round": step.round}
-        told = {name.replace("_", " "): getattr(step, name) for name in _TOLD}
+        names = _TOLD if step.bubble is None else (*_TOLD, *_OF_STAGES)
+        told = {name.replace("_", " "): getattr(step, name) for name in names}
         yield self._slice(f"step {step.step}", track, begin, end, {**known, **finite(told)})
         for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.survey.first) - arrive):
             args = {**known, "waited for": f"rank {who}"} if name == "waiting" else known
@@ -184,6 +188,9 @@ class _Lane:
         if step.loss is not None and math.isfinite(step.loss):
             yield {**counted, "name": f"loss{suffix}", "args": {"loss": step.loss}}
         yield {**counted, "name": f"bytes{suffix}", "args": {"out": step.bytes_out, "in": step.bytes_in}}
+        if step.bubble is not None and step.end > step.begin:
+            share = step.bubble / (step.end - step.begin)
+            yield {**counted, "name": f"bubble{suffix}", "args": {"share": round(share, 4)}}
 
     def _evaluation(self, row: Mapping[str, Any]) -> Iterator[Event]:
         if not self._evaluates:

@@ -33,7 +33,7 @@ class Between:
             x = run.handed.pop((way, transfer, number))
             return None if x is None else x.detach().requires_grad_(x.requires_grad and way == "f")
         work = self._wire.receive(source, f"{way}{transfer}.{number}")
-        _, message = self._traffic.wait(work, self._wire.clock)
+        _, message = self._traffic.wait_along(work, self._wire.clock)
         if not message.tensors:
             return None
         x = message.tensors[0]
@@ -42,5 +42,5 @@ class Between:
     def settle(self, run: Run) -> None:
         """Wait until what was sent is on its way."""
         for work in run.sends:
-            self._traffic.wait(work, self._wire.clock)
+            self._traffic.wait_along(work, self._wire.clock)
         run.sends.clear()

@@ -25,6 +25,7 @@ from quorate.sharding.stages.orders import SCHEDULES, refusal, schedule_named
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.stages.route import Shapes, used_by
 from quorate.sharding.stages.units import Unit, units_of
+from quorate.sharding.traffic import Along
 from quorate.wire.metered import Metered
 
 _MICROBATCHES = 4
@@ -111,7 +112,7 @@ def _layout(
     if chosen.schedule == "auto":
         return choose(units, costs, workers, count, is_resharded=is_resharded)
     schedule = schedule_named(chosen.schedule)
-    layout = Layout(chosen.schedule, workers, schedule.chunks or 2, count)
+    layout = Layout(chosen.schedule, workers, schedule.chunks or _chunks(chosen.cuts, workers), count)
     refused = refusal(layout.schedule, layout.workers, layout.chunks, layout.microbatches)
     if refused:
         raise ConfigurationError(refused)
@@ -122,6 +123,12 @@ def _layout(
             f"and zero=3 gives them back; take zero=2, or a schedule of {others}"
         )
     return layout
+
+
+def _chunks(cuts: Cuts, workers: int) -> int:
+    """Stages of a worker under a schedule that takes any number: as many as the names make, or else two."""
+    stages = 0 if isinstance(cuts, str) else len(cuts) + 1
+    return max(2, stages // workers) if stages % workers == 0 else 2
 
 
 def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cuts) -> list[int]:
@@ -138,7 +145,8 @@ def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cut
 
 def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
     """Take what belongs to other stages off `model`, in place, and let a call of it go through all stages."""
-    wire = Metered(seat.along.channel(name), seat.traffic.meter)
+    along = seat.traffic.along = Along()
+    wire = Metered(Metered(seat.along.channel(name), seat.traffic.meter), along.meter)
     layout, worker = stages.layout, seat.stage
     here = stages.here(worker)
     direct = {key for key, stage in stages.direct.items() if stage in layout.stages_of(worker)}
@@ -157,6 +165,7 @@ def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
     pipeline.ending = Ending(model, stages, seat, wire, tied)
     model.forward = pipeline.call
     norms_over_stages(pipeline.ending)
+    along.holders = pipeline.ending.holders
     return pipeline
 
 

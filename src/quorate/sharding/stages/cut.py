@@ -117,9 +117,10 @@ def cut_evenly(units: Sequence[Unit], costs: Sequence[float], stages: int) -> li
     """
     places = [0, *(place for place in range(1, len(units)) if _may_begin(units, place))]
     if len(places) < stages:
+        pieces = "1 piece" if len(places) == 1 else f"{len(places)} pieces"
         raise ConfigurationError(
-            f"the model has {len(places)} pieces that could be a stage (blocks in a list or Sequential), and "
-            f"{stages} stages are asked for"
+            f"the model has {pieces} that could be a stage (blocks in a list or Sequential), and {stages} stages are "
+            "asked for"
         )
     ends = [*places[1:], len(units)]
     weights = [sum(costs[begin:end]) for begin, end in zip(places, ends, strict=True)]

@@ -28,6 +28,14 @@ class Stages:
         own = self.layout.stages_of(worker)
         return [unit for unit, stage in zip(self.units, self.stage_of, strict=True) if stage in own]
 
+    @property
+    def cut(self) -> list[list[str]]:
+        """What each worker has: units, and parameters outside of these."""
+        names = [[unit.name for unit in self.here(worker)] for worker in range(self.layout.workers)]
+        for name, stage in self.direct.items():
+            names[self.layout.owner(stage)].append(name)
+        return names
+
     def blocks(self, worker: int) -> list[tuple[str, Module]]:
         """The modules of a worker, each once, by name."""
         return list({id(unit.module): (unit.name, unit.module) for unit in self.here(worker)}.values())

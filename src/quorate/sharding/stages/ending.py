@@ -36,6 +36,8 @@ class Ending:
         self._counted_elsewhere = {dict(names)[worker] for names, workers in tied if worker in workers[1:]}
         self._direct = [name for name, stage in stages.direct.items() if stage in stages.layout.stages_of(worker)]
         self._summed = {name for name, _ in self._tied} | set(self._direct if seat.beside.size > 1 else ())
+        self.shared = [(sorted({name for _, name in names}), _of(stages, names[0][1])) for names, _ in tied]
+        """Of each parameter that several workers have: its names there, and a tensor of its shape."""
         self._before: dict[str, Tensor] = {}
         self._sharded: list[Any] = []
         self._syncs = True
@@ -110,6 +112,21 @@ class Ending:
                 for hook in list(hooks.values()):
                     hook(p)
 
+    @property
+    def cut(self) -> list[list[str]]:
+        """What each worker of the pipeline has: modules and parameters, by name."""
+        return self._stages.cut
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """What of the state of the whole model is other workers'."""
+        here = self.model.state_dict().keys()
+        others = {name for worker, names in enumerate(self.cut) if worker != self._seat.stage for name in names}
+        hollow = {
+            key for key in here if key.endswith("_extra_state") and any(key.startswith(f"{one}.") for one in others)
+        }
+        return frozenset(self._stages.shapes.model.state_dict().keys() - here | hollow)
+
     def trained(self) -> Iterator[Parameter]:
         """The worker's, each once."""
         return (p for p in self.model.parameters() if p.requires_grad)
@@ -117,6 +134,10 @@ class Ending:
     def counted(self) -> Iterator[Parameter]:
         """Those that no worker of an earlier stage has as well."""
         return (p for name, p in self.model.named_parameters() if name not in self._counted_elsewhere)
+
+    def holders(self, p: Tensor) -> int:
+        """How many workers of the pipeline have this parameter."""
+        return next((group.size for name, group in self._tied if self.model.get_parameter(name) is p), 1)
 
     def _mean_over_shards(self) -> None:
         """Of parameters outside of modules that are in shards, which all shards have whole."""
@@ -136,14 +157,14 @@ class Ending:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
             x = local(p.grad)
-            x.copy_(self._seat.traffic.wait(group.all_reduce(x.contiguous()), group.clock))
+            x.copy_(self._seat.traffic.wait_along(group.all_reduce(x.contiguous()), group.clock))
 
     def _share_bad_news(self) -> None:
         """A gradient that is not finite in one stage is so in all: a step of the whole model is left out, or none."""
         mine = [local(p.grad) for p in self.trained() if p.grad is not None]
         sums = [x.sum().double().cpu() for x in mine if x.numel()]
         is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
-        told = self._seat.traffic.wait(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
+        told = self._seat.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
         if not is_bad and any(bool(one) for one in told):
             x = next((x for x in mine if x.numel()), None)
             if x is not None:
@@ -156,6 +177,10 @@ class Ending:
         every = torch.stack(self._seat.traffic.wait(self._wire.all_gather(power), self._wire.clock))
         whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
+
+
+def _of(stages: Stages, name: str) -> Tensor:
+    return stages.shapes.model.get_parameter(name)
 
 
 def _reduce(module: Any) -> None:

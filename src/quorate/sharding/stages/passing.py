@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from quorate.core.errors import Mismatch
+from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.stages.between import Between
 from quorate.sharding.stages.run import Kept, Run
 from quorate.sharding.stages.units import Unit
@@ -30,9 +30,13 @@ class Passing:
         self._calls = iter(self._route.calls)
         self._sends = set(self._route.sent_by(stage))
         self._came: dict[int, Tensor] = {}
+        self.has_ended = False
+        """Whether a call is no part of the forward pass any more."""
 
     def called(self, unit: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the unit gives: calculated, where it is of this stage."""
+        if self.has_ended:
+            return self._recomputed(unit, args, kwargs)
         call = next(self._calls, None)
         if call is None or call.unit != unit:
             raise Mismatch(
@@ -49,6 +53,17 @@ class Passing:
             if not self._sends and not self._is_last:
                 raise Left
         return pytree.tree_unflatten(list(call.leaves), call.spec)
+
+    def _recomputed(self, unit: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same in a backward pass, for `torch.utils.checkpoint`, which calls with what it was called with."""
+        own = [call for call in self._route.calls if call.unit == unit and call.stage == self._stage]
+        if len(own) != 1:
+            raise ConfigurationError(
+                f"{self._units[unit].name} is called {len(own)} times in a stage, and its activations are to be "
+                "recomputed; let the module itself call torch.utils.checkpoint"
+            )
+        args, kwargs = self._with_numbers(own[0].takes, args, kwargs)
+        return self._units[unit].module(*args, **kwargs)
 
     def _send(self, takes: Sequence[tuple[int, int]], leaves: Sequence[Any]) -> None:
         for place, transfer in takes:

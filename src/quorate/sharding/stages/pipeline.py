@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
+from torch.utils import _pytree as pytree
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.sharding.collectives import Pieces
 from quorate.sharding.stages.batches import Merged, merged, micro_batches
 from quorate.sharding.stages.between import Between
 from quorate.sharding.stages.ending import Ending
@@ -41,7 +43,8 @@ class Pipeline:
         """`wire` has one worker for each place in the pipeline, in order."""
         self.model, self.units, self.stage_of, self.layout, self._shapes = model, units, stage_of, layout, shapes
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
-        self._between = Between(layout, wire, traffic)
+        self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
+        traffic.meet_also(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
         self.has_last = self.last in self.stages
@@ -79,7 +82,7 @@ class Pipeline:
         loss: Callable[[Any, int], Tensor],
         scale: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        run = self._run(args, kwargs, learns=True)
+        run = self._run("a step", args, kwargs, learns=True)
         losses: dict[int, Tensor] = {}
 
         def end(number: int) -> None:
@@ -111,7 +114,7 @@ class Pipeline:
     def _told(self, loss: Tensor) -> Tensor:
         """What the last stage's worker has."""
         root = self.layout.owner(self.last)
-        found = self.traffic.wait(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
+        found = self.traffic.wait_along(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
         is_double = next(self.model.parameters()).dtype == torch.float64
         return found if is_double else found.float()
 
@@ -125,7 +128,7 @@ class Pipeline:
         if self._job is not None:
             return self._step(args, kwargs, *self._job)
         learns = torch.is_grad_enabled()
-        run = self._run(args, kwargs, learns=learns)
+        run = self._run("a call" if learns else "a call without gradients", args, kwargs, learns=learns)
         if learns:
             self.ending.begins()
         for stage in self.stages:
@@ -142,7 +145,7 @@ class Pipeline:
         """Of all micro-batches, on every worker."""
         root, route = self.layout.owner(self.last), run.routes[0]
         if not self.has_last:
-            _, message = self.traffic.wait(self.wire.receive(root, "out"), self.wire.clock)
+            _, message = self.traffic.wait_along(self.wire.receive(root, "out"), self.wire.clock)
             return Merged(
                 [x.clone() for x in message.tensors], list(message.header["learns"]), route.outputs, route.spec
             )
@@ -170,7 +173,18 @@ class Pipeline:
 
     # -- passes
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
+    def meet(self, call: str) -> None:
+        """Wait until all workers of the pipeline have come to the same call. Raises `Mismatch` where one makes another.
+
+        Without it a worker that calls the model alone would wait for the others in vain.
+        """
+        work = self._calls.swap(call, [torch.empty(0)] * self.wire.size)
+        self.traffic.wait_along(work, self.wire.clock)
+
+    def _run(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
+        mode = "training" if self.model.training else "evaluation"
+        shapes = [tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        self.meet(f"{what} of a model in {mode} with inputs of {', '.join(map(str, shapes)) or 'no shape'}")
         batches = micro_batches(args, kwargs, self.layout.microbatches)
         trains = [module.training for module in self.model.modules()]
         return Run(batches, [self._shapes.route(one.args, one.kwargs, trains) for one in batches], learns)
@@ -183,6 +197,8 @@ class Pipeline:
                 output = self._plain(*batch.args, **batch.kwargs)
             except Left:
                 return
+            finally:
+                passing.has_ended = True
         if stage != self.last:
             raise Mismatch(f"the model has ended before stage {stage} had sent all that it makes")
         run.outputs[number] = output

@@ -234,7 +234,7 @@ def called(model: nn.Module, wire: Wire) -> None:
     [
         (Jumps, "numbers of stages 0 and 1 come together outside of any module, on their way to last"),
         (Backwards, "blocks.0 is in stage 0 and is called after modules of stage 1; give quorate.parallelize an ex"),
-        (lambda: nn.Sequential(nn.Linear(4, 4)), "the model has 1 pieces that could be a stage"),
+        (lambda: nn.Sequential(nn.Linear(4, 4)), "the model has 1 piece that could be a stage"),
     ],
 )
 def test_models_that_are_refused(build: Callable[[], nn.Module], words: str) -> None:
