@@ -34,6 +34,7 @@ BUDGETS = {
     "unit/launch": 105,
     "unit/membership": 4,
     "unit/observe": 6,
+    "unit/optim": 6,
     "unit/planning": 14,
     "unit/reducers": 17,
     "unit/replica": 45,

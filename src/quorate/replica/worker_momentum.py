@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.core.local_tensor import local
+from quorate.optim.lars import LARS
 
 MomentumChoice = Literal["auto", "worker", "common"]
 """Who keeps the momentum: the workers, where an optimizer has some; the workers; or the shared optimizer."""
@@ -51,9 +52,11 @@ TINY = 1e-30
 def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Sequence[str]) -> Kind | None:
     """How workers keep the momentum of an optimizer of class `plain`; None where it has none, or it is not known how.
 
-    `keeps` names what the optimizer has of each parameter. "scale-free": it has no momentum, and does not go by the
-    scale of a gradient.
+    `keeps` names what the optimizer has of each parameter. "scale-free": it does not go by the scale of a gradient, and
+    has no momentum, or keeps it (LARS, whose momentum is of steps that are scaled already).
     """
+    if issubclass(plain, LARS):
+        return "scale-free"
     names = {base.__name__ for base in plain.__mro__ if base.__module__.startswith("torch.optim")} - {"Optimizer"}
     has_momentum = any(group.get("momentum") for group in groups)
     if "SGD" in names:
@@ -77,7 +80,7 @@ def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Seq
 
 def has_moments(plain: type[Optimizer], groups: Sequence[dict[str, Any]]) -> bool:
     """Whether an optimizer remembers gradients, or may."""
-    if "SGD" in {base.__name__ for base in plain.__mro__}:
+    if "SGD" in {base.__name__ for base in plain.__mro__} or issubclass(plain, LARS):
         return any(group.get("momentum") for group in groups)
     return True
 
