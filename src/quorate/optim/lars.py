@@ -30,6 +30,9 @@ class LARS(ByLayers):
     momentum v + ratio (g + weight_decay w), w <- w - gamma v: the same while gamma stays, and right when it changes
     (Goyal et al. 2017, arXiv 1706.02677, section 3); without it, the paper's form.
 
+    In a group, `share` is the part of a step that is to be made, as a round of some of the workers is: the velocity
+    fades and grows by that part of a step, and the weights move by it.
+
     Cost beside SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for
     numbers out of range, sparse gradients, and patterns that match nothing.
     """
@@ -56,7 +59,7 @@ class LARS(ByLayers):
             "weight_decay": weight_decay,
             "coefficient": coefficient,
         }
-        defaults |= {"eps": eps, "momentum_correction": momentum_correction, "adapts": None}
+        defaults |= {"eps": eps, "momentum_correction": momentum_correction, "adapts": None, "share": 1.0}
         super().__init__(without(params, exclude, "LARS"), defaults)
 
     @torch.no_grad()
@@ -78,7 +81,8 @@ class LARS(ByLayers):
         return loss
 
     def _step_of(self, p: Tensor, group: dict[str, Any], norms: tuple[Tensor, Tensor] | None) -> None:
-        rate, beta, inside = float(group["lr"]), group["momentum"], not group["momentum_correction"]
+        rate, beta, share = float(group["lr"]), group["momentum"], group["share"]
+        inside = not group["momentum_correction"]
         w, way = local(p), dense_gradient(p, "LARS")
         if norms is not None:
             decay = group["weight_decay"]
@@ -88,7 +92,8 @@ class LARS(ByLayers):
             state = self.state[p]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(p)
-            velocity = local(state["momentum_buffer"])
-            way = velocity.mul_(beta).add_(way, alpha=rate if inside else 1.0)
+            velocity, fades = local(state["momentum_buffer"]), beta**share
+            taken = 1.0 if share == 1.0 else (1 - fades) / (1 - beta)
+            way = velocity.mul_(fades).add_(way, alpha=taken * rate if inside else taken)
             rate = 1.0 if inside else rate
-        w.sub_(way, alpha=rate)
+        w.sub_(way, alpha=rate * share)

@@ -78,6 +78,13 @@ def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Seq
     return "sgd" if has_momentum and HEAVY_BALL in keeps else None
 
 
+def in_words(kind: Kind, name: str) -> str:
+    """What is said of an optimizer of the class `name` whose momentum workers keep, or which is free of scale."""
+    if kind == "scale-free":
+        return f'a round is as much of a step of {name} as it has of the workers (momentum="worker")'
+    return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
+
+
 def has_moments(plain: type[Optimizer], groups: Sequence[dict[str, Any]]) -> bool:
     """Whether an optimizer remembers gradients, or may."""
     if "SGD" in {base.__name__ for base in plain.__mro__} or issubclass(plain, LARS):

@@ -46,11 +46,6 @@ def as_pieces(
         )
     plain: type[Optimizer] = type(optimizer).__mro__[2]
     by = shard_by_of(plain, optimizer.param_groups, watched.shard_by)
-    if issubclass(plain, ByLayers) and spread.offload is not None and spread.offload.delays:
-        raise ConfigurationError(
-            f"{plain.__name__} adds up norms over the shards, and with delayed_update its step is made beside the "
-            "training; leave delayed_update out"
-        )
     if by == "tensors" and strategy.meets == "rounds":
         raise ConfigurationError(
             f"{label} agrees in rounds, and {plain.__name__} calculates with whole tensors: over a model in shards the "
