@@ -118,7 +118,7 @@ def _cut_into(p: Tensor) -> int:
         return 1
     sharded: Any = p
     sizes = sharded.device_mesh.shape
-    return math.prod(size for size, how in zip(sizes, sharded.placements, strict=True) if how.is_shard())
+    return math.prod(size for size, how in zip(sizes, sharded.placements, strict=True) if not how.is_replicate())
 
 
 def at_least(name: str, value: float, least: float, optimizer: str, *, below: float = math.inf) -> None:
