@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
     from quorate.train.distribute import distribute as distribute
+    from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "log",
     "parallelize",
     "save",
+    "schedule",
     "sequence_attention",
     "sequence_mean",
     "sequence_piece",
@@ -61,6 +63,7 @@ _PLACES = {
     "sequence_mean": "quorate.sharding.sequence",
     "sequence_piece": "quorate.sharding.sequence",
     "tensor_plan": "quorate.sharding.tensor.finding",
+    "schedule": "quorate.train.example_schedule",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",
 }
