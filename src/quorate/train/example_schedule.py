@@ -30,9 +30,9 @@ EXAMPLES = "examples_seen"
 class ExampleSchedule(LRScheduler):
     """The learning rate of each group is its base rate times `rates.at(examples)`; made by `schedule`.
 
-    `step()` counts the steps that the optimizer has made since the call before, each as `batch` examples of each worker
-    that trains then: it may be called after every step, or more rarely. Under strategies in which workers make unequal
-    numbers of steps these are the synchronous steps of the training.
+    Every step of the optimizer counts as `batch` examples of each worker that trains then; `step()` puts the rate for
+    them into the groups, and may be called after every step, or more rarely. Under strategies in which workers make
+    unequal numbers of steps it counts as well: the synchronous steps that the training has made since the call before.
     """
 
     _quorate_goes_by_itself = True
@@ -42,16 +42,36 @@ class ExampleSchedule(LRScheduler):
         self._hooked = self._extra = 0
         mine = ref(self)
 
-        def counts(*_: Any) -> None:
+        def before(*_: Any) -> None:
             if (schedule := mine()) is not None:
-                schedule._hooked += 1
+                schedule._step_begins()
 
-        optimizer.register_step_post_hook(counts)
+        def after(*_: Any) -> None:
+            if (schedule := mine()) is not None:
+                schedule._step_ended()
+
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
         for group in optimizer.param_groups:
             group.setdefault(EXAMPLES, 0.0)
         self._seen = float(optimizer.param_groups[0][EXAMPLES])
+        self._is_moved = False
+        """Whether the count has become that of a checkpoint, or of those that this worker has joined."""
         super().__init__(optimizer)
         self._place, self._own = self._now
+
+    def _step_begins(self) -> None:
+        worker = self._worker
+        if self.examples != self._seen and (worker is None or not worker.has_rounds):
+            self._is_moved = True
+            self._put(self.examples)
+            self._put_rates()
+
+    def _step_ended(self) -> None:
+        self._hooked += 1
+        worker = self._worker
+        if worker is None or worker.progress is None:
+            self._put(self.examples + self.batch * workers_now(worker))
 
     @property
     def examples(self) -> float:
@@ -71,19 +91,20 @@ class ExampleSchedule(LRScheduler):
             super().step()
             return
         place, own = self._now
-        if self.examples != self._seen:  # of a checkpoint, or of those that this worker has joined
-            self._place, self._own = place - 1, own - 1
+        if self._is_moved or self.examples != self._seen:
+            self._place, self._own, self._is_moved = place - 1, own - 1, False
         due, is_new = max(0, place - self._place), own != self._own
         self._place, self._own = place, own
         if not is_new:
             self._notes_another_call()
-        if due:
-            before = [float(group["lr"]) for group in self.optimizer.param_groups]
-            seen = self.examples + due * self.batch * workers_now(self._worker)
-            self._put(seen)
-            super().step()
-            if self.corrects_momentum:
-                self._correct(before)
+            return
+        worker = self._worker
+        if worker is not None and worker.progress is not None:
+            self._put(self.examples + due * self.batch * workers_now(worker))
+        before = [float(group["lr"]) for group in self.optimizer.param_groups]
+        super().step()
+        if self.corrects_momentum:
+            self._correct(before)
 
     def state_dict(self) -> dict[str, Any]:
         """What it has counted; what it was made with stays what the script says."""
@@ -93,10 +114,13 @@ class ExampleSchedule(LRScheduler):
         """Go on from there, at the rate for it."""
         self.last_epoch, self._step_count = state_dict["last_epoch"], state_dict["_step_count"]
         self._put(state_dict[EXAMPLES])
+        self._put_rates()
+        self._place, self._own = self._now
+
+    def _put_rates(self) -> None:
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
-        self._place, self._own = self._now
 
     def _put(self, seen: float) -> None:
         self._seen = seen
