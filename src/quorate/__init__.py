@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
+    from quorate.optim.parameter_groups import parameter_groups as parameter_groups
     from quorate.sharding.experts.layer import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.sequence import sequence_attention as sequence_attention
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from quorate.sharding.sequence import sequence_piece as sequence_piece
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
+    from quorate.train.batch_norm import ghost_batch_norm as ghost_batch_norm
+    from quorate.train.batch_norm import sync_batch_norm as sync_batch_norm
     from quorate.train.distribute import distribute as distribute
     from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
@@ -35,16 +38,19 @@ __all__ = [
     "distribute",
     "files",
     "forward_backward",
+    "ghost_batch_norm",
     "join",
     "load",
     "log",
     "parallelize",
+    "parameter_groups",
     "save",
     "schedule",
     "sequence_attention",
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "sync_batch_norm",
     "tensor_plan",
 ]
 
@@ -63,6 +69,9 @@ _PLACES = {
     "sequence_mean": "quorate.sharding.sequence",
     "sequence_piece": "quorate.sharding.sequence",
     "tensor_plan": "quorate.sharding.tensor.finding",
+    "ghost_batch_norm": "quorate.train.batch_norm",
+    "sync_batch_norm": "quorate.train.batch_norm",
+    "parameter_groups": "quorate.optim.parameter_groups",
     "schedule": "quorate.train.example_schedule",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",
