@@ -6,12 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorate.optim.ada_scale import AdaScale as AdaScale
     from quorate.optim.lamb import LAMB as LAMB
     from quorate.optim.lars import LARS as LARS
 
-__all__ = ["LAMB", "LARS"]
+__all__ = ["LAMB", "LARS", "AdaScale"]
 
-_PLACES = {"LAMB": "quorate.optim.lamb", "LARS": "quorate.optim.lars"}
+_PLACES = {
+    "AdaScale": "quorate.optim.ada_scale",
+    "LAMB": "quorate.optim.lamb",
+    "LARS": "quorate.optim.lars",
+}
 
 
 def __getattr__(name: str) -> Any:

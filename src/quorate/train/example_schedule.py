@@ -15,6 +15,7 @@ from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.local_tensor import local
 from quorate.core.telling import tell
 from quorate.data.context import data_context
+from quorate.optim.ada_scale import AdaScale
 from quorate.optim.lars import LARS
 from quorate.optim.rates import Decay, Rates, Scaling, WarmUp, scale_of, scaling_of
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
@@ -33,6 +34,7 @@ class ExampleSchedule(LRScheduler):
     Every step of the optimizer counts as `batch` examples of each worker that trains then; `step()` puts the rate for
     them into the groups, and may be called after every step, or more rarely. Under strategies in which workers make
     unequal numbers of steps it counts as well: the synchronous steps that the training has made since the call before.
+    A step of AdaScale counts as its gain says, in batches of one worker.
     """
 
     _quorate_goes_by_itself = True
@@ -71,7 +73,8 @@ class ExampleSchedule(LRScheduler):
         self._hooked += 1
         worker = self._worker
         if worker is None or worker.progress is None:
-            self._put(self.examples + self.batch * workers_now(worker))
+            counts = self.optimizer.gain if isinstance(self.optimizer, AdaScale) else workers_now(worker)
+            self._put(self.examples + self.batch * counts)
 
     @property
     def examples(self) -> float:
