@@ -72,7 +72,7 @@ class AdaScale(Optimizer):
         if smoothing is not None:
             at_least("smoothing", smoothing, 0.0, "AdaScale", below=1.0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "smoothing": smoothing}
-        super().__init__(params, {**defaults, "gain": 1.0, "variance": 0.0, "square": 0.0, "left": 1.0})
+        super().__init__(params, {**defaults, "gain": 1.0, "variance": 0.0, "square": 0.0})
 
     @property
     def gain(self) -> float:
@@ -84,14 +84,14 @@ class AdaScale(Optimizer):
         first = self.param_groups[0]
         told = first["smoothing"]
         stays = max(0.0, 1 - workers / 1000) if told is None else float(told)
-        left = first["left"] * stays
         kept = Spread(
             stays * first["variance"] + (1 - stays) * spread.variance,
             stays * first["square"] + (1 - stays) * spread.square,
         )
-        begun = 1 - left  # what began as 0 has this weight yet
-        found = Spread(max(0.0, kept.variance / begun), max(0.0, kept.square / begun))
-        new = {"variance": kept.variance, "square": kept.square, "left": left, "gain": found.gain(workers)}
+        found = Spread(
+            max(0.0, kept.variance), max(0.0, kept.square)
+        )  # both began as 0: their ratio needs no correction
+        new = {"variance": kept.variance, "square": kept.square, "gain": found.gain(workers)}
         for group in self.param_groups:
             group.update(new)
 

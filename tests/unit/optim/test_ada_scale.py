@@ -47,7 +47,7 @@ def test_a_gain_multiplies_the_step_and_not_the_velocity() -> None:
         assert p.tolist() == pytest.approx([wanted] * 2)
 
 
-def test_numerator_and_denominator_are_smoothed_apart_and_corrected_for_their_start() -> None:
+def test_numerator_and_denominator_are_smoothed_apart() -> None:
     optimizer = AdaScale([nn.Parameter(torch.zeros(1))], lr=0.1, smoothing=0.5)
     optimizer.take_in(Spread(8.0, 2.0), 4)
     assert optimizer.gain == pytest.approx(10 / 4), "the first one counts alone"
