@@ -41,7 +41,9 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], tol
     Raises `ConfigurationError` for one that calculates with all parameters at once.
     """
     if issubclass(plain, ByLayers):
-        return "rows"  # it adds up norms over the pieces itself
+        if told == "tensors":
+            raise ConfigurationError(f'{plain.__name__} adds up norms over the pieces; leave shard_by="tensors" out')
+        return "rows"
     name, is_own = plain.__name__, f"{plain.__module__}.".startswith("torch.optim.")
     if is_own and name == "LBFGS":
         raise ConfigurationError(
