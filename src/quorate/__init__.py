@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorate import optim as optim
     from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
     from quorate.launch.worker.checkpoints import load as load
@@ -42,6 +43,7 @@ __all__ = [
     "join",
     "load",
     "log",
+    "optim",
     "parallelize",
     "parameter_groups",
     "save",
@@ -79,6 +81,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "optim":
+        return importlib.import_module("quorate.optim")
     if name not in _PLACES:
         raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.optim import LAMB, LARS
 
@@ -167,6 +168,11 @@ def test_sparse_gradients_are_refused() -> None:
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(ConfigurationError, match="LARS takes dense gradients"):
         LARS(table.parameters(), lr=1.0).step()
+
+
+def test_an_unknown_optimizer_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Lars'; it has LAMB, LARS, AdaScale"):
+        _ = quorate.optim.Lars
 
 
 @pytest.mark.parametrize("kind", [LARS, LAMB])
