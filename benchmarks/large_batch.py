@@ -46,6 +46,8 @@ class Task:
     lars: float
     lamb: float
     """Base rates of these, for the usual batch."""
+    rate: float | None = None
+    """That of the workload's own optimizer; None: the usual one."""
     recipe: str
     """The scaling that the first bar is of."""
     clip: float | None = None
@@ -76,7 +78,7 @@ def optimizer_of(task: Task, workload: Workload[Any], model: nn.Module, arm: str
         return LARS(groups, lr=task.lars, coefficient=0.02)
     if arm == "LAMB":
         return LAMB(groups, lr=task.lamb)
-    return workload.optimizer(model)
+    return workload.optimizer(model, task.rate)
 
 
 def accuracy(task: Task, arm: str, factor: int, seed: int) -> float:
