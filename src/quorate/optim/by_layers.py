@@ -53,13 +53,20 @@ class ByLayers(Optimizer):
                 )
             return here
         copies = [self.pieces.size / _cut_into(p) for p, _ in pairs]
-        squares = [float(norm) ** 2 / count for norm, count in zip(here, copies, strict=True)]
+        squares = [norm**2 / count for norm, count in zip(_numbers(here), copies, strict=True)]
         whole = self.pieces.sums(squares)
         return [torch.full_like(norm, math.sqrt(square)) for norm, square in zip(here, whole, strict=True)]
 
     def adapted(self) -> list[Tensor]:
         """The parameters whose step goes by their norm, those without a gradient included, in the groups' order."""
         return [p for group in self.param_groups for p in group["params"] if is_adapted(p, group)]
+
+
+def _numbers(norms: Sequence[Tensor]) -> list[float]:
+    """Their values; a device is asked once."""
+    if len({norm.device for norm in norms}) != 1:
+        return [float(norm) for norm in norms]
+    return [float(norm) for norm in torch.stack([norm.double() for norm in norms]).tolist()]
 
 
 def is_adapted(p: Tensor, group: dict[str, Any]) -> bool:

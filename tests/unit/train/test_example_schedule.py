@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from quorate.train.example_schedule import EXAMPLES
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
+from tests.support.kept_trainings import in_world
 
 BATCH, TOTAL = 4, 960.0
 HOW: dict[str, Any] = {"batch_size": BATCH, "warm_up_examples": 200.0, "decay": "cosine"}
@@ -207,6 +209,41 @@ def test_it_goes_on_from_its_state_and_from_that_of_the_optimizer() -> None:
     both[1].load_state_dict(first[1].state_dict())
     only_optimizer[0].load_state_dict(first[0].state_dict())
     assert steps(*both, 5) == wanted == steps(*only_optimizer, 5)
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-solo"])
+@pytest.mark.parametrize("gives", [True, False])
+def test_a_checkpoint_goes_on_at_its_examples(gives: bool, strategy: str, tmp_path: Path) -> None:
+    """With another number of workers, and whether the script gives the scheduler to `load` or not."""
+
+    def live(world: quorate.World, until: float) -> list[tuple[float, float]]:
+        model = nn.Linear(3, 1)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.02)
+        scheduler = quorate.schedule(optimizer, TOTAL, base_batch_size=2 * BATCH, **HOW)
+        optimizer = quorate.distribute(optimizer, model, strategy)
+        kept = {"scheduler": scheduler} if gives else {}
+        quorate.load(**kept)
+        rates = []
+        while scheduler.examples < until:
+            optimizer.zero_grad()
+            model(batch(world.rank).float()).sum().backward()
+            rates.append((scheduler.examples, optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            scheduler.step()
+        quorate.save(**kept)
+        optimizer.finish()
+        return rates
+
+    (whole, *_) = in_world(2, tmp_path / "none", lambda world: live(world, 800))
+    in_world(2, tmp_path / "kept", lambda world: live(world, 400))
+    (rest, *_) = in_world(2, tmp_path / "kept", lambda world: live(world, 800))
+    slack = 0 if strategy == "all-reduce" else 2 * BATCH
+    assert rest[0][0] == pytest.approx(400, abs=slack)
+    at = dict(whole)
+    assert all(rate == pytest.approx(at[n]) for n, rate in rest[2:])
+    if strategy == "all-reduce":
+        (fewer,) = in_world(1, tmp_path / "kept", lambda world: live(world, 900))
+        assert fewer[0][0] == 800 and fewer[1][0] == 804
 
 
 def test_momentum_correction_makes_the_papers_form_of_lars_the_corrected_one() -> None:
