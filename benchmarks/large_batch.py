@@ -10,7 +10,7 @@ test set, in percent; a difference is that to the usual batch, of the same seed,
 Bars: with the recipe (SGD with linear scaling and warm-up for `digits`, LAMB for `stdlib-functions`) the 8x batch ends
 within 0.5 points of the usual one; the unscaled run does not; 32x with LARS or LAMB, the better one, ends within 1
 point. Rates of LARS and LAMB were found on seed 7. `--quick` trains `digits` alone, one seed; `--part NAME` trains one
-workload. `stdlib-functions` takes about 40 minutes on a quiet core.
+workload. `stdlib-functions` takes about 40 minutes where a core is free for it.
 """
 
 from __future__ import annotations
