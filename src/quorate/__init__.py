@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorate import optim as optim
     from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
     from quorate.launch.worker.checkpoints import load as load
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
+    from quorate.optim.parameter_groups import parameter_groups as parameter_groups
     from quorate.sharding.experts.layer import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.sequence import sequence_attention as sequence_attention
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
     from quorate.sharding.sequence import sequence_piece as sequence_piece
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
+    from quorate.train.batch_norm import ghost_batch_norm as ghost_batch_norm
+    from quorate.train.batch_norm import sync_batch_norm as sync_batch_norm
     from quorate.train.distribute import distribute as distribute
+    from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
 
 __all__ = [
@@ -34,15 +39,20 @@ __all__ = [
     "distribute",
     "files",
     "forward_backward",
+    "ghost_batch_norm",
     "join",
     "load",
     "log",
+    "optim",
     "parallelize",
+    "parameter_groups",
     "save",
+    "schedule",
     "sequence_attention",
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "sync_batch_norm",
     "tensor_plan",
 ]
 
@@ -61,12 +71,18 @@ _PLACES = {
     "sequence_mean": "quorate.sharding.sequence",
     "sequence_piece": "quorate.sharding.sequence",
     "tensor_plan": "quorate.sharding.tensor.finding",
+    "ghost_batch_norm": "quorate.train.batch_norm",
+    "sync_batch_norm": "quorate.train.batch_norm",
+    "parameter_groups": "quorate.optim.parameter_groups",
+    "schedule": "quorate.train.example_schedule",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "optim":
+        return importlib.import_module("quorate.optim")
     if name not in _PLACES:
         raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -25,6 +25,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = quorate.jion
 
 
+def test_optimizers_are_found_through_it_alone() -> None:
+    program = "import sys, quorate; print('torch' in sys.modules, quorate.optim.LARS.__name__)"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False LARS"
+
+
 def test_importing_it_does_not_import_torch() -> None:
     program = (
         "import sys, quorate; print([name for name in ('torch', 'numpy', 'typer', 'rich') if name in sys.modules])"

@@ -19,6 +19,7 @@ from quorate.checkpoint.participants import checkpoint_context
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
+from tests.support.layered import LAYERED, layered
 
 TOKENS, WIDTH, LENGTH, BATCH, STEPS = 31, 64, 6, 3, 6
 
@@ -124,6 +125,8 @@ def made(case: Case, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Muon([p for p in parameters if p.dim() == 2], lr=3e-3)
     if case.optimizer == "lars":
         return Lars(parameters, lr=0.1)
+    if case.optimizer in LAYERED:
+        return layered(case.optimizer, model.named_parameters())
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)
 
 

@@ -19,6 +19,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support import foreign_models
 from tests.support.foreign_models import LENGTH, TOKENS, WIDTH
 from tests.support.joined import joined
+from tests.support.layered import layered
 
 BATCH, STEPS = 4, 3
 
@@ -88,6 +89,7 @@ class Case:
     zero: int = 3
     clip: float | None = 0.05
     sequence: bool = False
+    optimizer: str = "sgd"
 
 
 @dataclass
@@ -113,7 +115,9 @@ def whole(p: Any) -> Tensor:
     return found.detach().clone()
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+def optimizer_of(model: nn.Module, name: str = "sgd") -> torch.optim.Optimizer:
+    if name != "sgd":
+        return layered(name, model.named_parameters())
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
@@ -147,7 +151,7 @@ def cut(case: Case, world: Any) -> End:
 def distributed(case: Case, model: Any, batches: range) -> End:
     """On the mean of the losses of `batches`, of which the first one's is kept."""
     about = MODELS[case.model]
-    optimizer = quorate.distribute(optimizer_of(model), model, case.strategy, **case.settings)
+    optimizer = quorate.distribute(optimizer_of(model, case.optimizer), model, case.strategy, **case.settings)
 
     def backward(step: int) -> float:
         losses = [about.loss_of(model, batch(step, number)) for number in batches]

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.optim.by_layers import ByLayers
 from quorate.replica.plain_step import step_unseen
 
 ShardBy = Literal["rows", "tensors"]
@@ -39,6 +40,10 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], tol
 
     Raises `ConfigurationError` for one that calculates with all parameters at once.
     """
+    if issubclass(plain, ByLayers):
+        if told == "tensors":
+            raise ConfigurationError(f'{plain.__name__} adds up norms over the pieces; leave shard_by="tensors" out')
+        return "rows"
     name, is_own = plain.__name__, f"{plain.__module__}.".startswith("torch.optim.")
     if is_own and name == "LBFGS":
         raise ConfigurationError(

@@ -23,7 +23,7 @@ from quorate.replica.order import trained_in_order
 from quorate.replica.plain_step import Elsewhere, plain_step, put_options, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
-from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, kind_of
+from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, in_words, kind_of
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.whole_tensors import WholeTensors
 
@@ -170,7 +170,7 @@ class Replica:
         if kind is not None:
             self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size, sums=sums)
             follow_plain(self.momentum)
-            return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
+            return in_words(kind, name)
         if choice == "worker" or (choice == "auto" and has_moments(self.plain, groups)):
             return (
                 f"how workers would keep the momentum of their own gradients in {name} is not known, or it has none; "

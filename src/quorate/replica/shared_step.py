@@ -60,6 +60,8 @@ def _of_group(momentum: WorkerMomentum, group: dict[str, Any], share: float) -> 
         if name in group:
             found[name] = float(group[name]) ** share
     beta = float(group.get("momentum") or 0.0)
+    if "share" in group:  # LARS
+        return {**found, "share": share}
     if beta:
         found["momentum"] = 0.0
         if kind == "rmsprop":  # its momentum is a sum that begins with 0, and what is given is a mean

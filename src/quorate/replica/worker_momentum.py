@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.core.local_tensor import local
+from quorate.optim.lars import LARS
 
 MomentumChoice = Literal["auto", "worker", "common"]
 """Who keeps the momentum: the workers, where an optimizer has some; the workers; or the shared optimizer."""
@@ -51,9 +52,11 @@ TINY = 1e-30
 def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Sequence[str]) -> Kind | None:
     """How workers keep the momentum of an optimizer of class `plain`; None where it has none, or it is not known how.
 
-    `keeps` names what the optimizer has of each parameter. "scale-free": it has no momentum, and does not go by the
-    scale of a gradient.
+    `keeps` names what the optimizer has of each parameter. "scale-free": it does not go by the scale of a gradient, and
+    has no momentum, or keeps it (LARS, whose momentum is of steps that are scaled already).
     """
+    if issubclass(plain, LARS):
+        return "scale-free"
     names = {base.__name__ for base in plain.__mro__ if base.__module__.startswith("torch.optim")} - {"Optimizer"}
     has_momentum = any(group.get("momentum") for group in groups)
     if "SGD" in names:
@@ -75,9 +78,16 @@ def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Seq
     return "sgd" if has_momentum and HEAVY_BALL in keeps else None
 
 
+def in_words(kind: Kind, name: str) -> str:
+    """What is said of an optimizer of the class `name` whose momentum workers keep, or which is free of scale."""
+    if kind == "scale-free":
+        return f'a round is as much of a step of {name} as it has of the workers (momentum="worker")'
+    return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
+
+
 def has_moments(plain: type[Optimizer], groups: Sequence[dict[str, Any]]) -> bool:
     """Whether an optimizer remembers gradients, or may."""
-    if "SGD" in {base.__name__ for base in plain.__mro__}:
+    if "SGD" in {base.__name__ for base in plain.__mro__} or issubclass(plain, LARS):
         return any(group.get("momentum") for group in groups)
     return True
 

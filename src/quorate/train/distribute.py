@@ -29,6 +29,7 @@ from quorate.strategies import strategies
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.gains import check_gains, measure_gains
 from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
@@ -188,6 +189,7 @@ def distribute(
         swapped.__class__ = class_of(Distributes, plain)
         try:
             check_weighable(weight, chosen, label)
+            check_gains(optimizer, chosen, label, is_whole=spread is None)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
                 named = dataclasses.replace(named, host=host)
@@ -195,6 +197,7 @@ def distribute(
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
+            measure_gains(optimizer, loop.worker, listeners(place).all)
         except BaseException:
             swapped.__class__ = plain
             raise

@@ -9,11 +9,13 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
+from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.replica.by_tensors import shard_by_of
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat
@@ -93,7 +95,11 @@ def _check_copies(spread: Sharded, strategy: Strategy, watched: Watched) -> None
 
 
 def let_own_tensors(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
-    """Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them."""
+    """Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; one
+    that needs their norms alone adds these up over the pieces."""
+    if isinstance(kept.optimizer, ByLayers) and seat.abreast.size > 1:
+        norms = Metered(seat.abreast.channel(f"optimizer/{kept.name}/norms"), seat.traffic.meter)
+        kept.optimizer.pieces = Pieces(norms.size, WholeReplica(norms).sums)
     if watched.shard_by == "tensors" and seat.axes.shards > 1:
         wire = Metered(seat.abreast.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
         replica.whole = WholeTensors(wire, seat.traffic)

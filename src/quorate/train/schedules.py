@@ -20,6 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
+GOES_BY_ITSELF = "_quorate_goes_by_itself"
+"""The attribute of a scheduler that looks itself at how far the training has come."""
 _WRAPPED = "_quorate_wrapped"
 _lock = Lock()
 
@@ -62,6 +64,9 @@ class Schedules:
 
     def called(self, scheduler: Any, step: Callable[..., Any], *given: Any, **named: Any) -> None:
         """The script has called `scheduler.step(*given, **named)`, whose own is `step`."""
+        if getattr(scheduler, GOES_BY_ITSELF, False):
+            self._run(scheduler, step, given, named)
+            return
         place, is_new = self._place, scheduler not in self._known
         if self._runs or place is None or given[1:] or named.get("epoch") is not None or _is_initial(scheduler):
             if is_new and not self._runs:  # it is being made, or goes by its own numbers

@@ -9,6 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.optim import LAMB, LARS
 from quorate.replica.by_tensors import reach_of, shard_by_of
 from tests.support.sharded_trainings import Lars
 
@@ -103,3 +104,11 @@ def test_refused() -> None:
     assert shard_by_of(Coupled, [group], "tensors") == "tensors"
     with pytest.raises(ConfigurationError, match='^Muon calculates with whole tensors; leave shard_by="rows" out$'):
         shard_by_of(torch.optim.Muon, [group_of(torch.optim.Muon)], "rows")
+
+
+@pytest.mark.parametrize("plain", [LARS, LAMB])
+def test_those_that_add_up_norms_themselves_go_by_rows(plain: Any) -> None:
+    group = {"lr": 0.1}
+    assert shard_by_of(plain, [group], None) == shard_by_of(plain, [group], "rows") == "rows"
+    with pytest.raises(ConfigurationError, match='leave shard_by="tensors" out'):
+        shard_by_of(plain, [group], "tensors")

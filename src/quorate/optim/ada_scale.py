@@ -1,0 +1,122 @@
+"""AdaScale: SGD whose rate goes by how much the workers' gradients differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from quorate.core.local_tensor import local
+from quorate.optim.by_layers import at_least, dense_gradient
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What the gradients of a step say, or the mean of several steps: `variance` is that of one worker's gradient
+    (summed over its numbers), `square` the squared norm of the gradient without noise."""
+
+    variance: float
+    square: float
+
+    def gain(self, workers: int) -> float:
+        """(variance + square) / (variance / workers + square), from 1 to `workers`; 1 where nothing is known."""
+        least = self.variance / workers + self.square
+        return max(1.0, min(float(workers), (self.variance + self.square) / least)) if least > 0 else 1.0
+
+
+def spread_of(mean_square: float, square_of_mean: float, workers: int) -> Spread:
+    """From the mean over the workers of their gradients' squared norms, and the squared norm of their mean gradient.
+
+    Both are unbiased, and may be below 0. There are two workers or more.
+    """
+    variance = (mean_square - square_of_mean) * workers / (workers - 1)
+    return Spread(variance, square_of_mean - variance / workers)
+
+
+class AdaScale(Optimizer):
+    """AdaScale SGD: Johnson, Agrawal, Gu, Guestrin 2020, arXiv 2007.05105, Algorithm 1 and section 3.
+
+    With g the mean gradient of S workers, each step at rate eta times the gain r:
+
+        r = (sigma2 + mu2) / (sigma2 / S + mu2)                      1 where workers agree, S where they are all noise
+        v <- momentum v + g + weight_decay w                         w <- w - eta r v
+
+    sigma2 and mu2 are running means of the unbiased estimates (`spread_of`), taken apart, in which each step counts as
+    `smoothing` says: what stays of the past; None: max(0, 1 - S / 1000).
+    `lr` is the rate of one worker alone, and is not to be scaled. A step counts as r steps of one worker: a scheduler
+    by `quorate.schedule` advances by r batches, so that a schedule for one worker holds. `gain` is the newest r; it is
+    in the parameter groups, and so in checkpoints.
+
+    `quorate.distribute` lets workers tell each other the squared norms of their gradients, under strategies that form
+    the mean gradient of all (`all-reduce`); it costs two passes over the gradient, and a sum of one number, in each
+    step. Not distributed, or in a world of one, it is SGD. Raises `ConfigurationError` for numbers out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        smoothing: float | None = None,
+    ) -> None:
+        at_least("lr", float(lr), 0.0, "AdaScale")
+        at_least("momentum", momentum, 0.0, "AdaScale", below=1.0)
+        at_least("weight_decay", weight_decay, 0.0, "AdaScale")
+        if smoothing is not None:
+            at_least("smoothing", smoothing, 0.0, "AdaScale", below=1.0)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "smoothing": smoothing}
+        super().__init__(params, {**defaults, "gain": 1.0, "variance": 0.0, "square": 0.0})
+
+    @property
+    def gain(self) -> float:
+        """That of the newest step."""
+        return float(self.param_groups[0]["gain"])
+
+    def take_in(self, spread: Spread, workers: int) -> None:
+        """What the gradients of the step that comes have said; called by who distributes."""
+        first = self.param_groups[0]
+        told = first["smoothing"]
+        stays = max(0.0, 1 - workers / 1000) if told is None else float(told)
+        kept = Spread(
+            stays * first["variance"] + (1 - stays) * spread.variance,
+            stays * first["square"] + (1 - stays) * spread.square,
+        )
+        found = Spread(
+            max(0.0, kept.variance), max(0.0, kept.square)
+        )  # both began as 0: their ratio needs no correction
+        new = {"variance": kept.variance, "square": kept.square, "gain": found.gain(workers)}
+        for group in self.param_groups:
+            group.update(new)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; returns the loss of `closure`, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            rate = float(group["lr"]) * group["gain"]
+            for p in group["params"]:
+                if p.grad is not None:
+                    local(p).sub_(self._way_of(p, group), alpha=rate)
+        return loss
+
+    def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        way = dense_gradient(p, "AdaScale")
+        if group["weight_decay"]:
+            way = way.add(local(p), alpha=group["weight_decay"])
+        if not group["momentum"]:
+            return way
+        state = self.state[p]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+        velocity: Tensor = local(state["momentum_buffer"]).mul_(group["momentum"]).add_(way)
+        return velocity

@@ -1,0 +1,92 @@
+"""LAMB: Adam whose step is scaled layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
+from quorate.optim.by_layers import ByLayers, at_least, dense_gradient, is_adapted, without
+from quorate.optim.trust_ratio import lamb_ratio
+
+
+class LAMB(ByLayers):
+    """Layer-wise adaptive moments for batch training: You et al. 2020, arXiv 1904.00962, Algorithm 2.
+
+    For each layer with weights w and gradient g, in step t, at rate eta:
+
+        m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2,  m' = m / (1 - beta1^t),  v' = v / (1 - beta2^t)
+        u = m' / (sqrt(v') + eps) + weight_decay w
+        w <- w - eta phi(|w|) / |u| u                                  the ratio is 1 where |w| or |u| is 0
+
+    phi is the identity, or limits |w| to `bounds` (low, high). Parameters of one dimension (biases, norms), and those
+    that `exclude` names, take a plain step of Adam, without weight decay. Norms are float32, and of whole parameters
+    also where these lie in pieces.
+
+    `params` is what torch's optimizers take. `lr` is eta; scaling by the square root of the batch applies to it.
+    `exclude` are patterns of names (`model.named_parameters()` is to be given then).
+
+    Cost beside Adam: two norms of each layer, and memory for the update of all layers during a step. Raises
+    `ConfigurationError` for numbers out of range, sparse gradients, and patterns that match nothing.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        bounds: tuple[float, float] | None = None,
+        exclude: Sequence[str] = (),
+    ) -> None:
+        at_least("lr", float(lr), 0.0, "LAMB")
+        for beta in betas:
+            at_least("each of betas", beta, 0.0, "LAMB", below=1.0)
+        at_least("eps", eps, 0.0, "LAMB")
+        at_least("weight_decay", weight_decay, 0.0, "LAMB")
+        if bounds is not None and not 0 <= bounds[0] < bounds[1]:
+            raise ConfigurationError(f"LAMB: bounds are two numbers, the low one from 0 on, not {bounds!r}")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bounds": bounds}
+        super().__init__(without(params, exclude, "LAMB"), {**defaults, "adapts": None})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; returns the loss of `closure`, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        ways = {p: self._way_of(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None}
+        layers = self.adapted()
+        norms = self.norms([*((p, p) for p in layers), *((p, ways.get(p)) for p in layers)])
+        norms_of = dict(zip(layers, zip(norms[: len(layers)], norms[len(layers) :], strict=True), strict=True))
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p in ways:
+                    way = ways[p]
+                    if is_adapted(p, group):
+                        way.mul_(lamb_ratio(*norms_of[p], bounds=group["bounds"]))
+                    local(p).sub_(way, alpha=float(group["lr"]))
+        return loss
+
+    def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        """u, of what lies here."""
+        g, state = dense_gradient(p, "LAMB"), self.state[p]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        first, second = group["betas"]
+        state["step"] += 1
+        count = float(state["step"])
+        m, v = local(state["exp_avg"]), local(state["exp_avg_sq"])
+        m.lerp_(g.to(m.dtype), 1 - first)
+        v.mul_(second).addcmul_(g, g.conj(), value=1 - second)
+        way: Tensor = (m / (1 - first**count)).div_((v / (1 - second**count)).sqrt_().add_(group["eps"]))
+        return way.add_(local(p), alpha=group["weight_decay"]) if is_adapted(p, group) else way

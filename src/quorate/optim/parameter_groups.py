@@ -1,0 +1,61 @@
+"""Parameter groups for large batches: no weight decay on norms and biases; residual blocks that begin as nothing."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module, Parameter
+
+from quorate.core.arguments import one_sentence
+from quorate.core.errors import ConfigurationError
+
+
+@one_sentence({"model": "it is the torch.nn.Module whose parameters are trained"})
+def parameter_groups(
+    model: Module, weight_decay: float, *, no_decay: Sequence[str] = (), zero_gammas: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The trained parameters of `model` for an optimizer, in two groups: with `weight_decay`, and with none.
+
+    Without it are parameters of one dimension or none (biases, and weights of norms), and those whose names match
+    `no_decay`. `zero_gammas` are names of norms whose weights become 0 here, as those of the last norms of residual
+    blocks: a block then begins as its shortcut (Goyal et al. 2017, arXiv 1706.02677, section 5.1). Patterns are of
+    whole names, with `*` for anything: `*.bn3`. Parameters come with their names, as torch's and our optimizers take
+    them; a group that would be empty is left out.
+
+    Raises `ConfigurationError` for patterns that match nothing, a norm without a weight, and a decay below 0.
+    """
+    if not isinstance(model, Module):
+        raise ConfigurationError(f"parameter_groups takes a torch.nn.Module, not {type(model).__name__}")
+    if not weight_decay >= 0:
+        raise ConfigurationError(f"weight_decay is at least 0, not {weight_decay!r}")
+    for pattern in zero_gammas:
+        for gamma in _gammas(model, pattern):
+            with torch.no_grad():
+                gamma.zero_()
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for pattern in no_decay:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in named):
+            raise ConfigurationError(f'no trained parameter matches no_decay "{pattern}"')
+    plain = [
+        (name, p)
+        for name, p in named
+        if p.dim() <= 1 or any(fnmatch.fnmatchcase(name, pattern) for pattern in no_decay)
+    ]
+    without = {name for name, _ in plain}
+    decayed = [(name, p) for name, p in named if name not in without]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _gammas(model: Module, pattern: str) -> Iterator[Parameter]:
+    found = [(name, module) for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise ConfigurationError(f'no module matches zero_gammas "{pattern}"; it is a name as in model.named_modules()')
+    for name, module in found:
+        gamma = getattr(module, "weight", None)
+        if not isinstance(gamma, Parameter) or gamma.dim() != 1:
+            raise ConfigurationError(f'"{name}" ({type(module).__name__}) has no weight of one dimension to be zero')
+        yield gamma

@@ -1,0 +1,220 @@
+"""Batch norm whose mean and variance are of several workers' batches, or of parts of one worker's batch."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import Module
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from quorate.checkpoint.participants import trained
+from quorate.core.arguments import one_sentence
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.data.context import data_context
+from quorate.wire import current
+
+_TOGETHER, _EXAMPLES = "_quorate_together", "_quorate_examples"
+
+
+@dataclass
+class _Calls:
+    """One of each worker: how often models were given to `sync_batch_norm`."""
+
+    count: int = 0
+
+
+@dataclass
+class _Together:
+    """The workers whose batches have one mean and one variance, seen from one of them."""
+
+    wire: Wire
+    is_checked: bool = field(default=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Together:
+        return self
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` where workers make unequal numbers of steps."""
+        place = current.place()
+        if self.is_checked or place is None:
+            return
+        known = [one for one in trained(place).optimizers.values() if one.worker is not None]
+        for one in known:
+            assert one.worker is not None
+            if one.worker.strategy.meets != "all":
+                raise ConfigurationError(
+                    f"sync_batch_norm lets workers wait for each other in each forward pass, and {one.strategy} does "
+                    "not; use all-reduce or local steps, or leave batch norm to each worker"
+                )
+        self.is_checked = bool(known)
+
+
+class _Normalized(Function):
+    """Numbers less the mean of all workers, over the root of their variance."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wire: Wire, eps: float) -> Any:
+        """These, the mean and the variance by channel, and how many numbers of a channel there are (a tensor ())."""
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+        here = x.numel() // x.shape[1]
+        mean = wide.mean(dims) if here else wide.new_zeros(x.shape[1])
+        squares = (wide - _by_channel(mean, x)).square().sum(dims)
+        told = torch.cat([mean.new_tensor([float(here)]), mean, squares])
+        every = torch.stack(wire.all_gather(told).wait())
+        counts, means, sums = every[:, :1], *every[:, 1:].chunk(2, dim=1)
+        count = counts.sum()
+        mean = (counts * means).sum(0) / count
+        variance = (sums + counts * (means - mean).square()).sum(0) / count
+        scale = (variance + eps).rsqrt()
+        found = (wide - _by_channel(mean, x)) * _by_channel(scale, x)
+        ctx.save_for_backward(found, scale, count)
+        ctx.wire, ctx.dims, ctx.dtype = wire, dims, x.dtype
+        ctx.mark_non_differentiable(mean, variance, count)
+        return found, mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        """Both sums over all workers in one message (Ioffe and Szegedy 2015, section 3, in normalised numbers)."""
+        found, scale, count = ctx.saved_tensors
+        sums = torch.stack([gradient.sum(ctx.dims), (gradient * found).sum(ctx.dims)])
+        plain, along = ctx.wire.all_reduce(sums).wait() / count
+        centred = gradient - _by_channel(plain, found) - found * _by_channel(along, found)
+        return (centred * _by_channel(scale, found)).to(ctx.dtype), None, None
+
+
+def _by_channel(x: Tensor, like: Tensor) -> Tensor:
+    """One number for each channel, to calculate with `like`."""
+    return x.view(1, -1, *[1] * (like.dim() - 2))
+
+
+class SyncedBatchNorm(Module):
+    """What a batch norm does differently whose statistics are of several workers; mixed in before its class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In training: normalised by the batches of all these workers; else as its plain class."""
+        norm: Any = self
+        together: _Together = self.__dict__[_TOGETHER]
+        if not self.training:
+            plain: Tensor = super().forward(x)
+            return plain
+        norm._check_input_dim(x)
+        together.check()
+        found, mean, variance, count = _Normalized.apply(x, together.wire, norm.eps)  # type: ignore[no-untyped-call]
+        if norm.track_running_stats:
+            _track(norm, mean, variance, float(count))
+        if norm.affine:
+            found = found * _by_channel(norm.weight, x) + _by_channel(norm.bias, x)
+        return found.to(x.dtype)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def _track(norm: Any, mean: Tensor, variance: Tensor, count: float) -> None:
+    """Running statistics, as torch keeps them: of the unbiased variance."""
+    if count < 2:
+        raise ConfigurationError("batch norm needs more than one number of each channel over all workers in training")
+    norm.num_batches_tracked.add_(1)
+    share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
+    norm.running_var.lerp_((variance * (count / (count - 1))).to(norm.running_var.dtype), share)
+
+
+class GhostBatchNorm(Module):
+    """What a batch norm does differently whose statistics are of parts of its batch; mixed in before its class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In training each part of the batch by itself; else as its plain class."""
+        plain = super().forward
+        if not self.training:
+            whole: Tensor = plain(x)
+            return whole
+        parts = max(1, x.shape[0] // self.__dict__[_EXAMPLES])
+        return torch.cat([plain(part) for part in x.tensor_split(parts)])
+
+
+@functools.cache
+def _class_of(mixin: Any, plain: Any) -> type[Module]:
+    return type(
+        f"{mixin.__name__}Of{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__}
+    )
+
+
+def _norms_in(model: Module, call: str) -> list[Module]:
+    if not isinstance(model, Module):
+        raise ConfigurationError(f"{call} takes a torch.nn.Module, not {type(model).__name__}")
+    found: list[Module] = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not found:
+        raise ConfigurationError(f"{call}: the model has no batch norm")
+    if any(isinstance(module, SyncedBatchNorm | GhostBatchNorm) for module in found):
+        raise ConfigurationError(f"{call}: the model's batch norms were changed already; call it once for a model")
+    return found
+
+
+@one_sentence({"model": "it is the torch.nn.Module whose batch norms are changed"})
+def sync_batch_norm(model: Module, group: int | None = None) -> Module:
+    """Let batch norms of `model` take mean and variance over the batches of all workers; returns the model.
+
+    With `group` they are over so many workers of neighbouring ranks, which has to divide the number of workers. Modules
+    stay what they are (`isinstance`, names, `state_dict`), with their class swapped for a subclass. Outputs and
+    gradients are those of one process with the batches behind one another, up to rounding; batches may have unequal
+    sizes. Running statistics are the same on all workers of a group. Every worker calls it, and makes the same forward
+    and backward passes: in each, training waits for the others. A worker that dies ends the others.
+
+    Cost for a norm of C channels: forward, 2 C + 1 numbers sent to each other worker; backward, a sum of 2 C numbers.
+    Raises `ConfigurationError` before `quorate.join()`, without batch norms, for a size that does not divide the
+    number of workers, for workers that join or compute layers together, and in the first pass under strategies in which
+    workers do not all meet.
+    """
+    place = current.here()
+    norms = _norms_in(model, "sync_batch_norm")
+    wire, size = place.wire, place.wire.size
+    each: object = size if group is None else group
+    if isinstance(each, bool) or not isinstance(each, int) or each < 1 or size % each:
+        raise ConfigurationError(f"group is a number of workers that divides {size}, not {group!r}")
+    if wire.is_newcomer:
+        raise ConfigurationError("sync_batch_norm is for workers that are there from the start; none may join")
+    if data_context(place).deals is not None:
+        raise ConfigurationError("sync_batch_norm does not go with tensor axes and stages; leave it out")
+    calls = place.context(_Calls)
+    calls.count += 1
+    if each == 1:
+        return model
+    own = wire.channel(f"batch norm/{calls.count}")
+    if each < size:
+        first = wire.rank - wire.rank % each
+        own = own.group(range(first, first + each))
+    together = _Together(own)
+    for module in norms:
+        module.__dict__[_TOGETHER] = together
+        kind: Any = type(module)
+        module.__class__ = _class_of(SyncedBatchNorm, kind)
+    return model
+
+
+@one_sentence({"examples": "it is how many examples have a mean and a variance of their own"})
+def ghost_batch_norm(model: Module, examples: int) -> Module:
+    """Let batch norms of `model` take mean and variance over parts of the batch of this worker; returns the model.
+
+    A batch is divided into as many parts as there are `examples` in it, of at least so many each. Running statistics
+    take in one part after the other. Modules stay what they are, with their class swapped for a subclass.
+
+    Hoffer, Hubara, Soudry 2017, arXiv 1705.08741, Algorithm 1. Nothing is sent; one call of the norm for each part.
+    Raises `ConfigurationError` without batch norms, and for a number below 2.
+    """
+    norms = _norms_in(model, "ghost_batch_norm")
+    count: object = examples
+    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+        raise ConfigurationError(f"examples is a whole number from 2 on, not {examples!r}")
+    for module in norms:
+        module.__dict__[_EXAMPLES] = examples
+        kind: Any = type(module)
+        module.__class__ = _class_of(GhostBatchNorm, kind)
+    return model

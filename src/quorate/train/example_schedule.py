@@ -1,0 +1,274 @@
+"""`schedule`: an ordinary scheduler of torch that goes by the examples that all workers together have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from quorate.core.arguments import one_sentence
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.local_tensor import local
+from quorate.core.telling import tell
+from quorate.data.context import data_context
+from quorate.optim.ada_scale import AdaScale
+from quorate.optim.lars import LARS
+from quorate.optim.rates import Decay, Rates, Scaling, WarmUp, scale_of, scaling_of
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.replica.worker_momentum import HEAVY_BALL
+from quorate.train.alone import WORKER
+from quorate.train.worker import StrategyWorker
+from quorate.wire import current
+
+EXAMPLES = "examples_seen"
+"""The key of parameter groups under which the count is: so it is in checkpoints, and in copies for those that join."""
+
+
+class ExampleSchedule(LRScheduler):
+    """The learning rate of each group is its base rate times `rates.at(examples)`; made by `schedule`.
+
+    Every step of the optimizer counts as `batch` examples of each worker that trains then; `step()` puts the rate for
+    them into the groups, and may be called after every step, or more rarely. Under strategies in which workers make
+    unequal numbers of steps it counts as well: the synchronous steps that the training has made since the call before.
+    A step of AdaScale counts as its gain says, in batches of one worker.
+    """
+
+    _quorate_goes_by_itself = True
+
+    def __init__(self, optimizer: Optimizer, rates: Rates, batch: int, *, corrects_momentum: bool = False) -> None:
+        self.rates, self.batch, self.corrects_momentum = rates, batch, corrects_momentum
+        self._hooked = self._extra = 0
+        mine = ref(self)
+
+        def before(*_: Any) -> None:
+            if (schedule := mine()) is not None:
+                schedule._step_begins()
+
+        def after(*_: Any) -> None:
+            if (schedule := mine()) is not None:
+                schedule._step_ended()
+
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
+        for group in optimizer.param_groups:
+            group.setdefault(EXAMPLES, 0.0)
+        self._seen = float(optimizer.param_groups[0][EXAMPLES])
+        self._is_moved = False
+        """Whether the count has become that of a checkpoint, or of those that this worker has joined."""
+        super().__init__(optimizer)
+        self._place, self._own = self._now
+
+    def _step_begins(self) -> None:
+        worker = self._worker
+        if self.examples != self._seen and (worker is None or not worker.has_rounds):
+            self._is_moved = True
+            self._put(self.examples)
+            self._put_rates()
+
+    def _step_ended(self) -> None:
+        self._hooked += 1
+        worker = self._worker
+        if worker is None or worker.progress is None:
+            counts = self.optimizer.gain if isinstance(self.optimizer, AdaScale) else workers_now(worker)
+            self._put(self.examples + self.batch * counts)
+
+    @property
+    def examples(self) -> float:
+        """How many all workers have seen."""
+        return float(self.optimizer.param_groups[0][EXAMPLES])
+
+    def get_lr(self) -> list[Any]:
+        """Of each group, for the step that comes."""
+        factor = self.rates.at(self.examples)
+        return [base * factor for base in self.base_lrs]
+
+    def step(self, epoch: int | None = None) -> None:
+        """The optimizer has made a step, or several, since the call before. Takes no `epoch`."""
+        if epoch is not None:
+            raise ConfigurationError("a schedule of examples takes no epoch; call step() without arguments")
+        if self._is_initial:
+            super().step()
+            return
+        place, own = self._now
+        if self._is_moved or self.examples != self._seen:
+            self._place, self._own, self._is_moved = place - 1, own - 1, False
+        due, is_new = max(0, place - self._place), own != self._own
+        self._place, self._own = place, own
+        if not is_new:
+            self._notes_another_call()
+            return
+        worker = self._worker
+        if worker is not None and worker.progress is not None:
+            self._put(self.examples + due * self.batch * workers_now(worker))
+        before = [float(group["lr"]) for group in self.optimizer.param_groups]
+        super().step()
+        if self.corrects_momentum:
+            self._correct(before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has counted; what it was made with stays what the script says."""
+        return {EXAMPLES: self.examples, "last_epoch": self.last_epoch, "_step_count": self._step_count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, at the rate for it."""
+        self.last_epoch, self._step_count = state_dict["last_epoch"], state_dict["_step_count"]
+        self._put(state_dict[EXAMPLES])
+        self._put_rates()
+        self._place, self._own = self._now
+
+    def _put_rates(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+    def _put(self, seen: float) -> None:
+        self._seen = seen
+        for group in self.optimizer.param_groups:
+            group[EXAMPLES] = seen
+
+    @property
+    def _worker(self) -> StrategyWorker | None:
+        found = self.optimizer.__dict__.get(WORKER)
+        return found if isinstance(found, StrategyWorker) else None
+
+    @property
+    def _now(self) -> tuple[int, int]:
+        """The steps that the training has made, and those that this worker has."""
+        worker = self._worker
+        if worker is None:
+            return self._hooked, self._hooked
+        progress = worker.progress
+        return worker.step if progress is None else int(progress + 1e-6), worker.step
+
+    def _notes_another_call(self) -> None:
+        self._extra += 1
+        worker = self._worker
+        if self._extra == 2 and worker is not None and worker.wire.size > 1:
+            tell(
+                "quorate: scheduler.step() is called several times for one optimizer.step(), as if for each worker; "
+                "call it once: the examples of all workers are counted, and the other calls have changed nothing\n"
+            )
+
+    def _correct(self, before: Sequence[float]) -> None:
+        """A velocity that holds the rate is multiplied by what that has become over what it was."""
+        with torch.no_grad():
+            for group, old in zip(self.optimizer.param_groups, before, strict=True):
+                for p in group["params"]:
+                    velocity = self.optimizer.state.get(p, {}).get(HEAVY_BALL)
+                    if velocity is not None and old > 0:
+                        local(velocity).mul_(float(group["lr"]) / old)
+
+
+def workers_now(worker: StrategyWorker | None) -> float:
+    """How many workers with batches of their own train, the same on all where they step together."""
+    place = current.place()
+    if place is None:
+        return 1.0
+    wire, deals = place.wire, data_context(place).deals
+    count = wire.size
+    if worker is not None and worker.tolerates_death:
+        reducer = worker.means.reducer
+        count = len(wire.alive)
+        if not worker.has_rounds and not worker.is_served and isinstance(reducer, FaultTolerantSum):
+            count = reducer.counted
+    return float(count) if deals is None else count * deals[0] / wire.size
+
+
+@one_sentence({"total_examples": "it is the number of examples that all workers see in the training", "batch_size": ""})
+def schedule(
+    optimizer: Optimizer,
+    total_examples: float,
+    *,
+    batch_size: int,
+    accumulation: int = 1,
+    base_batch_size: int | None = None,
+    scaling: Scaling | None = None,
+    warm_up: WarmUp = "gradual",
+    warm_up_examples: float | None = None,
+    warm_up_from: float | None = None,
+    decay: Decay = "cosine",
+    end: float = 0.0,
+    power: float = 2.0,
+    milestones: Sequence[float] = (),
+    factor: float = 0.1,
+    decay_examples: float | None = None,
+    momentum_correction: bool = False,
+) -> ExampleSchedule:
+    """A scheduler of torch for `optimizer`, whose rates are those for `base_batch_size` examples a step.
+
+    `batch_size` is what each worker calls backward on, `accumulation` how many of these make one step, and
+    `base_batch_size` is `batch_size` unless told. The rate is scaled by the effective batch over that: "linear", by the
+    square root ("sqrt"), or not at all ("none"); None: as is usual for the optimizer (SGD and LARS linear, Adam's kin
+    and LAMB sqrt). Warm-up and decay (`optim.rates.Rates`) go by the examples seen by all workers together, of which
+    `total_examples` is the end; the warm-up takes a twentieth of these unless told, and begins at the base rate, or at
+    `warm_up_from` times that.
+
+    What a step is scheduled by is the number of examples before it, so a schedule is the same for one worker that
+    accumulates and for several that do not, and a death or a newcomer does not change it. Rank 0 prints one line.
+    With `momentum_correction` the velocity is multiplied by the new rate over the old one, for optimizers that keep the
+    rate in it (Goyal et al. 2017, section 3); torch's SGD and LARS do not.
+
+    Raises `ConfigurationError` for numbers that do not fit together, for an optimizer whose rule is not known, and for
+    a momentum correction of what needs none, or in rounds.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(f"schedule takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    base = batch_size if base_batch_size is None else base_batch_size
+    sizes: dict[str, object] = {"batch_size": batch_size, "accumulation": accumulation, "base_batch_size": base}
+    for name, number in sizes.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ConfigurationError(f"{name} is a whole number from 1 on, not {number!r}")
+    if scaling not in ("linear", "sqrt", "none", None):
+        raise unknown("scaling", str(scaling), ("linear", "sqrt", "none"))
+    if momentum_correction:
+        _check_correctable(optimizer)
+    rule = scaling_of(_names_of(optimizer)) if scaling is None else scaling
+    workers = workers_now(None)
+    batch = batch_size * accumulation * workers
+    scale = scale_of(rule, batch, base)
+    rates = Rates(
+        total=total_examples,
+        scale=scale,
+        warm_up=warm_up,
+        warm_up_examples=total_examples / 20 if warm_up_examples is None else warm_up_examples,
+        begin=min(1.0, scale) if warm_up_from is None else warm_up_from,
+        decay=decay,
+        end=end,
+        power=power,
+        milestones=tuple(milestones),
+        factor=factor,
+        decay_examples=decay_examples,
+    )
+    made = ExampleSchedule(optimizer, rates, batch_size * accumulation, corrects_momentum=momentum_correction)
+    place = current.place()
+    if place is None or place.wire.rank == 0:
+        lowest = float(made.base_lrs[0])
+        tell(
+            f"quorate: effective batch {batch:g} ({workers:g} workers x {batch_size} x {accumulation} accumulated); "
+            f"learning rate {lowest * rates.scale:g} ({lowest:g} x {rates.scale:g}, {rule}); {rates.in_words}\n"
+        )
+    return made
+
+
+def _names_of(optimizer: Optimizer) -> list[str]:
+    """Of the classes that it is made of, the nearest first, without those that `distribute` has made."""
+    names = [kind.__name__ for kind in type(optimizer).__mro__ if kind is not Optimizer]
+    return [name for name in names if not name.startswith("Distribute")]
+
+
+def _check_correctable(optimizer: Optimizer) -> None:
+    worker = optimizer.__dict__.get(WORKER)
+    if isinstance(worker, StrategyWorker) and worker.has_rounds:
+        raise ConfigurationError(
+            "momentum_correction changes the velocity beside the rounds, and replicas would part; leave it out"
+        )
+    corrects = isinstance(optimizer, LARS) and all(group["momentum_correction"] for group in optimizer.param_groups)
+    if isinstance(optimizer, torch.optim.SGD) or corrects:
+        raise ConfigurationError(
+            "momentum_correction is for optimizers that keep the rate in the velocity, and this one does not; leave it "
+            "out"
+        )

@@ -1,0 +1,88 @@
+"""How much the gradients of workers differ, for the gain of AdaScale: measured around each mean of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import Strategy
+from quorate.observe.backward import Listener
+from quorate.optim.ada_scale import AdaScale, spread_of
+from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.train.worker import StrategyWorker
+
+
+class LocalSquare(Listener):
+    """The squared norm of this worker's own gradient, from before the mean; it listens before the loop does."""
+
+    def __init__(self, worker: StrategyWorker) -> None:
+        self._worker = worker
+        self.newest: Tensor | None = None
+        """A tensor (1,), float64, on the CPU; None where there was no backward pass since the step before."""
+
+    def backward_ended(self) -> None:
+        """Cost: a pass over the gradient."""
+        ready = self._worker.means.ready
+        if ready.fired and not ready.paused:
+            self.newest = _square(self._worker.replica.gradients)
+
+
+class Gains(Listener):
+    """Gives the optimizer what the gradients of each step say; it listens after the loop, when the mean is there."""
+
+    def __init__(self, optimizer: AdaScale, worker: StrategyWorker, mine: LocalSquare) -> None:
+        self._optimizer, self._worker, self._mine = optimizer, worker, mine
+        self._mean: Tensor | None = None
+
+    def backward_ended(self) -> None:
+        """Cost: another pass over the gradient."""
+        if self._mine.newest is not None:
+            self._mean = _square(self._worker.replica.gradients)
+
+    def step_begins(self, *_: object) -> None:
+        """Every worker is about to make the step. Raises `ConfigurationError` under a GradScaler."""
+        worker, mine, mean = self._worker, self._mine.newest, self._mean
+        self._mine.newest = self._mean = None
+        if worker.replica.is_scaled:
+            raise ConfigurationError("AdaScale does not go with a GradScaler, whose scale changes; use bfloat16")
+        if mine is None or mean is None:
+            return
+        reducer = worker.means.reducer
+        size = reducer.counted if isinstance(reducer, FaultTolerantSum) else worker.size
+        squares = float(worker.means.of_number(mine))
+        if size > 1:
+            self._optimizer.take_in(spread_of(squares, float(mean), size), size)
+
+
+def check_gains(optimizer: Optimizer, strategy: Strategy, label: str, *, is_whole: bool) -> None:
+    """Raise `ConfigurationError` for AdaScale under a strategy without a mean gradient of all workers, and where a
+    replica is not whole on each of them."""
+    if not isinstance(optimizer, AdaScale):
+        return
+    if not (strategy.meets == "all" and strategy.agrees_in_backward and strategy.replicas == "equal"):
+        raise ConfigurationError(
+            f"AdaScale compares workers' gradients with the mean of all in each step, and {label} forms no such mean; "
+            "use all-reduce"
+        )
+    if not is_whole:
+        raise ConfigurationError("AdaScale does not go with a model in shards; use LARS or LAMB there")
+
+
+def measure_gains(optimizer: Optimizer, worker: StrategyWorker, listeners: list[Listener]) -> None:
+    """Where `optimizer` is AdaScale: let it know how the workers' gradients differ. `listeners` are this worker's, the
+    loop around `worker` the last of them."""
+    if isinstance(optimizer, AdaScale):
+        mine = LocalSquare(worker)
+        gains = Gains(optimizer, worker, mine)
+        listeners.insert(0, mine)
+        listeners.append(gains)
+        optimizer.register_step_pre_hook(gains.step_begins)
+
+
+def _square(gradients: Sequence[Tensor | None]) -> Tensor:
+    norms = [torch.linalg.vector_norm(g, dtype=torch.float64).cpu() for g in gradients if g is not None]
+    return torch.stack(norms).square().sum().reshape(1) if norms else torch.zeros(1, dtype=torch.float64)
