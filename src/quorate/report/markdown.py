@@ -36,6 +36,9 @@ def markdown(summary: Summary) -> str:
     merged = [f"- {arm.name}: {_rounds(arm.rounds)}." for arm in summary.arms if arm.rounds is not None]
     if merged:
         parts += ["## Rounds", "\n".join(merged)]
+    noisy = [f"- {arm.name}: {arm.noise.advice}." for arm in summary.arms if arm.noise is not None]
+    if noisy:
+        parts += ["## Gradient noise", "\n".join(noisy)]
     taken = [f"- {arm.name}: {_memory(arm.memory)}." for arm in summary.arms if arm.memory is not None]
     if taken:
         parts += ["## Memory", "\n".join(taken)]

@@ -14,6 +14,7 @@ from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
 from quorate.report.page.memory import memory
 from quorate.report.page.merges import merges
+from quorate.report.page.noise import noise
 from quorate.report.page.outer import outer
 from quorate.report.page.parts import View, chip
 from quorate.report.page.quality import quality
@@ -31,6 +32,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("verdict", "Verdict", verdict),
     ("fairness", "Fairness", fairness),
     ("quality", "Quality", quality),
+    ("noise", "Gradient noise", noise),
     ("steps", "Time per step", steps),
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),
