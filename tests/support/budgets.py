@@ -34,7 +34,7 @@ BUDGETS = {
     "unit/launch": 105,
     "unit/membership": 4,
     "unit/observe": 14,
-    "unit/planning": 14,
+    "unit/planning": 15,
     "unit/reducers": 17,
     "unit/replica": 45,
     "unit/report": 29,
