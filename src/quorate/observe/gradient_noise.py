@@ -20,13 +20,8 @@ ROUNDS, SPAN = 32, 4
 
 
 def square_of(parts: Sequence[Tensor]) -> float:
-    """The squared Euclidean norm of all of them. Cost: one pass; a device is asked once."""
-    return float(sum_of_squares(parts))
-
-
-def sum_of_squares(parts: Sequence[Tensor]) -> Tensor:
-    """The same, where it is."""
-    return torch.stack([torch.linalg.vector_norm(part).double().square() for part in parts]).sum()
+    """The squared Euclidean norm of all of them. Cost: one pass."""
+    return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
 
 
 class NoiseWatch:
@@ -40,7 +35,7 @@ class NoiseWatch:
         """`losses` know the number of the newest update, and whether this worker writes the rows."""
         self._timer, self._losses, self._size = timer, losses, size
         self._is_on = is_on and timer.recorder is not None
-        self._squares: list[Tensor] = []
+        self._norms: list[Tensor] = []
         self._smoothing = Smoothing()
 
     # -- means of all workers
@@ -52,18 +47,18 @@ class NoiseWatch:
 
     def look(self, parts: Sequence[Tensor]) -> None:
         """Parts of this worker's contribution, before they travel; each is shown once."""
-        if parts and self.is_due:
-            self._squares.append(sum_of_squares(parts))
+        if self.is_due:
+            self._norms += map(torch.linalg.vector_norm, parts)  # a GPU is asked when all have gone
 
     def take(self, weight: float) -> tuple[float, float]:
         """What goes into the header: `weight` times the squared norm of the gradient, and `weight`; (0, 0) of none.
 
         A contribution is the gradient times its weight over the number of workers.
         """
-        squares, self._squares = self._squares, []
-        if not squares or weight <= 0:
+        if not self._norms:
             return 0.0, 0.0
-        return float(torch.stack([x.cpu() for x in squares]).sum()) * self._size**2 / weight, weight
+        norms, self._norms = self._norms, []
+        return (sum(float(x) ** 2 for x in norms) * self._size**2 / weight, weight) if weight > 0 else (0.0, 0.0)
 
     def saw(self, square: float, measured: float, weight: float, gradients: int, mean: Sequence[Tensor]) -> None:
         """The sums of what `take` has given, those of the weights, and the mean that has come of `gradients`."""

@@ -13,6 +13,8 @@ import quorate
 from quorate.core.gradient_noise import scale_of
 from quorate.core.records import records_of, rows
 from quorate.observe.gradient_noise import EVERY, SPAN
+from quorate.train.loop import loops_of
+from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -93,7 +95,7 @@ def test_late_gradients_of_rounds_are_measured(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_momentum_takes_out_of_gradients_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(training(100, "quorum", wait_for=2, momentum=0.5), tmp_path, monkeypatch)
+    found = run(training(100, "quorum", wait_for=2, momentum=0.8), tmp_path, monkeypatch)
     noise = statistics.fmean((row["own"] - row["mean"]) * row["gradients"] / (row["gradients"] - 1) for row in found)
     signal = statistics.fmean((row["gradients"] * row["mean"] - row["own"]) / (row["gradients"] - 1) for row in found)
     assert noise / signal == pytest.approx(NOISE / SIGNAL, rel=0.5)
@@ -114,7 +116,7 @@ def test_not_where_no_mean_of_gradients_is_formed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, settings: dict[str, Any]
 ) -> None:
     size = 4 if settings.get("reduce") == "adasum" else SIZE
-    assert not run(training(2 * SPAN + 1, strategy, **settings), tmp_path, monkeypatch, size=size)
+    assert not run(training(EVERY + 1, strategy, **settings), tmp_path, monkeypatch, size=size)
 
 
 def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,3 +141,27 @@ def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     whole = sum(count for count, _ in told.values())
     assert row["own"] == pytest.approx(sum(count * x**2 for count, x in told.values()) / whole)
     assert row["mean"] == pytest.approx((sum(count * x for count, x in told.values()) / whole) ** 2)
+
+
+def test_a_gradient_that_travels_in_parts_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each parameter is a part of its own, and leaves while the backward pass still runs."""
+
+    def live(world: quorate.World) -> None:
+        layers = torch.nn.Sequential(torch.nn.Linear(600, 600, bias=False), torch.nn.Linear(600, 600, bias=False))
+        optimizer: Any = quorate.distribute(torch.optim.SGD(layers.parameters(), lr=0.0), layers, alone="algorithm")
+        for _ in range(EVERY):
+            optimizer.zero_grad()
+            with optimizer.accumulate():
+                ((world.rank + 1.0) * layers[0].weight.sum()).backward()
+            (layers[0].weight.sum() + (1.0 - 2 * world.rank) * layers[1].weight.sum()).backward()
+            optimizer.step()
+        parts.append(len(loops_of(current.here())[0].replica.layout.parts))
+        optimizer.finish()
+
+    parts: list[int] = []
+    (row,) = run(live, tmp_path, monkeypatch, size=2)
+    assert parts[0] > 1
+    numel = 600 * 600
+    own = [numel * (2.0**2 + 1.0), numel * (3.0**2 + 1.0)]
+    assert row["own"] == pytest.approx(sum(own) / 2, rel=1e-4)
+    assert row["mean"] == pytest.approx(numel * 2.5**2, rel=1e-4)

@@ -55,6 +55,12 @@ def test_the_fitted_figures_are_the_best_that_keep_the_order() -> None:
             assert farthest(**{family: other}) >= best - 1e-3
 
 
+def test_each_family_is_near_in_the_mean() -> None:
+    for family in EFFICIENCY:
+        ratios = [math.log(foreseen(record).ratio) for record in RECORDS if record.device.family == family]
+        assert abs(sum(ratios) / len(ratios)) < 0.15, family
+
+
 def test_a_step_by_hand() -> None:
     """Yamazaki: 40 examples on each of 2,048 V100, four to a host."""
     record = RECORDS[-1]

@@ -111,7 +111,7 @@ def test_what_a_reader_has_to_know() -> None:
     failed = Measured(regime="weak", workers=3, step={})
     found = list(warnings_of(rows_of((*MEASURED[:2], failed, simulated), 1000.0, None), cores=2))
     assert [one.partition(":")[0] for one in found[:1]] == ["64 workers are simulated"]
-    assert any(one.startswith("no noise of gradients is known") for one in found)
+    assert any(one.startswith("no noise scale is known") for one in found)
     assert any(one.startswith("3 and 4 workers share 2 cores") for one in found)
     assert any(one.startswith("one seed only") for one in found)
     assert "3 workers: no run ended well, or none was long enough to measure" in found

@@ -163,7 +163,13 @@ def run_all(scaling: Scaling, folder: Path, command: list[str], *, as_json: bool
         if interrupt.asked:
             tell(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")
             return status_after(interrupt.signum)
-        page = write_scaling(folder)
+        try:
+            page = write_scaling(folder)
+        except ConfigurationError as error:
+            if all(status == 0 for status in statuses):
+                raise
+            tell(f"quorate: {error}\n")  # the runs have failed, and not what was typed
+            return 1
     show(folder, page, as_json=as_json)
     return 0 if all(status == 0 for status in statuses) else 1
 

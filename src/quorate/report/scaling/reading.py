@@ -13,7 +13,7 @@ from quorate.report.figures.noise import noise_summary
 from quorate.report.figures.run import RunFigures, figures_of
 from quorate.report.figures.time_use import ACTIVITIES
 from quorate.report.reading.planned import Planned, planned_in
-from quorate.report.reading.sound import is_number, read_json
+from quorate.report.reading.sound import has_numbers, is_number, read_json
 from quorate.report.scaling.figures import Measured
 from quorate.report.scaling.schema import Regime
 from quorate.report.schema import Curve
@@ -53,7 +53,10 @@ def read_scaling(folder: Path) -> Found:
         raise ConfigurationError(
             f"{folder / SCALING} cannot be read as several numbers of workers, of format {SCALING_FORMAT}"
         )
-    trained = [_trained(folder, row) for row in about.get("rows") or ()]
+    try:
+        trained = [_trained(folder, row) for row in about["rows"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{folder / SCALING} is damaged: {error}") from None
     runs = [run for one in trained for run in one.runs]
     if not any(run.examples_per_second for run in runs):
         raise ConfigurationError(f"no run in {folder} ended well and counted its examples, so that nothing is compared")
@@ -144,9 +147,10 @@ def _simulated(about: Mapping[str, Any], measured: Sequence[Measured]) -> Iterat
     """What was simulated of numbers of workers that were not run, in the weak regime."""
     most = max((one for one in measured if one.regime == "weak"), key=lambda one: one.workers, default=None)
     for row in about.get("simulated") or ():
-        rate, batch = row.get("steps_per_second"), None if most is None else most.batch
-        if most is None or not is_number(rate) or not rate > 0 or batch is None:
+        batch = None if most is None else most.batch
+        if batch is None or not has_numbers(row, "workers", "steps_per_second", "waiting_share", "communication_share"):
             continue
+        rate = float(row["steps_per_second"])
         length, workers = int(row["workers"]) / rate, int(row["workers"])
         waiting, moving = (float(row[f"{name}_share"]) * length for name in ("waiting", "communication"))
         yield Measured(

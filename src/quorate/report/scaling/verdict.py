@@ -82,7 +82,7 @@ def warnings_of(rows: Sequence[ScalingRow], cores: int | None) -> Iterator[str]:
             "noise of their gradients"
         )
         if any(row.is_simulated and row.passes is None for row in rows):
-            yield "no noise of gradients is known, so passes of simulated workers are not; speed-ups are of the time"
+            yield "no noise scale is known, so passes of simulated workers are not; speed-ups are of the time"
     crowded = [str(row.workers) for row in rows if not row.is_simulated and cores and row.workers > cores]
     if crowded:
         yield f"{listed(crowded)} workers share {counted(cores or 0, 'core')}: each computes slower than it would alone"
