@@ -96,8 +96,8 @@ def rows() -> tuple[ScalingRow, ...]:
 def test_the_verdict_is_one_sentence() -> None:
     assert verdict_of(rows(), "top1 0.93", 36.0) == (
         "Of 1, 2 and 4 workers, 2 are worth having: 1.90 times as fast as 1 to top1 0.93 (1.90 by the time per pass, "
-        "1.00 by the passes); 4 come to 2.25 times, where 25% of the time goes into the batch, which takes more "
-        "passes; 2 take 63.2 worker-seconds, 5.3% more than 1, which cost 0.632."
+        "1.00 by the passes); 4 come to 2.25 times, where 25% of the passes are those that the larger batch "
+        "takes more; 2 take 63.2 worker-seconds, 5.3% more than 1, which cost 0.632."
     )
     slow = rows_of([made(1, 100.0, step=(0.1, 0, 0)), made(2, 110.0, step=(0.1, 0.08, 0))], 1000.0, None)
     assert verdict_of(slow, None, None) == (

@@ -9,10 +9,10 @@ from quorate.report.scaling.schema import Limit, Regime, ScalingRow, ScalingSumm
 from quorate.report.wording import counted, listed, number_in_words, seconds_in_words, share_in_words
 
 LIMITS: dict[Limit, str] = {
-    "computing": "computing, which takes longer for each example",
-    "waiting": "waiting for others",
-    "wire": "bytes that move",
-    "batch": "the batch, which takes more passes",
+    "computing": "of the time goes into computing, which takes longer for each example",
+    "waiting": "of the time goes into waiting for others",
+    "wire": "of the time goes into bytes that move",
+    "batch": "of the passes are those that the larger batch takes more",
 }
 REGIMES: dict[Regime, str] = {"weak": "with the same batch for each worker", "strong": "with the same batch for all"}
 
@@ -54,7 +54,7 @@ def _next(row: ScalingRow) -> str:
     said = f"{row.workers} come to {number_in_words(gained)} times{_mark(row)}"
     if row.limit is None:
         return said
-    return f"{said}, where {share_in_words(row.losses[row.limit])} of the time goes into {LIMITS[row.limit]}"
+    return f"{said}, where {share_in_words(row.losses[row.limit])} {LIMITS[row.limit]}"
 
 
 def _mark(row: ScalingRow) -> str:
