@@ -30,6 +30,7 @@ _INSTEAD = {
     "workers": ("virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence"),
     "virtual": ("workers", "hosts", "ssh", "env", "silence"),
     "hosts": ("workers", "virtual", "compute", "latency", "bandwidth"),
+    "numbers": ("workers", "virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence", "seconds"),
     "epochs": ("seconds",),
     "seconds": ("epochs", "stops"),
     "stops": ("seconds",),

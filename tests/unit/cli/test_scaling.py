@@ -87,3 +87,12 @@ def test_a_script_has_its_own_batch(folder: Path, capsys: pytest.CaptureFixture[
     assert status("compare", "--workers", "1,2", "--dry-run", "--json", "train.py", "--lr", "3") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["epochs"] is None and told["plan"]["subject"]["arguments"] == ["--lr", "3"]
+
+
+def test_numbers_that_are_typed_take_the_place_of_one_in_a_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "x.toml").write_text('subject = "digits"\nworkers = 4\nseeds = 1\nprice = 2\n')
+    assert status("compare", "--config", "x.toml", "--workers", "1,2", "--dry-run", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["price"], [row["workers"] for row in told["rows"]], told["plan"]["seeds"]) == (2, [1, 2], [0])
