@@ -35,6 +35,9 @@ def test_the_end_of_all_runs_together_counts() -> None:
     assert (found.step_factor, found.example_factor, found.gain) == (2.0, 2.0, pytest.approx(2 / 1.5))
     assert found.diversity == 10 / (4 * 4)
     assert "about 128 examples; the batch of 128 examples takes 2.00 times" in found.advice
+    assert found.advice.endswith("(as far as 6 measurements can tell)")
+    many = noise_summary([first, first])
+    assert many is not None and many.advice.endswith("more workers are worth having")
 
 
 @pytest.mark.parametrize(

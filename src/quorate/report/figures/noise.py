@@ -10,10 +10,12 @@ from quorate.core.gradient_noise import diversity, example_factor, gain, scale_o
 from quorate.core.noise_rows import Noise
 from quorate.core.rows import Step
 from quorate.report.schema_parts import NoisePoint, NoiseSummary
-from quorate.report.wording import number_in_words, share_in_words
+from quorate.report.wording import counted, number_in_words, share_in_words
 
 SHOWN = 400
 """Measurements that are drawn, at most: evenly over the run."""
+FEW = 8
+"""Measurements below which a critical batch is a guess."""
 MUCH, LITTLE = 1.5, 1.2
 """What twice the batch has to save in steps, as a factor, to be worth twice the workers; and below which it is not."""
 
@@ -35,13 +37,13 @@ def noise_figures(
     first = [row for row in rows if row.optimizer == rows[0].optimizer]
     if not first:
         return None
-    counted = [step.examples for step in steps if step.examples]
+    counts = [step.examples for step in steps if step.examples]
     points = [
         NoisePoint(seconds=seconds_at(row.time), scale=scale)
         for row in first
         if (scale := scale_of(row.signal, row.noise)) is not None
     ]
-    return NoiseFigures(first, points, statistics.median(counted) if counted else None)
+    return NoiseFigures(first, points, statistics.median(counts) if counts else None)
 
 
 def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
@@ -65,7 +67,7 @@ def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
         step_factor=None if known is None else known[0],
         example_factor=None if known is None else known[1],
         gain=None if known is None else known[2],
-        advice=advice(scale, gradients, examples),
+        advice=advice(scale, gradients, examples) + _few(sum(len(run.rows) for run in runs)),
         shown=tuple(points[:: max(1, -(-len(points) // SHOWN))]),
     )
 
@@ -73,6 +75,10 @@ def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
 def _known(scale: float, gradients: float) -> tuple[float, float | None, float]:
     examples = example_factor(scale, gradients)
     return step_factor(scale, gradients), examples if scale > 0 else None, gain(scale, gradients)
+
+
+def _few(count: int) -> str:
+    return f" (as far as {counted(count, 'measurement')} can tell)" if count < FEW else ""
 
 
 def batch_in_words(gradients: float, examples: float | None) -> str:
