@@ -37,7 +37,7 @@ BUDGETS = {
     "unit/planning": 15,
     "unit/reducers": 17,
     "unit/replica": 45,
-    "unit/report": 29,
+    "unit/report": 30,
     "unit/rounds": 84,
     "unit/servers": 8,
     "unit/sharding": 34,

@@ -23,6 +23,7 @@ def test_several_numbers_of_workers(tmp_path: Path) -> None:
         assert row["cost"] == pytest.approx(row["worker_seconds"])
         if row["speedup"] is not None:
             assert row["speedup"] == pytest.approx(row["time_speedup"] * row["pass_speedup"])
+    assert summary["pass_words"] == "a pass over the data"
     two = rows["weak", 2]
     assert two["batch"] == 2 * rows["weak", 1]["batch"] and rows["strong", 2]["batch"] == rows["weak", 1]["batch"]
     assert two["step"]["communication"] > 0 and 0 < two["passes"] <= 4

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from quorate.report.figures.run import RunFigures
 from quorate.report.page.parts import View
 from quorate.report.scaling.figures import Measured, rows_of, worth_having
 from quorate.report.scaling.page import scaling_page
+from quorate.report.scaling.reading import Trained, aim_of
 from quorate.report.scaling.schema import ScalingRow, ScalingSummary
 from quorate.report.scaling.verdict import lines_of, verdict_of, warnings_of
+from quorate.report.schema import Curve, Metric
 from tests.architecture.tree import ROOT
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
@@ -137,3 +141,44 @@ def test_the_reference_names_every_field() -> None:
     text = (ROOT / "docs" / "reference" / "summary.md").read_text(encoding="utf-8")
     own = text.partition("## `ScalingSummary`")[2]
     assert all(f"`{name}`" in own for kind in (ScalingSummary, ScalingRow) for name in kind.model_fields)
+
+
+def trained(
+    quality: list[list[float]] | None, losses: list[list[float]], *, target: float | None = None, higher: bool = True
+) -> list[Trained]:
+    """A run for each curve, evaluated after 100, 200, ... examples."""
+
+    def curve(values: list[float]) -> Curve:
+        examples = tuple(100 * (place + 1) for place in range(len(values)))
+        return Curve(
+            seed=0, seconds=tuple(map(float, examples)), examples=examples, bytes=examples, quality=tuple(values)
+        )
+
+    metric = None if quality is None else Metric(name="top1", higher_is_better=higher)
+    plan = cast(Any, SimpleNamespace(metric=metric, target=target))
+    return [
+        Trained(
+            "weak", place + 1, plan,
+            [cast(RunFigures, SimpleNamespace(curve=quality and curve(quality[place]), losses=curve(own)))],
+        )
+        for place, own in enumerate(losses)
+    ]  # fmt: skip
+
+
+def test_passes_are_to_the_best_that_every_run_has_reached() -> None:
+    both = trained([[0.2, 0.6, 0.5], [0.1, 0.3, 0.9]], [[3.0, 2.0, 1.0]] * 2)
+    aim = aim_of(both)
+    assert aim is not None and (aim.words, aim.value) == ("top1 0.600", 0.6)
+    assert [aim.examples(run) for one in both for run in one.runs] == [200.0, pytest.approx(250.0)]
+    lower = aim_of(trained([[0.2, 0.6], [0.3, 0.1]], [[3.0], [2.0]], higher=False))
+    assert lower is not None and lower.value == 0.2
+
+
+def test_a_target_may_be_missed_and_losses_stand_in_for_quality() -> None:
+    both = trained([[0.2, 0.6], [0.1, 0.9]], [[3.0], [2.0]], target=0.8)
+    aim = aim_of(both)
+    assert aim is not None and [aim.examples(run) for one in both for run in one.runs] == [None, pytest.approx(187.5)]
+    both = trained(None, [[3.0, 2.0, 1.5], [2.5, 1.0, 0.5]])
+    aim = aim_of(both)
+    assert aim is not None and aim.words == "a training loss of 1.50"
+    assert [aim.examples(run) for one in both for run in one.runs] == [300.0, pytest.approx(100 + 100 / 1.5)]

@@ -60,7 +60,7 @@ def read_scaling(folder: Path) -> Found:
     runs = [run for one in trained for run in one.runs]
     if not any(run.examples_per_second for run in runs):
         raise ConfigurationError(f"no run in {folder} ended well and counted its examples, so that nothing is compared")
-    aim = _aim(trained)
+    aim = aim_of(trained)
     measured = [_measured(one, aim) for one in trained]
     measured += _simulated(about, measured)
     examples, words = _pass(about, trained)
@@ -75,7 +75,7 @@ def _trained(folder: Path, row: Mapping[str, Any]) -> Trained:
 
 
 @dataclass(frozen=True)
-class _Aim:
+class Aim:
     """What passes are counted to."""
 
     value: float
@@ -84,6 +84,7 @@ class _Aim:
     words: str
 
     def curve(self, run: RunFigures) -> Curve | None:
+        """What is held against it."""
         return run.curve if self.is_quality else run.losses
 
     def examples(self, run: RunFigures) -> float | None:
@@ -102,7 +103,7 @@ class _Aim:
         return None
 
 
-def _aim(trained: Sequence[Trained]) -> _Aim | None:
+def aim_of(trained: Sequence[Trained]) -> Aim | None:
     """The target, where one was given; else the best that every run has reached: in quality, or else in its loss."""
     plan, runs = trained[0].plan, [run for one in trained for run in one.runs]
     metric = plan.metric
@@ -110,14 +111,14 @@ def _aim(trained: Sequence[Trained]) -> _Aim | None:
         best = [(max if metric.higher_is_better else min)(run.curve.quality) for run in runs if run.curve is not None]
         common = min(best) if metric.higher_is_better else max(best)
         value = common if plan.target is None else plan.target
-        return _Aim(value, True, metric.higher_is_better, f"{metric.name} {number_in_words(value)}")
+        return Aim(value, True, metric.higher_is_better, f"{metric.name} {number_in_words(value)}")
     if all(run.losses is not None for run in runs):
         common = max(min(run.losses.quality) for run in runs if run.losses is not None)
-        return _Aim(common, False, False, f"a training loss of {number_in_words(common)}")
+        return Aim(common, False, False, f"a training loss of {number_in_words(common)}")
     return None
 
 
-def _measured(one: Trained, aim: _Aim | None) -> Measured:
+def _measured(one: Trained, aim: Aim | None) -> Measured:
     reached = [] if aim is None else [aim.examples(run) for run in one.runs]
     noise = noise_summary([run.noise for run in one.runs if run.noise is not None])
     batches = [run.batch for run in one.runs if run.batch]
