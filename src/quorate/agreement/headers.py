@@ -13,12 +13,14 @@ from quorate.agreement.admission import Admission
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout
 from quorate.observe.finite import Finite, is_finite
+from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
 
-WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, COUNTS = 0, 1, 2, 3, 4, 5, 6, 7
-"""Places. From `COUNTS` on, for each parameter how many had something for it; then, for each part, how many changed it
-after it had left; then, for each rank, whether it brought numbers that are not finite."""
+WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED, COUNTS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`. From `COUNTS` on, for each parameter how many had
+something for it; then, for each part, how many changed it after it had left; then, for each rank, whether it brought
+numbers that are not finite."""
 
 
 def header_length(tensors: int, parts: int, max_size: int) -> int:
@@ -38,6 +40,12 @@ def header_of(weight: float, used: Sequence[float], layout: Layout) -> Tensor:
     header[WEIGHT] = weight
     header[COUNTS : COUNTS + len(used)] = torch.tensor(used, dtype=header.dtype)
     return header
+
+
+def numbers_of(x: Flat) -> list[Tensor]:
+    """Its parts without the header."""
+    *parts, last = x.parts
+    return [*parts, last[: last.numel() - x.layout.header]]
 
 
 def put_bad(header: Tensor, rank: int, size: int) -> None:
@@ -68,6 +76,7 @@ class Announced:
     stop: Stop
     flags: SaveFlags
     finite: Finite
+    noise: NoiseWatch
 
 
 class Headers:
@@ -101,7 +110,8 @@ class Headers:
             self.admission.members = before.admission.members
 
     def look(self, *parts: Tensor) -> None:
-        """Before they travel: whether this worker's numbers are finite. A GPU is asked once, at the end."""
+        """Before they travel: whether this worker's numbers are finite, and their squares. A GPU is asked last."""
+        self._announced.noise.look(parts)
         finite = self._announced.finite
         if finite.looks:
             on_cpu = [part for part in parts if part.device.type == "cpu"]
@@ -118,6 +128,7 @@ class Headers:
         if not self._are_finite:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
             mine[self._bad_from + self._rank], self._are_finite = 1.0, True
+        mine[SQUARE], mine[MEASURED] = self._announced.noise.take(weight)
         mine[COUNTS : COUNTS + self._count] = map(float, touched)
         return mine
 
@@ -170,6 +181,14 @@ class Headers:
         """The same of a mean of gradients: which parameters were used, and who brought what is not finite."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
         self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
+
+    def measure(self, header: Sequence[float], mean: Flat, counted: int) -> Flat:
+        """The same `mean` of the gradients of `counted` workers, seen by who measures them; what has changed after it
+        had left was not measured as it is."""
+        if header[MEASURED] > 0 and not any(header[self.changed]):
+            gradients = counted - round(header[ENDED] + header[PAUSED])
+            self._announced.noise.saw(header[SQUARE], header[MEASURED], header[WEIGHT], gradients, numbers_of(mean))
+        return mean
 
 
 class Saves(Protocol):

@@ -10,6 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from quorate.agreement.headers import COUNTS
 from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.resize import dealt
 from quorate.core.vectors import Flat
@@ -20,6 +23,9 @@ from quorate.rounds.ledger import Ledger
 
 if TYPE_CHECKING:
     from quorate.rounds.of_worker import AnyRounds
+
+_PLACES = 7
+"""Before the counts in the headers of checkpoints that do not say how many."""
 
 
 def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
@@ -45,6 +51,7 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
         "settings": kept.settings,
         "request": kept.request,
         "workers": size,
+        "places": COUNTS,
         **({} if kept.error is None else {"error": vectors.written(kept.error)}),
     }
 
@@ -59,7 +66,9 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
     whole = first.get("workers", past)  # of which some may have died
-    entries = [_entry(entry, vectors, whole, size) for old in mine for entry in old["entries"]]
+    entries = [
+        _entry(entry, vectors, whole, size, old.get("places", _PLACES)) for old in mine for entry in old["entries"]
+    ]
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
         Kept(
@@ -82,12 +91,19 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
     return [f"{count} gradients that were pending are dealt out again, none is lost"]
 
 
-def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int) -> Entry:
-    """A contribution holds its gradient divided by the number of workers, which may be another one now."""
+def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, places: int = COUNTS) -> Entry:
+    """A contribution holds its gradient divided by the number of workers, which may be another one now.
+
+    Headers had fewer `places` before their counts once: what is told there since is 0.
+    """
     vector = vectors.read(kept["vector"])
+    about = vectors.header(kept["vector"])
+    about = torch.cat([about[:places], about.new_zeros(COUNTS - places), about[places:]])
     if past != size:
         vector.mul_(past / size)
-        about = vectors.header(kept["vector"])[:-past]  # the rest is of each rank
+        about = about[:-past]  # the rest is of each rank
+    if past != size or places != COUNTS:
+        about = about[: vector.header.numel()]
         vector.header[: about.numel()].copy_(about)
     return Entry(kept["version"], kept["weight"], vector, kept["count"])
 

@@ -181,7 +181,7 @@ class MeansOfAll:
             for part, changed in enumerate(header[headers.changed]):
                 if changed:
                     self._repeat(part, sums[0])
-            return self._weighted(sums[0], header[WEIGHT])
+            return headers.measure(header, self._weighted(sums[0], header[WEIGHT]), self.reducer.counted)
 
         return Together([launched], finish, self.wire.clock)
 

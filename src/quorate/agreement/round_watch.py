@@ -8,13 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.agreement.headers import bad_in, put_bad
+from quorate.agreement.headers import MEASURED, SQUARE, WEIGHT, bad_in, numbers_of, put_bad
 from quorate.core.contracts import Wire
 from quorate.core.round_rows import Applied, Gave, RoundRow
 from quorate.core.tape import Look, Position
 from quorate.core.vectors import Flat
 from quorate.observe.digests import Digests, digest_of
 from quorate.observe.finite import Finite
+from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.learning_watch import LearningWatch
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -143,15 +144,17 @@ class RoundWatch:
         finite: Finite,
         learning: LearningWatch | None = None,
         *,
+        noise: NoiseWatch | None = None,
         has_window: bool = False,
         tolerates_death: bool = False,
         pieces: int = 1,
     ) -> None:
-        """`pieces`: over how many workers each replica is spread."""
+        """`pieces`: over how many workers each replica is spread. `noise` measures what rounds are formed of; None
+        where it is no gradients."""
         self._pieces = pieces
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
-        self._learning = learning
+        self._learning, self._noise = learning, noise
         self.rows = RoundRows(wire, timer, losses, has_window=has_window)
 
     def steps(self, options: Sequence[dict[str, Any]], *, is_scaled: bool) -> None:
@@ -174,6 +177,19 @@ class RoundWatch:
         if finite.looks and not finite.sees(vector.parts):
             finite.note([s.name for s in vector.layout.segments], grads)
             put_bad(vector.header, self._wire.rank, self._wire.max_size)
+
+    def measures(self, gradient: Flat, weight: float) -> None:
+        """A gradient that counts `weight` is about to travel: note in its header how large it is."""
+        if self._noise is not None:
+            header = gradient.header
+            header[SQUARE], header[MEASURED] = self._noise.take_of(numbers_of(gradient), weight)
+
+    def measured(self, one: Round, sums: Flat, smoothing: float) -> None:
+        """It is about to be applied; of the noise of gradients, `smoothing` is left in what was given."""
+        if self._noise is not None and (measured := float(sums.header[MEASURED])) > 0:
+            weight, square = float(sums.header[WEIGHT]), float(sums.header[SQUARE])
+            gradients = sum(count for given in one.contributors.values() for _, count in given)
+            self._noise.saw_sum(square, measured, weight, gradients, numbers_of(sums), smoothing)
 
     def leaves_out(self, one: Round, sums: Flat, *, is_scaled: bool) -> bool:
         """Whether its update is to be left out, as its `sums` are not finite. Raises as `Finite.leaves_out`."""

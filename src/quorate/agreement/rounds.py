@@ -90,6 +90,8 @@ class WorkerRounds:
         counts = self._worker.share(weight)
         with self._timer.spending("encode"):
             given = self._gradient(counts) if vector is None else self._packed(vector, counts)
+            if vector is None and given is not None:
+                self.watch.measures(given, counts)
             self._begun[self.version] = self.progress
             own = options_of(self._replica.optimizer)
             self.watch.steps(own, is_scaled=self._replica.is_scaled)
@@ -228,6 +230,7 @@ class WorkerRounds:
         mine = sum(count for _, count in one.contributors.get(wire.rank, ()))
         self._learn_delay(one)
         smoothing = 1.0 if momentum is None else momentum.smoothing
+        self.watch.measured(one, one.sum, smoothing)
         measured = measured_in(one, of_sum**2, smoothing) if self._measures else None
         mean = one.sum.times(factor, self._own())
         return Mean(mean=mean, mine=mine, options=options, measured=measured, number=one.number, norm=norm)

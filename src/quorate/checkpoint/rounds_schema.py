@@ -74,4 +74,5 @@ class RoundsKept(TypedDict):
     settings: NotRequired[RoundsSettings]
     request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
     workers: NotRequired[Workers]
+    places: NotRequired[Annotated[int, Field(ge=7, le=9)]]
     error: NotRequired[dict[str, Any]]

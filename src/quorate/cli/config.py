@@ -21,7 +21,7 @@ from quorate.cli.options import flags_of, types_written
 from quorate.cli.values import is_plain, settings_from
 from quorate.core.errors import ConfigurationError, unknown
 
-_NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_json", "again", "help"))
+_NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_json", "again", "help", "numbers"))
 _LONGEST_FILE = 2**20
 """Bytes."""
 _TABLES = frozenset(("settings", "workload_settings"))
@@ -30,6 +30,7 @@ _INSTEAD = {
     "workers": ("virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence"),
     "virtual": ("workers", "hosts", "ssh", "env", "silence"),
     "hosts": ("workers", "virtual", "compute", "latency", "bandwidth"),
+    "numbers": ("workers", "virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence", "seconds"),
     "epochs": ("seconds",),
     "seconds": ("epochs", "stops"),
     "stops": ("seconds",),

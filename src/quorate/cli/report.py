@@ -13,8 +13,9 @@ def report(
 ) -> None:
     """Write the report of a comparison, or of one run, from its records: page, summary and data."""
     from quorate.report.reading.folders import find_folder
+    from quorate.report.scaling.write import is_scaling, write_scaling
     from quorate.report.write import write_report
 
     found = find_folder(folder)
-    page = write_report(found)
+    page = write_scaling(found) if is_scaling(found) else write_report(found)
     typer.echo((found / "summary.json").read_text(encoding="utf-8").rstrip() if as_json else str(page))

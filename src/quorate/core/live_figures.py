@@ -3,6 +3,7 @@
 - of merges of learners: how many were in the newest, how old they were in the mean, by shares, and each one's share;
 - `window`: seconds that the newest round waited for more workers than had to call;
 - `rho` and `gain` of the newest outer step;
+- `noise scale`, of gradients, in gradients of one worker: the critical batch;
 - `goodput`: useful steps over those that the workers at the start could have made by now, a step taking as long as the
   median of the last ones of this rank; of learners, as the median of what they told. Useful is what rounds have taken
   in, so that it is too low in the first rounds; without rounds, as many steps as this rank has made for every worker
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quorate.core.gradient_noise import scale_of
 from quorate.core.merges import merged_in
 
 _RECENT = 256
@@ -73,6 +75,10 @@ class LiveFigures:
     def _outer(self, row: Mapping[str, Any]) -> dict[str, float]:
         return {name: float(row[name]) for name in ("rho", "gain") if row.get(name) is not None}
 
+    def _noise(self, row: Mapping[str, Any]) -> dict[str, float]:
+        scale = scale_of(float(row["signal"]), float(row["noise"])) if row["optimizer"] == "1" else None
+        return {} if scale is None else {"noise scale": scale}
+
     def _step(self, row: Mapping[str, Any]) -> dict[str, float]:
         if row["optimizer"] != "1":
             return {}
@@ -122,6 +128,7 @@ _TAKES = {
     "gone": LiveFigures._gone,
     "joined": LiveFigures._joined,
     "outer": LiveFigures._outer,
+    "noise": LiveFigures._noise,
     "step": LiveFigures._step,
     "round": LiveFigures._round,
 }

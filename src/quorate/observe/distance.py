@@ -1,15 +1,16 @@
-"""How far one replica is from the mean of all, into the records."""
+"""How far one replica is from the mean of all, and how far outer steps went, into the records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quorate.core.local_tensor import local
-from quorate.core.rows import Distance
+from quorate.core.rows import Distance, Outer
 from quorate.observe.step_times import StepTimer
 
 
@@ -23,6 +24,14 @@ def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor
         away = _norm([local(x).detach() - y for x, y in zip(own, mean, strict=True)])
         now = timer.clock.now()
         recorder.write(Distance(step=timer.steps, time=now, optimizer=timer.name, distance=away, norm=_norm(mean)))
+
+
+def note_outer_step(timer: StepTimer, fragment: int, measured: Mapping[str, Any]) -> None:
+    """Write an `outer` row; nothing where no records are kept."""
+    recorder = timer.recorder
+    if recorder is not None:
+        now = timer.clock.now()
+        recorder.write(Outer(step=timer.steps, time=now, optimizer=timer.name, fragment=fragment, **measured))
 
 
 def _norm(parts: Sequence[Tensor]) -> float:

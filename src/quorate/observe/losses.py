@@ -29,6 +29,11 @@ class Losses:
         wire = self._wire
         return wire.rank == 0 or (bool(wire.dead) and wire.rank == wire.alive[0])
 
+    @property
+    def version(self) -> int:
+        """How many updates this worker has applied."""
+        return self._version()
+
     def look(self) -> None:
         """Called now and then, between two rounds."""
         wire = self._wire

@@ -90,6 +90,11 @@ class Reduction:
         return self.settings.reduce == ADASUM or self.rule is not None
 
     @property
+    def forms_means(self) -> bool:
+        """Whether what comes is the mean of the gradients, but for rounding."""
+        return self.codec is None and not self.is_adaptive
+
+    @property
     def keeps_more(self) -> bool:
         """Whether its codec remembers more than what it leaves out."""
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)

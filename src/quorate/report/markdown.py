@@ -41,6 +41,9 @@ def markdown(summary: Summary) -> str:
     staged = [f"- {arm.name}: {_stages(arm.stages)}." for arm in summary.arms if arm.stages is not None]
     if staged:
         parts += ["## Stages", "\n".join(staged)]
+    noisy = [f"- {arm.name}: {arm.noise.advice}." for arm in summary.arms if arm.noise is not None]
+    if noisy:
+        parts += ["## Gradient noise", "\n".join(noisy)]
     taken = [f"- {arm.name}: {_memory(arm.memory)}." for arm in summary.arms if arm.memory is not None]
     if taken:
         parts += ["## Memory", "\n".join(taken)]

@@ -91,6 +91,10 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
     "staleness": ("arm staleness gradients", lambda arm: enumerate(arm.rounds.staleness) if arm.rounds else ()),
     "contributors": ("arm workers rounds", lambda arm: enumerate(arm.rounds.contributors) if arm.rounds else ()),
     "rank_shares": ("arm rank share", lambda arm: enumerate(arm.rounds.rank_shares) if arm.rounds else ()),
+    "noise": (
+        "arm seconds scale",
+        lambda arm: _fields(arm.noise.shown if arm.noise else (), "seconds scale"),
+    ),
     "served": (
         "arm staleness gradients weight",
         lambda arm: _numbered(arm.servers.staleness, arm.servers.weights) if arm.servers else (),

@@ -18,6 +18,8 @@ from quorate.report.schema_parts import Mark as Mark
 from quorate.report.schema_parts import MemorySummary as MemorySummary
 from quorate.report.schema_parts import Merge as Merge
 from quorate.report.schema_parts import MergesSummary as MergesSummary
+from quorate.report.schema_parts import NoisePoint as NoisePoint
+from quorate.report.schema_parts import NoiseSummary as NoiseSummary
 from quorate.report.schema_parts import OuterPoint as OuterPoint
 from quorate.report.schema_parts import OuterSummary as OuterSummary
 from quorate.report.schema_parts import Part
@@ -170,6 +172,8 @@ class ArmSummary(Part):
     """Null where there are no learners that never wait."""
     outer: OuterSummary | None = None
     """Null where there are no outer steps, or none is recorded."""
+    noise: NoiseSummary | None = None
+    """Null where means of gradients are not formed, or none was measured."""
     servers: ServersSummary | None = None
     """Null where parameters lie on no servers."""
     memory: MemorySummary | None = None

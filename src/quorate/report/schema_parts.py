@@ -199,6 +199,43 @@ class OuterSummary(Part):
     """Of the first run, at most 400."""
 
 
+class NoisePoint(Part):
+    """The noise scale at one measurement."""
+
+    seconds: float
+    """Of the run's training time."""
+    scale: float
+    """In gradients of one worker, smoothed."""
+
+
+class NoiseSummary(Part):
+    """How noisy gradients were at the end of all runs that count together, and what follows for the batch.
+
+    A batch is here a number of gradients of one worker; times `examples`, it is one of examples.
+    """
+
+    count: int
+    """Measurements."""
+    gradients: float
+    """In a mean: the batch."""
+    examples: float | None
+    """In the batch of one gradient; null where they were not counted."""
+    scale: float | None
+    """The noise scale, which is the critical batch; null where no signal was to be seen."""
+    diversity: float | None
+    """Of the gradients in a mean, over all runs."""
+    step_factor: float | None
+    """How many times the fewest steps possible this batch takes."""
+    example_factor: float | None
+    """How many times the fewest examples; null without noise, too."""
+    gain: float | None
+    """How many times fewer steps twice the batch would take: from 1 to 2."""
+    advice: str
+    """A sentence without its full stop."""
+    shown: tuple[NoisePoint, ...]
+    """Of the first run, at most 400."""
+
+
 class Server(Part):
     """A worker on which a part of the parameters lies."""
 

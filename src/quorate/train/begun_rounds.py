@@ -20,6 +20,7 @@ from quorate.core.vectors import Layout
 from quorate.data.context import data_context
 from quorate.observe.digests import Digests
 from quorate.observe.finite import Finite
+from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.learning_watch import LearningWatch, remedies_under
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -41,6 +42,7 @@ class Onlookers:
     losses: Losses
     digests: Digests | None
     finite: Finite
+    noise: NoiseWatch
 
 
 def begin_rounds(
@@ -78,6 +80,8 @@ def begin_rounds(
             tell(f"quorate: {said}\n")
     remedies = remedies_under(strategy, replica.shares_momentum, chooses=measures)
     learning = None if looking.digests is None else LearningWatch(timer, looking.losses, remedies)
+    is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)
+    is_measured = looking.digests is not None and is_as_given
     return WorkerRounds(
         replica,
         wire,
@@ -92,6 +96,7 @@ def begin_rounds(
             looking.digests,
             looking.finite,
             learning,
+            noise=looking.noise if is_measured else None,
             has_window=agreed.window > 0,
             tolerates_death=agreed.tolerates_death,
             pieces=agreed.pieces,

@@ -18,7 +18,6 @@ from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import Outer
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat, Layout
@@ -29,8 +28,9 @@ from quorate.membership.same_call import call_of
 from quorate.membership.survivors import synchronize
 from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
-from quorate.observe.distance import note_distance
+from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.finite import Finite
+from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -82,6 +82,8 @@ class StrategyWorker:
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
+        is_exact = seat is None and watched.reduction.forms_means
+        self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact)
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
@@ -103,7 +105,7 @@ class StrategyWorker:
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         place = self._place
         watches = Watches(
-            announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite),
+            announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite, self.noise),
             spending=listeners(place).spending,
             beside=place.context(SumsOfWorker).all if self.tolerates_death else None,
             within=self._row,
@@ -174,10 +176,7 @@ class StrategyWorker:
             note_distance(self.timer, list(chosen), mean.segments()[: len(chosen)])
 
     def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
-        timer = self.timer
-        if timer.recorder is not None:
-            now = self.wire.clock.now()
-            timer.recorder.write(Outer(step=timer.steps, time=now, optimizer=self.name, fragment=fragment, **measured))
+        note_outer_step(self.timer, fragment, measured)
 
     @property
     def rounds(self) -> WorkerRounds:
@@ -216,7 +215,7 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
-        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite)
+        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
         self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, row=self._row, **chosen)

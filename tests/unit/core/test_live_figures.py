@@ -92,3 +92,9 @@ def test_damaged_rows_are_left_out(row: dict[str, Any]) -> None:
 
 def test_a_round_in_which_nobody_had_made_a_step_merges_nothing() -> None:
     assert merged_in(1, {0: [{"weights": [0.0]}]}, {0: [(0, 1)]}, settles=False) is None
+
+
+def test_the_noise_scale_of_the_first_optimizer() -> None:
+    row = {"kind": "noise", "optimizer": "1", "signal": 2.0, "noise": 8.0}
+    assert figures(row).newest == {"noise scale": 4.0}
+    assert figures(row, {**row, "optimizer": "2", "noise": 9.0}, {**row, "signal": -1.0}).newest == {"noise scale": 4.0}

@@ -80,8 +80,9 @@ def test_where_the_time_of_a_step_goes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_bytes_are_those_of_the_formula_and_belong_to_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(3, training, tmp_path, monkeypatch)
-    # parameters; header: weight, four flags (ended, resting, stopping, saving), vectors and votes, used, parts, ranks
-    numbers = 8 + 7 + 2 + 2 + 3
+    # parameters; header: weight, four flags (ended, resting, stopping, saving), vectors and votes, two of the noise,
+    # used, parts, ranks
+    numbers = 8 + 9 + 2 + 2 + 3
     for ranks in found:
         for step in steps_of(ranks):
             assert step["bytes_out"] == step["bytes_in"] == all_reduce_bytes(4 * numbers, 3)

@@ -23,6 +23,7 @@ from quorate.cli.compare.comparison import (
     seeds_from,
     subject_from,
 )
+from quorate.cli.compare.scaling import check_beside, numbers_of_workers, planned, run_all, tell_planned, title_of
 from quorate.cli.config import config_text, read_config
 from quorate.cli.hosts import hosts_of
 from quorate.cli.options import (
@@ -43,9 +44,10 @@ from quorate.cli.options import (
 )
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
+from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.run.folder import run_folder, usual_name
+from quorate.launch.run.folder import SCALING, run_folder, usual_name
 from quorate.launch.run.lock import held
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
@@ -58,6 +60,17 @@ class CompareOptions:
     subject: str | None = argument("A workload (see quorate list), or a training script.", "SUBJECT", default=None)
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
     workers: int | None = option("Worker processes.", "-n")
+    numbers: tuple[int, ...] | None = option(
+        "Several numbers of workers, 1,2,4,8: how fast is each, and which is worth having?",
+        "--workers",
+        metavar="N,N,…",
+        reads=numbers_of_workers,
+    )
+    scaling: str | None = option(
+        "With --workers: weak (the batch of each worker stays), strong (that of all), both (weak).", metavar="REGIME"
+    )
+    most: int | None = option("With --workers: how many are run here at most (its cores); more are simulated.")
+    price: float | None = option("With --workers: of a worker and hour, to tell what each number costs.")
     hosts: str | None = option(HOSTS, metavar="HOST:N,…")
     ssh: str | None = option(SSH, metavar="COMMAND")
     env: list[str] = option(ENV, "--env", default=[])
@@ -122,6 +135,9 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
         return _go_on(options.again, options)
     if options.subject is None:
         raise ConfigurationError("name what is to be trained: a workload (quorate list workloads), or a script")
+    check_beside(options)
+    if options.numbers is not None:
+        return _scale(context, options.subject, options)
     plan = _planned(options.subject, options)
     folder = run_folder(options.name or usual_name(f"compare-{Path(options.subject).stem}"))
     if options.print_config:
@@ -133,6 +149,20 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
     command = ["quorate", *sys.argv[1:]]
     plan.write(folder, command)
     return _run(plan, folder, command, as_json=options.as_json)
+
+
+def _scale(context: typer.Context, name: str, options: CompareOptions) -> int:
+    """Several numbers of workers."""
+    scaling = planned(options, lambda one: _planned(name, one))
+    folder = run_folder(options.name or usual_name(f"scale-{Path(name).stem}"))
+    if options.print_config:
+        typer.echo(config_text(context))
+        return 0
+    if options.dry_run:
+        return tell_planned(scaling, folder, as_json=options.as_json)
+    command = ["quorate", *sys.argv[1:]]
+    scaling.write(folder, title_of(scaling), command)
+    return run_all(scaling, folder, command, as_json=options.as_json)
 
 
 def _planned(name: str, options: CompareOptions) -> Comparison:
@@ -190,6 +220,12 @@ def _go_on(name: str, options: CompareOptions) -> int:
             f"--continue takes everything from the comparison it goes on with; leave out {listed(others)}"
         )
     folder = find_folder(name)
+    if (folder / SCALING).is_file():
+        scaling = read_scaling_plan(folder)
+        if options.dry_run:
+            return tell_planned(scaling, folder, as_json=options.as_json)
+        os.environ["OMP_NUM_THREADS"] = scaling.base.omp_threads
+        return run_all(scaling, folder, told_in(folder).get("command", []), as_json=options.as_json)
     plan = read_plan(folder)
     check_plan(plan)
     if options.dry_run:

@@ -45,6 +45,9 @@ class SimulateOptions:
     workload_settings: list[str] = option(
         "With --real: a setting of the workload, key=value.", "--workload-set", default=[]
     )
+    records: bool = option(
+        "Foresee the published records of ResNet-50 on ImageNet from data sheets, and nothing else.", default=False
+    )
     name: str | None = option("Keep figures and picture in runs/NAME.")
     picture: str | None = option("Write the picture there as well.", metavar="FILE.svg")
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)

@@ -28,6 +28,10 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     Every strategy meets every number of workers, imbalance and network. Nothing here is measured but what --like reads.
     With --failures: what failures leave of up to 10,000,000 workers.
     """
+    if options.records:
+        from quorate.cli.simulate.published import tell_records
+
+        return tell_records(options)
     plan = _planned(options)
     folder = run_folder(options.name or usual_name("simulate"))
     picture = None if options.picture is None else Path(options.picture)

@@ -29,6 +29,8 @@ class Line:
     curves: Sequence[Points]
     reached: float | None = None
     """Where on the x axis it reached the target, in the mean."""
+    is_of_runs: bool = True
+    """Whether a curve is a run; one alone is said to be of one seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,4 +152,5 @@ def _key(lines: Sequence[Line], width: float) -> Markup:
 
 
 def _name(one: Line) -> str:
-    return f"{one.name} (one seed)" if sum(1 for curve in one.curves if curve) == 1 else one.name
+    is_one = one.is_of_runs and sum(1 for curve in one.curves if curve) == 1
+    return f"{one.name} (one seed)" if is_one else one.name

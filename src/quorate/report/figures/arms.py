@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from quorate.report.figures.goodput import Goodput
 from quorate.report.figures.merges import merges_summary
+from quorate.report.figures.noise import noise_summary
 from quorate.report.figures.outer import outer_summary
 from quorate.report.figures.rounds import RoundFigures
 from quorate.report.figures.run import RunFigures
@@ -75,6 +76,7 @@ def arm_of(
         rounds=_rounds([run.rounds for run in used if run.rounds is not None], _changes(used)),
         merges=merges_summary([run.merges for run in used if run.merges is not None]),
         outer=outer_summary([run.outer for run in used]),
+        noise=noise_summary([run.noise for run in used if run.noise is not None]),
         servers=servers_summary([run.servers for run in used if run.servers is not None]),
         memory=next((run.memory for run in used if run.memory is not None), None),
         stages=next((run.stages for run in used if run.stages is not None), None),

@@ -15,6 +15,7 @@ from quorate.report.figures.goodput import Goodput, goodput_of, has_failed
 from quorate.report.figures.lateness import skew_of
 from quorate.report.figures.memory import memory_of
 from quorate.report.figures.merges import MergeFigures, figures_of_merges
+from quorate.report.figures.noise import NoiseFigures, noise_figures
 from quorate.report.figures.outer import outer_points
 from quorate.report.figures.quality import (
     Amounts,
@@ -90,6 +91,8 @@ class RunFigures:
     """Of learners that never wait."""
     outer: Sequence[OuterPoint]
     """What each outer step made of its outer gradient."""
+    noise: NoiseFigures | None
+    """Of its gradients, where it was measured."""
     servers: ServerFigures | None
     """Where parameters lie on servers."""
     memory: MemorySummary | None
@@ -154,6 +157,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
         merges=figures_of_merges([one.round for one in merged], run.training_seconds) if merged else None,
         outer=_outer(run),
+        noise=_noise(run),
         servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
         memory=memory_of(run, seed),
         stages=stages_of(run, warm_up, seed),
@@ -169,6 +173,13 @@ def _outer(run: RunRecords) -> Sequence[OuterPoint]:
     """As the lowest rank that made any has recorded them: all have the same."""
     rows = next((one.outers for one in run.ranks if one.outers), [])
     return outer_points(rows, run.training_seconds) if run.has_steps else ()
+
+
+def _noise(run: RunRecords) -> NoiseFigures | None:
+    """As the ranks that were the first in turn have recorded it."""
+    rows = sorted((row for one in run.ranks for row in one.noises), key=lambda row: row.time)
+    steps = [step for one in run.ranks for step in one.steps]
+    return noise_figures(rows, steps, run.training_seconds) if run.has_steps and rows else None
 
 
 def _faults(run: RunRecords, seed: int) -> tuple[Fault, ...]:

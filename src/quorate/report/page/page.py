@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 
 from quorate.report.charts.activities import patterns
@@ -14,6 +14,7 @@ from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
 from quorate.report.page.memory import memory
 from quorate.report.page.merges import merges
+from quorate.report.page.noise import noise
 from quorate.report.page.outer import outer
 from quorate.report.page.parts import View, chip
 from quorate.report.page.quality import quality
@@ -32,6 +33,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("verdict", "Verdict", verdict),
     ("fairness", "Fairness", fairness),
     ("quality", "Quality", quality),
+    ("noise", "Gradient noise", noise),
     ("steps", "Time per step", steps),
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),
@@ -56,23 +58,30 @@ def page(summary: Summary) -> str:
     to load anything or to run a script but its own. Cost: some 0.1 s and 300 kB for a few arms.
     """
     view = View(summary)
-    script = _asset("page.js")
     shown = [(name, words, body) for name, words, section in SECTIONS if (body := section(view))]
+    return document(summary.title, _header(view), shown, _footer(view), is_virtual=view.is_virtual)
+
+
+def document(
+    title: str, header: Markup, sections: Sequence[tuple[str, str, Markup]], footer: Markup, *, is_virtual: bool
+) -> str:
+    """A whole file; `sections` are where links lead, what they say, and what is there."""
+    script = _asset("page.js")
     contents = element(
-        "nav", *(element("a", words, href=f"#{name}") for name, words, _ in shown), aria_label="Sections"
+        "nav", *(element("a", words, href=f"#{name}") for name, words, _ in sections), aria_label="Sections"
     )
-    main = element("main", *(body for _, _, body in shown))
+    main = element("main", *(body for _, _, body in sections))
     body = element(
         "body",
         patterns(),
-        element("div", _header(view), contents, main, _footer(view), class_="page"),
+        element("div", header, contents, main, footer, class_="page"),
         element("script", Markup(script)),
-        class_="virtual" if view.is_virtual else "measured",
+        class_="virtual" if is_virtual else "measured",
     )
-    return "<!doctype html>\n" + element("html", _head(summary, script), body, lang="en") + "\n"
+    return "<!doctype html>\n" + element("html", _head(title, script), body, lang="en") + "\n"
 
 
-def _head(summary: Summary, script: str) -> Markup:
+def _head(title: str, script: str) -> Markup:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -84,7 +93,7 @@ def _head(summary: Summary, script: str) -> Markup:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", summary.title),
+        element("title", title),
         element("style", Markup(_asset("page.css")), Markup(_asset("charts.css"))),
     )
 
@@ -103,10 +112,15 @@ def _header(view: View) -> Markup:
         chips.append(chip(f"pace {summary.pace}"))
     if summary.target is not None and summary.metric is not None:
         chips.append(chip(f"target {summary.metric.name} {summary.target:g}"))
+    return heading("run" if view.is_single else "comparison", summary.title, chips)
+
+
+def heading(kind: str, title: str, chips: Sequence[Markup]) -> Markup:
+    """What stands at the top of a page."""
     return element(
         "header",
-        element("p", f"Quorate · {'run' if view.is_single else 'comparison'}", class_="brand"),
-        element("h1", summary.title),
+        element("p", f"Quorate · {kind}", class_="brand"),
+        element("h1", title),
         element("p", *chips, class_="chips"),
     )
 

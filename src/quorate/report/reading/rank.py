@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.memory_rows import Memory
+from quorate.core.noise_rows import Noise
 from quorate.core.records import records_of, rows
 from quorate.core.rows import (
     ClockOffset,
@@ -51,6 +52,7 @@ class RankRecords:
     logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
     outers: list[Outer] = field(default_factory=list)
+    noises: list[Noise] = field(default_factory=list)
     served: list[Served] = field(default_factory=list)
     """What its server did for the first optimizer."""
     offsets: list[ClockOffset] = field(default_factory=list)
@@ -93,6 +95,7 @@ class RankRecords:
             merged.time = clock.at(merged.time)
         self.logs, self.evaluations = moved(self.logs, clock), self.evaluations.moved(clock)
         self.distances, self.outers = moved(self.distances, clock), moved(self.outers, clock)
+        self.noises = moved(self.noises, clock)
         self.deaths, self.joinings = moved(self.deaths, clock), moved(self.joinings, clock)
         for said, name in ((self.start, "now"), (self.end or {}, "time")):
             if has_numbers(said, name):
@@ -125,6 +128,8 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.distances.append(distance)
         elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
             found.outers.append(outer)
+        elif kind == "noise" and (noise := row_of(Noise, row)) is not None and noise.gradients > 1:
+            found.noises.append(noise)
         elif kind == "served" and (served := served_of(row)) is not None:
             found.served.append(served)
         elif kind == "clock" and not sessions.is_moved and (offset := row_of(ClockOffset, row)) is not None:

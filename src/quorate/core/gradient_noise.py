@@ -1,0 +1,106 @@
+"""The gradient noise scale and gradient diversity, from squared norms of gradients. Pure functions; no torch.
+
+Let n workers have computed gradients g_1 ... g_n at the same parameters, each on a batch of b examples, with mean m.
+With G the gradient of the whole data and S the variance of the gradient of one example, summed over its coordinates,
+
+    E |g_i|^2 = |G|^2 + S / b,        E |m|^2 = |G|^2 + S / (n b),
+
+so two numbers, the mean of the |g_i|^2 and |m|^2, give unbiased estimates of |G|^2 (`Squares.signal`) and of S / b
+(`Squares.noise`). The noise scale is S / |G|^2 examples, or (S / b) / |G|^2 gradients. The expectation of a quotient is
+not the quotient of expectations: both are smoothed, and divided then.
+
+Sources: McCandlish, Kaplan, Amodei et al., "An empirical model of large-batch training", 2018, section 2.2 and appendix
+A.1 (noise scale), section 2.3 (steps and examples); Yin, Pananjady, Lam, Papailiopoulos, Ramchandran, Bartlett,
+"Gradient diversity: a key ingredient for scalable distributed learning", AISTATS 2018, definition 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+DECAY = 0.95
+"""What is left of what was known with each measurement that comes: some 20 of them count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squares:
+    """Of the gradients in one mean."""
+
+    gradients: int
+    """How many; at least 2."""
+    own: float
+    """The mean of their squared Euclidean norms, weighted as the gradients are."""
+    mean: float
+    """The squared Euclidean norm of their mean."""
+
+    @property
+    def signal(self) -> float:
+        """An unbiased estimate of |G|^2; it may be below 0."""
+        return (self.gradients * self.mean - self.own) / (self.gradients - 1)
+
+    @property
+    def noise(self) -> float:
+        """An unbiased estimate of the summed variance of one gradient, S / b."""
+        return (self.own - self.mean) * self.gradients / (self.gradients - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothed:
+    """Means of what was measured, in which the newest counts most."""
+
+    signal: float
+    noise: float
+    own: float
+    mean: float
+
+    @property
+    def scale(self) -> float | None:
+        """The noise scale, in gradients of one worker; None where no signal is to be seen."""
+        return scale_of(self.signal, self.noise)
+
+
+class Smoothing:
+    """Exponentially weighted means of `Squares`, numerators and denominators apart, without a bias to their start."""
+
+    def __init__(self, decay: float = DECAY) -> None:
+        self._decay, self._weight = decay, 0.0
+        self._sums = [0.0, 0.0, 0.0, 0.0]
+
+    def add(self, one: Squares) -> Smoothed:
+        """Take in a measurement; what is known with it."""
+        self._weight = self._decay * self._weight + 1.0
+        found = (one.signal, one.noise, one.own, one.mean)
+        self._sums = [self._decay * before + x for before, x in zip(self._sums, found, strict=True)]
+        signal, noise, own, mean = (x / self._weight for x in self._sums)
+        return Smoothed(signal=signal, noise=noise, own=own, mean=mean)
+
+
+def scale_of(signal: float, noise: float) -> float | None:
+    """The noise scale from both; None where the signal is not above 0. Noise below 0 counts as none."""
+    if not signal > 0 or not math.isfinite(signal) or not math.isfinite(noise):
+        return None
+    return max(0.0, noise) / signal
+
+
+def diversity(own: float, mean: float, gradients: int) -> float:
+    """Yin et al.'s: sum |g_i|^2 / |sum g_i|^2; 1 / n where all gradients are equal, 1 where they are orthogonal."""
+    return own / (gradients * mean) if mean > 0 else math.inf
+
+
+def step_factor(scale: float, batch: float) -> float:
+    """How many times the fewest steps possible a training takes at `batch`, S / S_min = 1 + scale / batch.
+
+    Both are in the same unit, gradients or examples. McCandlish et al., equation 2.7 and 2.11, with E / S = batch.
+    """
+    return 1.0 + scale / batch
+
+
+def example_factor(scale: float, batch: float) -> float:
+    """How many times the fewest examples possible it takes, E / E_min = 1 + batch / scale; infinite without noise."""
+    return 1.0 + batch / scale if scale > 0 else math.inf
+
+
+def gain(scale: float, batch: float, times: float = 2.0) -> float:
+    """How many times fewer steps a batch takes that is `times` as large: from 1, nothing, to `times`."""
+    return step_factor(scale, batch) / step_factor(scale, times * batch)

@@ -1,0 +1,91 @@
+"""Gradient noise: the critical batch, and what more workers would still bring."""
+
+from __future__ import annotations
+
+from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.markup import Markup
+from quorate.report.figures.noise import batch_in_words
+from quorate.report.page.parts import View, figure, framed, nothing, paragraphs, section, table
+from quorate.report.schema import ArmSummary
+from quorate.report.schema_parts import NoiseSummary
+from quorate.report.wording import number_in_words, share_in_words
+
+LEAD = (
+    "Gradients of batches differ from the gradient of all data by noise. At the critical batch, the noise scale, noise "
+    "and signal are of equal size: a training takes twice the fewest steps possible and twice the fewest examples. A "
+    "batch far below it gains from more workers; one far above it does not."
+)
+MEANINGS = (
+    "Steps and examples are times the fewest that a training of the same quality could take with batches of any size. "
+    "They hold at a learning rate that is tuned for each batch. The diversity is 1 where gradients of workers are "
+    "orthogonal, and 1 over their number where they are equal. All is at the end of the runs; the critical batch grows "
+    "as training goes on."
+)
+Known = list[tuple[ArmSummary, NoiseSummary]]
+
+
+def noise(view: View) -> Markup:
+    """Only where some arm has measured it."""
+    known = [(arm, arm.noise) for arm in view.summary.arms if arm.noise is not None]
+    if not known:
+        return Markup()
+    names = ["" if view.is_single else f"{arm.name}: " for arm, _ in known]
+    found = [f"{name}{one.advice}." for name, (_, one) in zip(names, known, strict=True)]
+    return section("noise", "Gradient noise", LEAD, paragraphs(*found), _table(view, known), _chart(view, known))
+
+
+def _table(view: View, known: Known) -> Markup:
+    heads = [
+        "strategy", "critical batch", "batch", "steps", "examples", "steps saved by twice the workers", "diversity",
+    ]  # fmt: skip
+    rows = [
+        [
+            arm.name,
+            nothing("not seen") if one.scale is None else batch_in_words(one.scale, one.examples),
+            batch_in_words(one.gradients, one.examples),
+            *(nothing() if x is None else f"{number_in_words(x)} x" for x in (one.step_factor, one.example_factor)),
+            nothing() if one.gain is None else share_in_words(1 - 1 / one.gain),
+            nothing() if one.diversity is None else number_in_words(one.diversity),
+        ]
+        for arm, one in known
+    ]  # fmt: skip
+    return framed(view, "What the batch costs", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _chart(view: View, known: Known) -> Markup:
+    """Of the first run of each arm."""
+    drawn = [(arm, one) for arm, one in known if len(one.shown) > 1]
+    if not drawn:
+        return Markup()
+    are_counted = all(one.examples is not None for _, one in drawn)
+    units = {arm.name: (one.examples or 1.0) if are_counted else 1.0 for arm, one in drawn}
+    lines = [
+        Line(
+            name=arm.name,
+            look=view.looks[arm.name],
+            curves=[[(point.seconds, point.scale * units[arm.name]) for point in one.shown]],
+        )
+        for arm, one in drawn
+    ]
+    batches = {one.gradients * units[arm.name] for arm, one in drawn}
+    batch = batches.pop() if len(batches) == 1 else None
+    of = "examples" if are_counted else "gradients"
+    axes = Axes(
+        x=view.time("training time"),
+        x_kind="seconds",
+        y=f"critical batch, {of}",
+        target=batch,
+        target_words="" if batch is None else f"the batch: {number_in_words(batch)}",
+    )
+    ends = (
+        f"{arm.name}: from {number_in_words(one.shown[0].scale * units[arm.name])} to "
+        f"{number_in_words(one.shown[-1].scale * units[arm.name])} {of}."
+        for arm, one in drawn
+    )
+    label = f"Line chart: the critical batch over the training time. {' '.join(ends)}"
+    return figure(
+        view,
+        "The critical batch over training",
+        lambda width: line_chart(lines, axes, width=width, height=300.0, label=label),
+        note="Smoothed over some 20 measurements; measurements in which no signal is seen are left out.",
+    )

@@ -1,0 +1,1 @@
+"""How a training goes with more workers: what was measured, what follows, and its page."""

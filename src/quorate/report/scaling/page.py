@@ -1,0 +1,169 @@
+"""The page of a training with several numbers of workers: the verdict, curves, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.markup import Markup, element
+from quorate.report.charts.shares import Spending, share_chart
+from quorate.report.page.page import document, heading
+from quorate.report.page.parts import HALF, View, chip, figure, framed, nothing, paragraphs, section, table
+from quorate.report.scaling.schema import Regime, ScalingRow, ScalingSummary
+from quorate.report.scaling.verdict import REGIMES
+from quorate.report.wording import counted, number_in_words, seconds_in_words, share_in_words
+
+VERDICT = (
+    "Workers are worth having as long as each step up brings at least half of what it could. The speed-up is the time "
+    "per pass with the fewest workers over that with more, times their passes to the target over those with more."
+)
+CURVES = (
+    "The speed-up of the time alone, and with the passes that the larger batch takes. What lies between the ideal and "
+    "the first is waiting, bytes and slower computing; what lies between both is the batch."
+)
+TIMES = (
+    "Computing is all that a worker does by itself. Waiting is what it lost to others that came later, communication "
+    "what it lost to bytes that moved after the last had come."
+)
+LOSSES = (
+    "What is lost is told as a share: of the time per pass to computing (which takes longer for each example), to "
+    "waiting and to the wire, of the passes to the batch."
+)
+HEADS = (
+    "workers", "batch", "time per pass", "passes", "time to target", "speed-up", "= time", "x passes", "efficiency",
+    "loses most to", "worker-seconds",
+)  # fmt: skip
+Figure = Callable[[ScalingRow], float | None]
+
+
+def scaling_page(summary: ScalingSummary, view: View) -> str:
+    """The whole file. `view` is of a comparison of it."""
+    sections = [
+        ("verdict", "Verdict", _verdict(summary, view)),
+        ("curves", "Speed-up", _curves(summary, view)),
+        ("time", "Time per step", _times(summary, view)),
+    ]
+    simulated = [row for row in summary.rows if row.is_simulated]
+    chips = [chip("measured, and simulated beyond" if simulated else "measured", "good"), chip(summary.strategy)]
+    if summary.target is not None:
+        chips.append(chip(f"to {summary.target}"))
+    if summary.price is not None:
+        chips.append(chip(f"{summary.price:g} a worker and hour"))
+    footer = element("footer", element("p", "Made by Quorate from the records of these runs. ", _command(summary)))
+    return document(
+        summary.title, heading("workers", summary.title, chips), [one for one in sections if one[2]], footer,
+        is_virtual=view.is_virtual,
+    )  # fmt: skip
+
+
+def _command(summary: ScalingSummary) -> Markup:
+    return element("code", " ".join(summary.command))
+
+
+def _verdict(summary: ScalingSummary, view: View) -> Markup:
+    said = [element("p", summary.verdict, class_="finding"), paragraphs(*(f"Caution: {x}." for x in summary.warnings))]
+    tables = [_table(summary, view, regime) for regime in _regimes(summary)]
+    return section("verdict", "Verdict", VERDICT, *said, *tables)
+
+
+def _regimes(summary: ScalingSummary) -> list[Regime]:
+    return list(dict.fromkeys(row.regime for row in summary.rows))
+
+
+def _table(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
+    heads = [*HEADS, *(["cost"] if summary.price is not None else [])]
+    rows = [_cells(summary, row) for row in summary.rows if row.regime == regime]
+    note = f"A pass is {summary.pass_words}. Passes are to {summary.target or 'no target: runs left no quality'}."
+    scaling = f"{regime.capitalize()} scaling, {REGIMES[regime]}"
+    return framed(view, scaling, table(heads, rows), paragraphs(note, LOSSES))
+
+
+def _cells(summary: ScalingSummary, row: ScalingRow) -> list[str]:
+    def cell(value: float | None, words: Callable[[float], str] = number_in_words) -> str:
+        return nothing() if value is None else words(value)
+
+    cells = [
+        f"{row.workers}{', simulated' if row.is_simulated else ''}",
+        cell(row.batch, lambda count: f"{count:,.0f}"),
+        cell(row.pass_seconds, seconds_in_words),
+        cell(row.passes),
+        cell(row.target_seconds, seconds_in_words),
+        *(cell(value) for value in (row.speedup, row.time_speedup, row.pass_speedup)),
+        cell(row.efficiency, share_in_words),
+        nothing() if row.limit is None else f"{row.limit} {share_in_words(row.losses[row.limit])}",
+        cell(row.worker_seconds),
+    ]
+    return cells if summary.price is None else [*cells, cell(row.cost)]
+
+
+def _curves(summary: ScalingSummary, view: View) -> Markup:
+    charts = [_speedups(summary, view, regime) for regime in _regimes(summary)]
+    efficiencies = [
+        line
+        for place, regime in enumerate(_regimes(summary))
+        for line in _lines(summary, regime, f"{regime} scaling", place, lambda row: row.efficiency)
+    ]
+    charts.append(_chart(view, "Efficiency", "speed-up over times the workers", efficiencies))
+    return section("curves", "Speed-up", CURVES, element("div", *charts, class_="figures"))
+
+
+def _speedups(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
+    own = [row for row in summary.rows if row.regime == regime]
+    ideal = [(float(row.workers), row.workers / own[0].workers) for row in own]
+    lines = [
+        Line(name="ideal", look=3, curves=[ideal], is_of_runs=False),
+        *_lines(summary, regime, "time per pass", 1, lambda row: row.time_speedup),
+        *_lines(summary, regime, "to the target", 0, lambda row: row.speedup),
+    ]
+    return _chart(view, f"Speed-up, {REGIMES[regime]}", "times as fast", lines)
+
+
+def _lines(summary: ScalingSummary, regime: Regime, name: str, look: int, of: Figure) -> list[Line]:
+    """What was measured; and from its last point on, with another look, what was simulated."""
+    own = [row for row in summary.rows if row.regime == regime]
+    measured = _points([row for row in own if not row.is_simulated], of)
+    simulated = _points([row for row in own if row.is_simulated], of)
+    found = [Line(name=name, look=look, curves=[measured], is_of_runs=False)] if measured else []
+    if simulated:
+        curve = [*measured[-1:], *simulated]
+        found.append(Line(name=f"{name}, simulated", look=look + 4, curves=[curve], is_of_runs=False))
+    return found
+
+
+def _points(rows: Sequence[ScalingRow], of: Figure) -> list[tuple[float, float]]:
+    return [(float(row.workers), y) for row in rows if (y := of(row)) is not None]
+
+
+def _chart(view: View, caption: str, y: str, lines: Sequence[Line]) -> Markup:
+    ends = [(one.name, one.curves[0][0][1], one.curves[0][-1][1]) for one in lines]
+    told = " ".join(f"{name}: from {number_in_words(a)} to {number_in_words(b)}." for name, a, b in ends)
+    axes = Axes(x="workers", x_kind="count", y=y)
+    return figure(
+        view,
+        caption,
+        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {told}"),
+        wide=HALF,
+    )
+
+
+def _times(summary: ScalingSummary, view: View) -> Markup:
+    charts = []
+    for regime in _regimes(summary):
+        rows = [row for row in summary.rows if row.regime == regime and row.step]
+        if rows:
+            charts.append(_time(view, regime, rows))
+    return section("time", "Time per step", TIMES, *charts) if charts else Markup()
+
+
+def _time(view: View, regime: Regime, rows: Sequence[ScalingRow]) -> Markup:
+    steps = [
+        Spending(f"{counted(row.workers, 'worker')}{', simulated' if row.is_simulated else ''}", row.step)
+        for row in rows
+    ]
+    told = " ".join(f"{one.name}: {seconds_in_words(one.total)}." for one in steps)
+    title = view.time("time of the mean step")
+    return figure(
+        view,
+        f"Where the mean step went, {REGIMES[regime]}",
+        lambda width: share_chart(steps, title=title, width=width, label=f"Stacked bars of the mean step. {told}"),
+    )

@@ -1,0 +1,173 @@
+"""What the folder of a training with several numbers of workers holds: comparisons of one strategy, one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.run.folder import SCALING, SCALING_FORMAT
+from quorate.report.figures.noise import noise_summary
+from quorate.report.figures.run import RunFigures, figures_of
+from quorate.report.figures.time_use import ACTIVITIES
+from quorate.report.reading.planned import Planned, planned_in
+from quorate.report.reading.sound import has_numbers, is_number, read_json
+from quorate.report.scaling.figures import Measured
+from quorate.report.scaling.schema import Regime
+from quorate.report.schema import Curve
+from quorate.report.wording import number_in_words
+
+_PARTS = {"waiting": "waiting", "communication": "communication", "encode": "communication", "decode": "communication"}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One number of workers: where its comparison is, its plan, and the figures of its runs."""
+
+    regime: Regime
+    workers: int
+    plan: Planned
+    runs: Sequence[RunFigures]
+
+
+@dataclass(frozen=True)
+class Found:
+    """All of it."""
+
+    about: dict[str, Any]
+    trained: Sequence[Trained]
+    measured: Sequence[Measured]
+    """Simulated ones among them."""
+    target: str | None
+    """In words; None where runs left neither quality nor losses."""
+    pass_examples: float
+    pass_words: str
+
+
+def read_scaling(folder: Path) -> Found:
+    """What lies in `folder`. Raises `ConfigurationError` where it is none of these, or has no run that ended well."""
+    about = read_json(folder / SCALING)
+    if about is None or about.get("format") != SCALING_FORMAT:
+        raise ConfigurationError(
+            f"{folder / SCALING} cannot be read as several numbers of workers, of format {SCALING_FORMAT}"
+        )
+    try:
+        trained = [_trained(folder, row) for row in about["rows"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{folder / SCALING} is damaged: {error}") from None
+    runs = [run for one in trained for run in one.runs]
+    if not any(run.examples_per_second for run in runs):
+        raise ConfigurationError(f"no run in {folder} ended well and counted its examples, so that nothing is compared")
+    aim = aim_of(trained)
+    measured = [_measured(one, aim) for one in trained]
+    measured += _simulated(about, measured)
+    examples, words = _pass(about, trained)
+    return Found(about, trained, measured, None if aim is None else aim.words, examples, words)
+
+
+def _trained(folder: Path, row: Mapping[str, Any]) -> Trained:
+    plan = planned_in(folder / str(row["folder"]))
+    (arm,) = plan.arms
+    runs = [figures_of(place, seed, plan) for seed, place in arm.runs.items()]
+    return Trained(cast(Regime, row["regime"]), int(row["workers"]), plan, [run for run in runs if run.is_used])
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What passes are counted to."""
+
+    value: float
+    is_quality: bool
+    higher_is_better: bool
+    words: str
+
+    def curve(self, run: RunFigures) -> Curve | None:
+        """What is held against it."""
+        return run.curve if self.is_quality else run.losses
+
+    def examples(self, run: RunFigures) -> float | None:
+        """Until the curve first meets it, on a straight line from the point before; None where it never does."""
+        curve = self.curve(run)
+        if curve is None or not curve.examples:
+            return None
+        before: tuple[float, float] | None = None
+        for examples, y in zip(curve.examples, curve.quality, strict=True):
+            if y >= self.value if self.higher_is_better else y <= self.value:
+                if before is None or y == before[1]:
+                    return float(examples)
+                share = (self.value - before[1]) / (y - before[1])
+                return before[0] + share * (examples - before[0])
+            before = float(examples), y
+        return None
+
+
+def aim_of(trained: Sequence[Trained]) -> Aim | None:
+    """The target, where one was given; else the best that every run has reached: in quality, or else in its loss."""
+    plan, runs = trained[0].plan, [run for one in trained for run in one.runs]
+    metric = plan.metric
+    if metric is not None and all(run.curve is not None for run in runs):
+        best = [(max if metric.higher_is_better else min)(run.curve.quality) for run in runs if run.curve is not None]
+        common = min(best) if metric.higher_is_better else max(best)
+        value = common if plan.target is None else plan.target
+        return Aim(value, True, metric.higher_is_better, f"{metric.name} {number_in_words(value)}")
+    if all(run.losses is not None for run in runs):
+        common = max(min(run.losses.quality) for run in runs if run.losses is not None)
+        return Aim(common, False, False, f"a training loss of {number_in_words(common)}")
+    return None
+
+
+def _measured(one: Trained, aim: Aim | None) -> Measured:
+    reached = [] if aim is None else [aim.examples(run) for run in one.runs]
+    noise = noise_summary([run.noise for run in one.runs if run.noise is not None])
+    batches = [run.batch for run in one.runs if run.batch]
+    return Measured(
+        regime=one.regime,
+        workers=one.workers,
+        rates=[run.examples_per_second for run in one.runs if run.examples_per_second],
+        examples=[count for count in reached if count is not None] if None not in reached else [],
+        batch=float(batches[0]) if batches else None,
+        step=_step(one.runs),
+        noise=None if noise is None else noise.scale,
+    )
+
+
+def _step(runs: Sequence[RunFigures]) -> dict[str, float]:
+    """Mean seconds of a step by what they went into."""
+    count = sum(len(run.lengths) for run in runs)
+    if not count:
+        return {}
+    found = {"compute": 0.0, "waiting": 0.0, "communication": 0.0}
+    for place, name in enumerate(ACTIVITIES):
+        found[_PARTS.get(name, "compute")] += sum(run.totals[place] for run in runs) / count
+    return found
+
+
+def _simulated(about: Mapping[str, Any], measured: Sequence[Measured]) -> Iterator[Measured]:
+    """What was simulated of numbers of workers that were not run, in the weak regime."""
+    most = max((one for one in measured if one.regime == "weak"), key=lambda one: one.workers, default=None)
+    for row in about.get("simulated") or ():
+        batch = None if most is None else most.batch
+        if batch is None or not has_numbers(row, "workers", "steps_per_second", "waiting_share", "communication_share"):
+            continue
+        rate = float(row["steps_per_second"])
+        length, workers = int(row["workers"]) / rate, int(row["workers"])
+        waiting, moving = (float(row[f"{name}_share"]) * length for name in ("waiting", "communication"))
+        yield Measured(
+            regime="weak",
+            workers=workers,
+            is_simulated=True,
+            rates=[rate * batch],
+            batch=batch,
+            step={"compute": length - waiting - moving, "waiting": waiting, "communication": moving},
+        )
+
+
+def _pass(about: Mapping[str, Any], trained: Sequence[Trained]) -> tuple[float, str]:
+    """The examples of a pass, and what it is."""
+    examples = next(run.examples for one in trained for run in one.runs if run.examples is not None)
+    epochs: Any = about.get("epochs")
+    if is_number(epochs) and epochs > 0 and examples:
+        return examples / epochs, "a pass over the data"
+    return float(examples), f"the work of the run with the fewest workers, {examples:,} examples"

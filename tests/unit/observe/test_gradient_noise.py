@@ -1,0 +1,167 @@
+"""How noisy gradients are, as trainings tell their records: against a problem whose noise is known."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.gradient_noise import scale_of
+from quorate.core.records import records_of, rows
+from quorate.observe.gradient_noise import EVERY, SPAN
+from quorate.train.loop import loops_of
+from quorate.wire import current
+from quorate.wire.virtual.compute import Constant
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
+
+SIZE = 3
+SIGNAL, NOISE = 4 * 0.5**2 + 0.25**2, 4 * 0.5**2 + 1.0**2
+"""Of the gradients that `training` makes up, of one worker; a scale of 1.88."""
+
+
+@pytest.fixture(autouse=True)
+def measures_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the rounds."""
+    monkeypatch.setattr("quorate.observe.gradient_noise.ROUNDS", 2 * SPAN)
+
+
+def noise_rows(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
+    return [row for row in rows(records_of(folder, rank)) if row["kind"] == "noise"]
+
+
+def training(
+    steps: int, strategy: str = "all-reduce", *, is_late: bool = False, momentum: float = 0.0, **settings: Any
+) -> Any:
+    """Two parameters (one part each) whose gradients are a constant and normal noise, at any place."""
+
+    def live(world: quorate.World) -> None:
+        draws = torch.Generator().manual_seed(world.rank)
+        model = torch.nn.Linear(4, 1)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
+        optimizer = quorate.distribute(optimizer, model, strategy=strategy, alone="algorithm", **settings)
+        for _ in range(steps):
+            if is_late and world.rank == 0:
+                world.wire.clock.sleep(0.009)
+            optimizer.zero_grad()
+            weight = 0.5 + 0.5 * torch.randn(1, 4, generator=draws)
+            bias = 0.25 + torch.randn(1, generator=draws)
+            ((model.weight * weight).sum() + (model.bias * bias).sum()).backward()
+            optimizer.step()
+        optimizer.finish()
+
+    return live
+
+
+def run(task: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, size: int = SIZE) -> list[dict[str, Any]]:
+    monkeypatch.setenv("QUORATE_RUN", str(folder))
+    VirtualWorld(size, compute=Constant(0.01)).run(joined(task))
+    assert not any(noise_rows(folder, rank) for rank in range(1, size))
+    return noise_rows(folder)
+
+
+def check(found: list[dict[str, Any]], *, low: int, high: int) -> None:
+    """Signal and noise are those of the problem, within four standard errors; `gradients` are between."""
+    assert all(low <= row["gradients"] <= high for row in found)
+    signal = [(n * row["mean"] - row["own"]) / (n - 1) for row in found for n in [row["gradients"]]]
+    noise = [(row["own"] - row["mean"]) * n / (n - 1) for row in found for n in [row["gradients"]]]
+    for measured, true in ((signal, SIGNAL), (noise, NOISE)):
+        error = statistics.stdev(measured) / len(measured) ** 0.5
+        assert abs(statistics.fmean(measured) - true) < 4 * error
+        assert error < 0.5 * true
+
+
+@pytest.mark.parametrize("settings", [{}, {"on_death": "continue"}, {"reduce": "ring"}])
+def test_all_reduce_measures_every_so_many_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    count = 30
+    found = run(training(count * EVERY, **settings), tmp_path, monkeypatch)
+    assert [row["step"] for row in found] == [EVERY * (number + 1) for number in range(count)]
+    check(found, low=SIZE, high=SIZE)
+    known = scale_of(found[-1]["signal"], found[-1]["noise"])
+    assert known is not None and known == pytest.approx(NOISE / SIGNAL, rel=0.8)
+
+
+def test_late_gradients_of_rounds_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(training(100, "quorum", wait_for=2, is_late=True), tmp_path, monkeypatch)
+    assert 30 < len(found) < 70
+    assert len({row["gradients"] for row in found}) > 1
+    check(found, low=2, high=2 * SIZE)
+
+
+def test_what_momentum_takes_out_of_gradients_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(training(100, "quorum", wait_for=2, momentum=0.8), tmp_path, monkeypatch)
+    noise = statistics.fmean((row["own"] - row["mean"]) * row["gradients"] / (row["gradients"] - 1) for row in found)
+    signal = statistics.fmean((row["gradients"] * row["mean"] - row["own"]) / (row["gradients"] - 1) for row in found)
+    assert noise / signal == pytest.approx(NOISE / SIGNAL, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("all-reduce", {"reduce": "adasum"}),
+        ("all-reduce", {"compress": "half"}),
+        ("quorum", {"late_weight": "falling"}),
+        ("local-sgd", {}),
+        ("d-psgd", {}),
+        ("parameter-server", {}),
+    ],
+)
+def test_not_where_no_mean_of_gradients_is_formed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, settings: dict[str, Any]
+) -> None:
+    size = 4 if settings.get("reduce") == "adasum" else SIZE
+    assert not run(training(EVERY + 1, strategy, **settings), tmp_path, monkeypatch, size=size)
+
+
+def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker 0 has batches of 6, the others of 3: with their weights the three are as one batch of 12."""
+
+    def live(world: quorate.World) -> None:
+        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(model.weight)
+        plain = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", weight="examples")
+        data = torch.utils.data.TensorDataset(torch.arange(36.0, dtype=torch.float64))
+        for _ in range(EVERY):
+            (x,) = next(iter(quorate.shard(data, 6 if world.rank == 0 else 3, shuffle=False)))
+            optimizer.zero_grad()
+            (model.weight * x.mean()).sum().backward()
+            told[world.rank] = len(x), x.mean().item()
+            optimizer.step()
+        optimizer.finish()
+
+    told: dict[int, tuple[int, float]] = {}
+    (row,) = run(live, tmp_path, monkeypatch)
+    whole = sum(count for count, _ in told.values())
+    assert row["own"] == pytest.approx(sum(count * x**2 for count, x in told.values()) / whole)
+    assert row["mean"] == pytest.approx((sum(count * x for count, x in told.values()) / whole) ** 2)
+
+
+def test_a_gradient_that_travels_in_parts_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each parameter is a part of its own, and leaves while the backward pass still runs."""
+
+    def live(world: quorate.World) -> None:
+        layers = torch.nn.Sequential(torch.nn.Linear(600, 600, bias=False), torch.nn.Linear(600, 600, bias=False))
+        optimizer: Any = quorate.distribute(torch.optim.SGD(layers.parameters(), lr=0.0), layers, alone="algorithm")
+        for _ in range(EVERY):
+            optimizer.zero_grad()
+            with optimizer.accumulate():
+                ((world.rank + 1.0) * layers[0].weight.sum()).backward()
+            (layers[0].weight.sum() + (1.0 - 2 * world.rank) * layers[1].weight.sum()).backward()
+            optimizer.step()
+        parts.append(len(loops_of(current.here())[0].replica.layout.parts))
+        optimizer.finish()
+
+    parts: list[int] = []
+    (row,) = run(live, tmp_path, monkeypatch, size=2)
+    assert parts[0] > 1
+    numel = 600 * 600
+    own = [numel * (2.0**2 + 1.0), numel * (3.0**2 + 1.0)]
+    assert row["own"] == pytest.approx(sum(own) / 2, rel=1e-4)
+    assert row["mean"] == pytest.approx(numel * 2.5**2, rel=1e-4)
