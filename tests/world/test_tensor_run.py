@@ -39,6 +39,11 @@ def told(folder: Path, *options: str) -> tuple[list[str], int, str]:
     (folder / "script.py").write_text(SCRIPT)
     ended = quorate(folder, "run", "--name", "here", *options, "script.py")
     assert ended.returncode == 0, ended.stderr
+    if "--mesh" in options:
+        lines = (folder / "runs/here/rank-0.jsonl").read_text().splitlines()
+        (layers,) = [row for row in map(json.loads, lines) if row["kind"] == "layers"]
+        # Of each pair the sum of 8 examples of 16 numbers forward, and of the gradient of its input backward.
+        assert layers["sent"] == dict.fromkeys(("1.0", "1.2", "3.0", "3.2"), 8 * 16 * 4)
     rows = [
         json.loads(line)
         for file in (folder / "runs/here").glob("rank-*.jsonl")

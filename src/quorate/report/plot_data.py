@@ -119,6 +119,10 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
             "rank parameters gradients optimizer live_before peak_live resident_before peak_resident peak_gpu",
         ),
     ),
+    "layers": (
+        "arm name bytes_out",
+        lambda arm: _fields(arm.layers.layers if arm.layers else (), "name bytes_out"),
+    ),
     "stages": (
         "arm rank worker bubble bytes_out bytes_in",
         lambda arm: _fields(arm.stages.ranks if arm.stages else (), "rank worker bubble bytes_out bytes_in"),

@@ -14,6 +14,7 @@ from quorate.report.schema_parts import Fault as Fault
 from quorate.report.schema_parts import GoodputSummary as GoodputSummary
 from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
+from quorate.report.schema_parts import LayersSummary as LayersSummary
 from quorate.report.schema_parts import Mark as Mark
 from quorate.report.schema_parts import MemorySummary as MemorySummary
 from quorate.report.schema_parts import Merge as Merge
@@ -178,6 +179,8 @@ class ArmSummary(Part):
     """Null where parameters lie on no servers."""
     memory: MemorySummary | None = None
     """Null where none was recorded, as in a virtual world."""
+    layers: LayersSummary | None = None
+    """Null where no layers are computed by several workers together."""
     stages: StagesSummary | None = None
     """Null where no model is in stages."""
     replicas: Replicas | None = None

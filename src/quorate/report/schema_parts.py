@@ -89,6 +89,26 @@ class RankStages(Part):
     bytes_in: float
 
 
+class LayerTraffic(Part):
+    """One layer that several workers compute together."""
+
+    name: str
+    bytes_out: int
+    """That a worker sends for it in one forward and backward pass."""
+
+
+class LayersSummary(Part):
+    """What layers sent along the tensor axis, in the first run of an arm that ended well."""
+
+    seed: int
+    rank: int
+    """Whose bytes they are."""
+    tensor: int
+    """Workers that compute layers together."""
+    layers: tuple[LayerTraffic, ...]
+    """The busiest first."""
+
+
 class StagesSummary(Part):
     """How workers of a pipeline waited for each other, in the first run of an arm that ended well."""
 

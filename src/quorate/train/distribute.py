@@ -208,7 +208,9 @@ def distribute(
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:
             let_own_tensors(kept, loop.replica, spread.seat, named)
-        looks = StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat)
+        looks = (
+            StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat, loop.worker.timer)
+        )
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
         if chosen.waits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,9 +13,11 @@ from torch.optim import Optimizer
 from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
+from quorate.core.layer_rows import Layers
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
+from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.replica.by_tensors import shard_by_of
 from quorate.replica.replica import Replica
@@ -110,15 +113,27 @@ class AfterPieces(Listener):
     """What is done when a backward pass over pieces has ended.
 
     Memory in which gathered pieces travelled is given back before the optimizer's step; after the first pass, a
-    sentence tells of trained parameters that have no gradient.
+    sentence tells of trained parameters that have no gradient, and after the second the records are told what each
+    layer has sent along the tensor axis.
     """
 
-    def __init__(self, replica: Replica, seat: Seat) -> None:
-        self._replica, self._seat, self._is_first = replica, seat, True
+    def __init__(self, replica: Replica, seat: Seat, timer: StepTimer) -> None:
+        self._replica, self._seat, self._timer, self._is_first = replica, seat, timer, True
+        self._passes, self._before = 0, Counter[str]()
+
+    def _note_layers(self) -> None:
+        self._passes += 1
+        sent, recorder = self._seat.traffic.by_layer, self._timer.recorder
+        if self._passes == 2 and sent and recorder is not None:
+            told, now = dict(sent - self._before), self._timer.clock.now()
+            recorder.write(Layers(step=self._timer.steps, time=now, optimizer=self._timer.name, sent=told))
+        elif self._passes == 1:
+            self._before = Counter(sent)
 
     def backward_ended(self) -> None:
         """Cost: a call for each block of memory; one look at each parameter, once."""
         self._seat.within.trim()
+        self._note_layers()
         if not self._is_first or all(p.grad is None for p in self._replica.trained):
             return  # where passes are added up, they are not reduced to pieces yet
         self._is_first = False

@@ -402,6 +402,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "rounds": 6,
         "memory": 0,
         "stages": 0,
+        "layers": 0,
         "staleness": len(quorum.rounds.staleness),
         "contributors": 5,
         "rank_shares": 4,

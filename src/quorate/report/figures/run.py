@@ -13,6 +13,7 @@ from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
 from quorate.report.figures.goodput import Goodput, goodput_of, has_failed
 from quorate.report.figures.lateness import skew_of
+from quorate.report.figures.layers import layers_of
 from quorate.report.figures.memory import memory_of
 from quorate.report.figures.merges import MergeFigures, figures_of_merges
 from quorate.report.figures.noise import NoiseFigures, noise_figures
@@ -44,6 +45,7 @@ from quorate.report.schema import (
     Fault,
     Joined,
     Lane,
+    LayersSummary,
     Mark,
     MemorySummary,
     Outcome,
@@ -96,6 +98,7 @@ class RunFigures:
     servers: ServerFigures | None
     """Where parameters lie on servers."""
     memory: MemorySummary | None
+    layers: LayersSummary | None
     stages: StagesSummary | None
     distance: Curve | None
     """Between replicas."""
@@ -160,6 +163,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         noise=_noise(run),
         servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
         memory=memory_of(run, seed),
+        layers=layers_of(run, seed),
         stages=stages_of(run, warm_up, seed),
         distance=distance_curve(run, seed, amounts),
         faults=_faults(run, seed),

@@ -12,6 +12,7 @@ from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.arrival import arrival
 from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
+from quorate.report.page.layers import layers
 from quorate.report.page.memory import memory
 from quorate.report.page.merges import merges
 from quorate.report.page.noise import noise
@@ -42,6 +43,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("outer", "Outer steps", outer),
     ("replicas", "Replicas", replicas),
     ("stages", "Stages", stages),
+    ("layers", "Tensor axis", layers),
     ("memory", "Memory", memory),
     ("timeline", "Timeline", timeline),
     ("faults", "Faults", faults),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quorate.core.layer_rows import Layers
 from quorate.core.memory_rows import Memory
 from quorate.core.noise_rows import Noise
 from quorate.core.records import records_of, rows
@@ -53,6 +54,8 @@ class RankRecords:
     distances: list[Distance] = field(default_factory=list)
     outers: list[Outer] = field(default_factory=list)
     noises: list[Noise] = field(default_factory=list)
+    layers: Layers | None = None
+    """Of the first optimizer that has said something of them."""
     served: list[Served] = field(default_factory=list)
     """What its server did for the first optimizer."""
     offsets: list[ClockOffset] = field(default_factory=list)
@@ -130,6 +133,8 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.outers.append(outer)
         elif kind == "noise" and (noise := row_of(Noise, row)) is not None and noise.gradients > 1:
             found.noises.append(noise)
+        elif kind == "layers" and (layers := row_of(Layers, row)) is not None:
+            found.layers = found.layers or layers
         elif kind == "served" and (served := served_of(row)) is not None:
             found.served.append(served)
         elif kind == "clock" and not sessions.is_moved and (offset := row_of(ClockOffset, row)) is not None:

@@ -1,0 +1,38 @@
+"""The tensor axis: what each layer that several workers compute together sends."""
+
+from __future__ import annotations
+
+from quorate.report.charts.markup import Markup
+from quorate.report.page.parts import View, framed, paragraphs, section, table
+from quorate.report.schema import ArmSummary
+from quorate.report.schema_parts import LayersSummary, LayerTraffic
+from quorate.report.wording import bytes_in_words, share_in_words
+
+LEAD = (
+    "Where several workers compute layers together, they send each other activations, and the gradients of these, for "
+    "each layer that is cut."
+)
+MEANINGS = (
+    "Bytes that one worker sent in one forward and backward pass, in the first run. They grow with the batch and with "
+    "the length of sequences, and not with the size of the model's layers alone; no pass goes on before they have come."
+)
+LAYERS = 48
+"""That are listed of each arm, at most."""
+_HEADS = ["strategy", "layer", "workers", "sent in a pass", "of all"]
+
+
+def layers(view: View) -> Markup:
+    """Only where some arm has layers that are computed together."""
+    known = [(arm, arm.layers) for arm in view.summary.arms if arm.layers is not None]
+    if not known:
+        return Markup()
+    rows = [_row(arm, told, one) for arm, told in known for one in told.layers[:LAYERS]]
+    hidden = sum(max(0, len(told.layers) - LAYERS) for _, told in known)
+    note = f"Further layers: {hidden:,}; all of them are in the data." if hidden else ""
+    shown = framed(view, "Bytes of each layer", table(_HEADS, rows), paragraphs(MEANINGS, note))
+    return section("layers", "Tensor axis", LEAD, shown)
+
+
+def _row(arm: ArmSummary, told: LayersSummary, one: LayerTraffic) -> list[str]:
+    share = one.bytes_out / max(1, sum(layer.bytes_out for layer in told.layers))
+    return [arm.name, one.name, f"{told.tensor}", bytes_in_words(one.bytes_out), share_in_words(share)]
