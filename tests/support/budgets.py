@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "architecture": 20,
+    "architecture": 24,
     "contract": 350,
     "launchers": 540,
     "soak": 33,
@@ -43,7 +43,7 @@ BUDGETS = {
     "unit/rounds": 84,
     "unit/servers": 8,
     "unit/sharding": 40,
-    "unit/simulation": 16,
+    "unit/simulation": 18,
     "unit/strategies": 165,
     "unit/topology": 4,
     "unit/train": 80,

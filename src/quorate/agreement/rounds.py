@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -59,18 +59,17 @@ class WorkerRounds:
         row: Wire | None = None,
         copies: Callable[[Tensor], int] = lambda p: 1,
     ) -> None:
-        """`row` are the workers of this replica, where it is in pieces. `counts_ended`: whether the number of workers
-        that a round is divided by includes those that have ended. `fragments`: see `hand_in`."""
+        """`row`: the workers of this replica, where it is in pieces. `counts_ended`: whether rounds are divided by the
+        workers that have ended, too. `fragments`: see `hand_in`."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures, self._counts_ended = agreed, clip_norm, measures, counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
-        self._has_called, self._mean_held = False, 0
-        self._mean: Flat | None = None
+        self._has_called, self._mean_held, self._mean = False, 0, cast("Flat | None", None)
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        of = (wire.channel("rounds"), agreed, replica.layout, self, self._fragments)
+        of = wire.channel("rounds"), agreed, replica.layout, self, self._fragments
         self._whole = WholeReplica(row, copies)
         self.rounds = rounds_of(*of, watch, tape, coding, row)
         self.standing: Standing = self.rounds.standing

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from quorate.report.schema_mesh import LayersSummary as LayersSummary
+from quorate.report.schema_mesh import StagesSummary as StagesSummary
 from quorate.report.schema_parts import Change as Change
 from quorate.report.schema_parts import Estimate as Estimate
 from quorate.report.schema_parts import Fault as Fault
 from quorate.report.schema_parts import GoodputSummary as GoodputSummary
 from quorate.report.schema_parts import Joined as Joined
 from quorate.report.schema_parts import Lane as Lane
-from quorate.report.schema_parts import LayersSummary as LayersSummary
 from quorate.report.schema_parts import Mark as Mark
 from quorate.report.schema_parts import MemorySummary as MemorySummary
 from quorate.report.schema_parts import Merge as Merge
@@ -27,7 +28,6 @@ from quorate.report.schema_parts import Part
 from quorate.report.schema_parts import RoundsSummary as RoundsSummary
 from quorate.report.schema_parts import Server as Server
 from quorate.report.schema_parts import ServersSummary as ServersSummary
-from quorate.report.schema_parts import StagesSummary as StagesSummary
 
 FORMAT = 1
 """Rises when a field changes its meaning or goes away."""

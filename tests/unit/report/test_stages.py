@@ -17,7 +17,7 @@ from quorate.report.page.page import page
 from quorate.report.plot_data import tables
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.schema_parts import RankStages, StagesSummary
+from quorate.report.schema_mesh import RankStages, StagesSummary
 from quorate.report.trace.trace import activities
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed

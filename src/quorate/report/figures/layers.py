@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorate.report.reading.run import RunRecords
-from quorate.report.schema_parts import LayersSummary, LayerTraffic
+from quorate.report.schema_mesh import LayersSummary, LayerTraffic
 
 
 def layers_of(run: RunRecords, seed: int) -> LayersSummary | None:

@@ -9,7 +9,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.rows import Step
 from quorate.report.figures.time_use import bubble_share
 from quorate.report.reading.run import RunRecords
-from quorate.report.schema_parts import RankStages, StagesSummary
+from quorate.report.schema_mesh import RankStages, StagesSummary
 from quorate.sharding.stages.clock import bubble_by_formula
 
 _NUMBERS = ("workers", "worker", "stages", "microbatches")

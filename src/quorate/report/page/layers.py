@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorate.report.charts.markup import Markup
 from quorate.report.page.parts import View, framed, paragraphs, section, table
 from quorate.report.schema import ArmSummary
-from quorate.report.schema_parts import LayersSummary, LayerTraffic
+from quorate.report.schema_mesh import LayersSummary, LayerTraffic
 from quorate.report.wording import bytes_in_words, share_in_words
 
 LEAD = (

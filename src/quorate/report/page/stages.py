@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorate.report.charts.markup import Markup
 from quorate.report.page.parts import View, framed, nothing, paragraphs, section, table
 from quorate.report.schema import ArmSummary, StagesSummary
-from quorate.report.schema_parts import RankStages
+from quorate.report.schema_mesh import RankStages
 from quorate.report.wording import bytes_in_words, share_in_words
 
 LEAD = (
