@@ -222,7 +222,7 @@ def main() -> int:
     parser.add_argument(
         "--parts", nargs="*", default=["attacks", "cost"], choices=["attacks", "cost"], help="what (both)"
     )
-    parser.add_argument("--seeds", type=int, default=2, help="of each training (2)")
+    parser.add_argument("--seeds", type=int, default=1, help="of each training (1)")
     parser.add_argument("--turns", type=int, default=5, help="of each exchange (5)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a heat map")
     told = parser.parse_args()
