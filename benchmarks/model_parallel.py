@@ -274,7 +274,7 @@ def main() -> int:
             script = Path(folder, "train.py")
             script.write_text(SCRIPT.format(benchmarks=str(Path(__file__).resolve().parent)))
             run = partial(seconds_of, script)
-            layouts.foreseen(report, script, run, turns=1 if told.quick else 3, quick=told.quick)
+            layouts.foreseen(report, script, run, turns=1 if told.quick else told.turns, quick=told.quick)
     return report.show(told)
 
 
