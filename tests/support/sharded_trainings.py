@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.utils.checkpoint import checkpoint
 
 import quorate
@@ -234,11 +236,36 @@ def kept(
         return [whole(p) for p in model.parameters()], told
 
 
-def kept_alone(case: Case, until: int) -> list[Tensor]:
-    """The same of one process, from the beginning."""
+def kept_by_torch(case: Case, folder: Path, until: int, world: Any, *, shards: bool = True) -> list[Tensor]:
+    """As `kept`, by `torch.distributed.checkpoint` from and to `folder`, of what `state_dict()` of model and optimizer
+    say."""
+    model: Any = Model(seed=1 + world.rank)
+    if shards:
+        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero)
+    optimizer: Any = quorate.distribute(made(case, model), model, case.strategy, **case.settings)
+    begin = 0
+    if folder.exists():  # else torch's first step with zeros, for states to be there, would count
+        mine, its = get_state_dict(model, optimizer)
+        state: dict[str, Any] = {"model": mine, "optimizer": its, "step": 0}
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        begin = state["step"]
+    for step in range(begin, until):
+        ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    mine, its = get_state_dict(model, optimizer)
+    dcp.save({"model": mine, "optimizer": its, "step": until}, checkpoint_id=folder)
+    with world.evaluate(at="replica"):
+        return [whole(p) for p in model.parameters()]
+
+
+def kept_alone(case: Case, until: int, *, gamma: float = 0.9) -> list[Tensor]:
+    """The same of one process, from the beginning; the rate is `gamma` times the last one in each step."""
     model = Model(seed=1)
     optimizer = made(case, model)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)
     for step in range(until):
         ids, targets = batch(step, range(4))
         optimizer.zero_grad()

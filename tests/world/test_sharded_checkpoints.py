@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.support.processes import run_real_world
-from tests.support.sharded_trainings import Case, kept, kept_alone
+from tests.support.sharded_trainings import Case, kept, kept_alone, kept_by_torch
 
 LAYOUTS = [(4, 1, 3), (2, 1, 2), (3, 1, 3), (2, 2, 0), (4, 2, 3)]
 """Workers, replicas, and ZeRO; 0: whole replicas."""
@@ -41,6 +41,17 @@ def test_resumed_in_other_shards(tmp_path: Path, optimizer: str, most: float) ->
     assert {"model.shard-0-of-2.safetensors", "model.shard-1-of-2.safetensors", "rank-3.safetensors"} <= names
     assert not names & {"model.safetensors", "optimizer.safetensors"}
     assert json.loads((newest / "manifest.json").read_text())["optimizers"]["1"]["shards"] == 2
+
+
+def test_states_for_torch_distributed_checkpoint(tmp_path: Path) -> None:
+    """What `state_dict()` of model and optimizer say goes on in other shards, as whole replicas, and back."""
+    torch.set_num_threads(1)
+    for turn, (workers, replicas, zero) in enumerate([(4, 1, 3), (2, 1, 1), (3, 1, 2), (2, 2, 0), (4, 2, 3)]):
+        case, until = Case(optimizer="adamw", replicas=replicas, zero=zero or 3), 2 * (turn + 1)
+        task = partial(kept_by_torch, case, tmp_path / "kept", until, shards=zero > 0)
+        ends = run_real_world(workers, task, 120.0)
+        wanted = kept_alone(case, until, gamma=1.0)
+        assert max(furthest(end, wanted) for end in ends) < 2e-5, (workers, replicas, zero)
 
 
 @pytest.mark.parametrize(
