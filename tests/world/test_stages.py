@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 import quorate
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.core.records import records_of
+from quorate.planning.layouts import Layout
+from quorate.planning.passes import gathers
+from quorate.sharding.collectives import WireAllGather
 from quorate.sharding.stages.orders import SCHEDULES
 from tests.support.processes import outcomes_real_world, run_real_world
 from tests.support.programs import quorate as quorate_program
@@ -101,6 +105,36 @@ def test_stages_beside_other_axes() -> None:
         Case({"stages": 4}, chosen={"schedule": "gpipe"}),
     ]
     check(4, cases)
+
+
+def gathers_in_steps(world: Any) -> list[float]:
+    """How often this worker gathers each of its modules in a step of 4 micro-batches with ZeRO 3; of two steps."""
+    model = quorate.parallelize(made(six_untied), world.mesh(**SQUARE), zero=3, microbatches=4)
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    modules = sum(isinstance(module, FSDPModule) for module in model.modules())
+    calls = list[float]()
+    whole = WireAllGather.__call__
+
+    def counted(*given: Any, **more: Any) -> Any:
+        calls[-1] += 1
+        return whole(*given, **more)
+
+    WireAllGather.__call__ = counted  # type: ignore[method-assign]
+    for step in range(2):
+        calls.append(0)
+        optimizer.zero_grad()
+        quorate.forward_backward(model, tokens(step, 8), tokens(step, 8).roll(1, 1), cross_entropy)
+        optimizer.step()
+    return [count / modules for count in calls]
+
+
+def test_parameters_stay_gathered_behind_the_first_backward_pass() -> None:
+    """Under 1F1B the first of two stages makes two forward passes before it, the last one makes one."""
+    found = run_real_world(4, gathers_in_steps, 60.0)
+    assert found == [[3, 3], [3, 3], [2, 2], [2, 2]]
+    assert [
+        gathers(Layout(stages=2, shards=2, zero=3, schedule="1f1b", microbatches=4), worker) for worker in (0, 1)
+    ] == [3, 2]
 
 
 def test_three_axes() -> None:

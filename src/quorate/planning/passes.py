@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
@@ -70,18 +71,36 @@ def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, example
 
 
 def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model: Model, cluster: Cluster) -> Passes:
-    """With ZeRO 3, whose parameters are gathered for each pass: beside it where exchanges overlap, else before it."""
+    """With ZeRO 3, whose parameters are gathered for passes: beside these where exchanges overlap, else before them.
+
+    In a pipeline not every pass gathers (see `gathers`); what they take is spread evenly.
+    """
     if layout.zero != 3:
         return passes
     found = []
+    worker_of = {number: worker for worker, owned in enumerate(layout.owned) for number in owned}
     for number, stage in enumerate(stages):
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
-        gather = cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
+        share = gathers(layout, worker_of[number]) / (2 * layout.microbatches)
+        gather = share * cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
         if cluster.overlaps:
             found.append((max(forward, gather), max(backward, gather - weight), weight))
         else:
             found.append((forward + gather, backward + gather, weight))
     return _passes(found)
+
+
+def gathers(layout: Layout, worker: int) -> int:
+    """How often a worker of a pipeline gathers a stage in a step.
+
+    With ZeRO 3 for each pass, without a pipeline; in one for the forward passes before the first backward pass, and for
+    that one, behind which parameters stay.
+    """
+    if layout.zero != 3:
+        return 1
+    if not layout.schedule:
+        return 2 * layout.microbatches
+    return min(layout.microbatches, ceil(most_held(layout, worker, exact=False) / layout.chunks)) + 1
 
 
 def _passes(seconds: Iterable[Sequence[float]]) -> Passes:

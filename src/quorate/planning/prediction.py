@@ -3,7 +3,8 @@
 The step is a pipeline's (`sharding.stages.clock`), or without one its passes one after another; before it parameters
 are gathered, behind it gradients are reduced over shards and replicas, and the optimizer steps. Exchanges that overlap
 hide behind the passes of one micro-batch: a gather behind the forward pass, sums behind the backward pass. With
-ZeRO 3 each pass of each micro-batch gathers. Bytes held are `sharding.memory`'s, of the worker that holds most.
+ZeRO 3 each pass of each micro-batch gathers, in a pipeline only those up to the first backward pass. Bytes held are
+`sharding.memory`'s, of the worker that holds most.
 
 What is not in it: how even batches are, what one kernel does to another, reading data, the network of others. Workers
 that share cores take no less than all their seconds over the cores.
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model, Stage
-from quorate.planning.passes import Passes, computing, most_held, played, with_gathers, with_sums
+from quorate.planning.passes import Passes, computing, gathers, most_held, played, with_gathers, with_sums
 
 SYNC_EVERY = 8
 """Steps between means of `local-sgd`, as it has unless told."""
@@ -68,7 +69,7 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
         layout=layout,
         seconds=max(seconds, crowded),
         memory=max(_memory(layout, model, mine[worker], worker, examples, exact=exact) for worker in {*held, most}),
-        sent=_sent(layout, model, mine[most], numbers[most], examples),
+        sent=_sent(layout, model, mine[most], most, numbers[most], examples),
         bubble=unsent.bubble,
         parts={
             "computing": busy[0],
@@ -141,13 +142,12 @@ def _memory(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, ex
     return model.held(mine, layout.zero, layout.shards) + activations + whole
 
 
-def _sent(layout: Layout, model: Model, mine: Sequence[Stage], numbers: float, examples: float) -> float:
+def _sent(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, numbers: float, examples: float) -> float:
     """Bytes in a step, of rings: a sum over n is 2 (n - 1) / n of what is summed, a gather half."""
     each = examples * layout.microbatches
     sums = sum(2 * stage.sums[1] + stage.sums_again[1] for stage in mine) * each
     handed = 2 * len(mine) * mine[0].output * each if layout.stages > 1 else 0.0
-    gathers = 2 * layout.microbatches if layout.zero == 3 else 1
-    shards = numbers * (gathers * model.gathered_each + layout.reduces * model.bytes_each)
+    shards = numbers * (gathers(layout, worker) * model.gathered_each + layout.reduces * model.bytes_each)
     piece = model.bytes_each * numbers / layout.shards
     ring = 2 * _others(layout.replicas) * piece
     replicas = {"": 0.0, "local-sgd": ring / SYNC_EVERY, "d-psgd": _NEIGHBOURS * piece}.get(layout.strategy, ring)

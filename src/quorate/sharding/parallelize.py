@@ -199,7 +199,7 @@ def parallelize(
         apart = by_experts(model, seat) if axes.shards > 1 else set()
         pieces = shard(model, modules, seat, zero, precision, rests, apart, is_whole=pipeline is None)
         if pipeline is not None:
-            pipeline.ending.shards(pieces, is_accumulated=zero == 1)
+            pipeline.ending.shards(pieces, zero=zero)
         if wire.rank == 0:
             if apart:
                 layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
