@@ -44,7 +44,7 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], tol
         if told == "tensors":
             raise ConfigurationError(f'{plain.__name__} adds up norms over the pieces; leave shard_by="tensors" out')
         return "rows"
-    name, is_own = plain.__name__, f"{plain.__module__}.".startswith("torch.optim.")
+    name, is_own = plain.__name__, _is_of_torch(plain)
     if is_own and name == "LBFGS":
         raise ConfigurationError(
             "LBFGS calculates with all parameters at once, and asks for the loss several times a step; with a model in "
@@ -63,6 +63,15 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], tol
             'of a model in shards has only some; where it is right with each tensor by itself, say shard_by="tensors"'
         )
     return "rows" if found == {"numbers"} else "tensors"
+
+
+def is_by_numbers(plain: type[Optimizer]) -> bool:
+    """Whether it is one of torch's own that treat each number alike."""
+    return _is_of_torch(plain) and plain.__name__ in _BY_NUMBERS
+
+
+def _is_of_torch(plain: type[Optimizer]) -> bool:
+    return f"{plain.__module__}.".startswith("torch.optim.")
 
 
 def reach_of(plain: type[Optimizer], group: Mapping[str, Any]) -> Reach:

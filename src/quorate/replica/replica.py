@@ -25,6 +25,7 @@ from quorate.replica.shared_step import SharedOptions, shared_step, without_mome
 from quorate.replica.tables import tables_in
 from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, in_words, kind_of
 from quorate.sharding.host_step import HostStep
+from quorate.sharding.on_pieces import OnPieces
 from quorate.sharding.whole_tensors import WholeTensors
 
 _NUMBERS = "numbers"
@@ -48,8 +49,8 @@ class Replica:
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.host, self.is_coded = host, is_coded
-        self.whole: WholeTensors | None = None
-        """Where the model is in pieces, and the optimizer calculates with whole tensors."""
+        self.spread: WholeTensors | OnPieces | None = None
+        """Makes steps where the model is in pieces."""
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -158,7 +159,7 @@ class Replica:
     def _elsewhere(self) -> Elsewhere | None:
         if self.host is not None:
             return self.host.step
-        return None if self.whole is None else partial(self.whole.step, self.optimizer)
+        return None if self.spread is None else partial(self.spread.step, self.optimizer)
 
     def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
         """Let this worker keep the momentum of its own gradients, if that is the `choice` and known how, among `size`.

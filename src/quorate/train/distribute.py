@@ -35,7 +35,7 @@ from quorate.train.loop import Loop
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.offloaded import host_step_of
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.pieces import AfterPieces, as_pieces, let_own_tensors
+from quorate.train.pieces import AfterPieces, as_pieces, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
@@ -207,7 +207,7 @@ def distribute(
         optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:
-            let_own_tensors(kept, loop.replica, spread.seat, named)
+            lay_out_steps(kept, loop.replica, spread.seat, named)
         looks = (
             StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat, loop.worker.timer)
         )

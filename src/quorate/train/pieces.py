@@ -19,9 +19,10 @@ from quorate.core.telling import tell
 from quorate.observe.backward import Listener
 from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
-from quorate.replica.by_tensors import shard_by_of
+from quorate.replica.by_tensors import is_by_numbers, shard_by_of
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat
+from quorate.sharding.on_pieces import OnPieces
 from quorate.sharding.parallelize import Sharded
 from quorate.sharding.whole_tensors import WholeTensors
 from quorate.train.watched import Watched
@@ -97,16 +98,22 @@ def _check_copies(spread: Sharded, strategy: Strategy, watched: Watched) -> None
             raise ConfigurationError(f"{' and '.join(names)} are one parameter that lies in several stages, and {why}")
 
 
-def let_own_tensors(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
-    """Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; one
-    that needs their norms alone adds these up over the pieces."""
+def lay_out_steps(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
+    """How steps over pieces are made.
+
+    Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; one
+    that needs their norms alone adds these up over the pieces. One of torch's that treats each number alike steps the
+    pieces as plain tensors.
+    """
     if isinstance(kept.optimizer, ByLayers) and seat.abreast.size > 1:
         norms = Metered(seat.abreast.channel(f"optimizer/{kept.name}/norms"), seat.traffic.meter)
         kept.optimizer.pieces = Pieces(norms.size, WholeReplica(norms).sums)
     if watched.shard_by == "tensors" and seat.axes.shards > 1:
         wire = Metered(seat.abreast.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
-        replica.whole = WholeTensors(wire, seat.traffic)
-        kept.owned = partial(replica.whole.owned, kept.optimizer)
+        replica.spread = whole = WholeTensors(wire, seat.traffic)
+        kept.owned = partial(whole.owned, kept.optimizer)
+    elif is_by_numbers(replica.plain):
+        replica.spread = OnPieces()
 
 
 class AfterPieces(Listener):
