@@ -14,6 +14,7 @@ from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
 from quorate.data.given import Loading, check_count, number_of_examples
+from quorate.data.growth import Growing, growth
 from quorate.data.iteration import Iteration
 from quorate.data.on_device import on_device
 from quorate.data.position import Begun, Position, begun_from, deal_again, told
@@ -30,6 +31,10 @@ class PassBatches:
         """`ask` is told of each list one list ahead, where examples are on their way for a while."""
         self._length, self._ask = share.number_of_batches(examples, batch_size), ask
         self.latest: Iteration | None = None
+
+    def resize(self, share: Share, examples: int, batch_size: int) -> None:
+        """Lists are of so many from the next pass on."""
+        self._length = share.number_of_batches(examples, batch_size)
 
     def __len__(self) -> int:
         return self._length
@@ -77,14 +82,15 @@ class Loader:
         *,
         rests: bool,
         device: torch.device | None = None,
+        growing: Growing | None = None,
     ) -> None:
         self._examples = number_of_examples(dataset)
-        _check_batch_size(batch_size, share, self._examples)
+        check_batch_size(batch_size, share, self._examples)
         self.dataset = dataset
         self.batch_size = batch_size
         self.share = share
         self._place = place
-        self._rests, self._device = rests, device
+        self._rests, self._device, self._growing = rests, device, growing
         self._passes = 0
         self._batches = PassBatches(share, self._examples, batch_size, getattr(dataset, "ask", None))
         self._labelled = None
@@ -134,6 +140,8 @@ class Loader:
         `ConfigurationError` there, for another dataset, and in the middle of an epoch for another seed or shuffle.
         """
         mine = Position.read(state)
+        if self._growing is not None:
+            self._resize(mine.batch_size)
         alone = mine.size == self.share.size == 1
         if not alone and (mine.rank != self.share.rank or not mine.is_shared_as(self.share, self.batch_size)):
             raise ConfigurationError(
@@ -166,6 +174,8 @@ class Loader:
             raise ConfigurationError(
                 f"the positions of a run's workers must have different ranks, from 0 on; these have {ranks}"
             )
+        if self._growing is not None and len(sizes := {each.batch_size for each in found}) == 1:
+            self._resize(sizes.pop())
         if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in found}) > 1:
             raise ConfigurationError("these positions are not those of one loader of one run: its settings differ")
         if len(found) == found[0].size and found[0].is_shared_as(self.share, self.batch_size):
@@ -186,10 +196,13 @@ class Loader:
         epoch, passes, left = self._next_epoch, self._passes, dict(self._left)
         if this is not None:
             epoch, passes, left[this.epoch] = this.epoch, this.number, this.began
-        return {"epoch": epoch, "passes": passes, "left": {str(number): told(each) for number, each in left.items()}}
+        told_left = {str(number): told(each) for number, each in left.items()}
+        return {"epoch": epoch, "passes": passes, "left": told_left, "batch_size": self.batch_size}
 
     def enter_at(self, about: dict[str, Any]) -> None:
         """Begin where `whereabouts` of another worker's loader says."""
+        if self._growing is not None:
+            self._resize(about["batch_size"])
         self._go_on_at(about["epoch"], {int(number): begun_from(each) for number, each in about["left"].items()})
         self._passes = about["passes"]
 
@@ -197,6 +210,8 @@ class Loader:
         self._epoch = epoch = self._next_epoch
         self._next_epoch += 1
         begun = self._left.get(epoch)
+        if self._growing is not None and begun is None and is_training(self._place):
+            self._resize(self._growing.size_in(epoch, self.batch_size))
         number, self._passes = self._passes, self._passes + 1
         this = Iteration(self.share, self._examples, self.batch_size, epoch, number, begun or Begun())
         self._batches.latest = this
@@ -249,6 +264,13 @@ class Loader:
             self._current, self._due = None, this.epoch + 1
             self._before = this if self.share.kind == DYNAMIC else None
 
+    def _resize(self, batch_size: int) -> None:
+        """Batches are of so many examples from the next pass on."""
+        if batch_size != self.batch_size:
+            before, self.batch_size = self.batch_size, batch_size
+            self._batches.resize(self.share, self._examples, batch_size)
+            growth(self._place).changed(batch_size / before)
+
     def __len__(self) -> int:
         """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast.
 
@@ -257,7 +279,8 @@ class Loader:
         return len(self._batches)
 
 
-def _check_batch_size(batch_size: object, share: Share, examples: int) -> None:
+def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
+    """Raise `ConfigurationError` for one that is no number, or larger than there are examples."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ConfigurationError(
             f"batch_size must be a whole number of at least 1 (it is per worker), not {batch_size}"

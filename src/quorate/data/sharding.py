@@ -16,8 +16,9 @@ from quorate.data.assignment import DYNAMIC, OWN, STATIC, DynamicShare, OwnShare
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
-from quorate.data.given import Loading, check_choices, check_dataset
-from quorate.data.loader import Loader
+from quorate.data.given import Loading, check_choices, check_dataset, number_of_examples
+from quorate.data.growth import growing
+from quorate.data.loader import Loader, check_batch_size
 from quorate.data.on_device import device_from
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
@@ -35,6 +36,8 @@ def shard(
     dataset: Dataset[Any],
     batch_size: int,
     *,
+    batch: str = "fixed",
+    most_batch_size: int | None = None,
     share: str | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -58,8 +61,11 @@ def shard(
     number of workers, and leaves out an incomplete last batch; otherwise some examples come twice. "dynamic" gives
     each batch of the epoch to the worker that asks first, so that every example comes once and fast workers compute
     more; under strategies that wait for all, an epoch ends for all together. None is "static", or "dynamic" where the
-    optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled. `seed` None is the
-    run's (0 unless told). With `device` batches come there; on a GPU the next one is copied, from pinned memory
+    optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled. With `batch` "auto"
+    batches grow: between two epochs they are doubled while those of all workers together are then no larger than the
+    critical batch, by the noise of gradients as it is measured, up to `most_batch_size` (None: so that an epoch has
+    eight batches). `seed` None is the run's (0 unless told).
+    With `device` batches come there; on a GPU the next one is copied, from pinned memory
     (`pin_memory`, which is then True unless told), while this one is computed on. The other arguments are those of
     torch's DataLoader. `dataset` and all arguments must be equal on every worker.
 
@@ -95,7 +101,9 @@ def shard(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC, device=there)
+    check_batch_size(batch_size, mine, number_of_examples(dataset))
+    grows = growing(place, number, batch, most_batch_size, mine, batch_size, number_of_examples(dataset))
+    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC, device=there, growing=grows)
     add(place, number, loader)
     return loader
 

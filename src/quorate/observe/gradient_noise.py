@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,19 +25,33 @@ def square_of(parts: Sequence[Tensor]) -> float:
     return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
 
 
+class Asked(Protocol):
+    """Who else wants to know."""
+
+    is_wanted: bool
+
+    def measured(self, found: Squares) -> None:
+        """One measurement."""
+
+
 class NoiseWatch:
     """Measures the gradients of one optimizer's worker, and the means of them, every so often.
 
-    All workers measure the same ones, as they go by the number of the update. It is off where nobody reads the records.
+    All workers measure the same ones, as they go by the number of the update. It is off where nobody reads the records,
+    and nobody has `asked`.
     Cost: two passes over the gradient every `EVERY` updates.
     """
 
-    def __init__(self, timer: StepTimer, losses: Losses, size: int, *, is_on: bool) -> None:
+    def __init__(self, timer: StepTimer, losses: Losses, size: int, *, is_on: bool, asked: Asked) -> None:
         """`losses` know the number of the newest update, and whether this worker writes the rows."""
         self._timer, self._losses, self._size = timer, losses, size
-        self._is_on = is_on and timer.recorder is not None
+        self._is_possible, self._asked = is_on, asked
         self._norms: list[Tensor] = []
         self._smoothing = Smoothing()
+
+    @property
+    def _is_on(self) -> bool:
+        return self._is_possible and (self._timer.recorder is not None or self._asked.is_wanted)
 
     # -- means of all workers
 
@@ -93,8 +108,12 @@ class NoiseWatch:
         return self._is_on and gradients > 1 and weight > 0 and math.isclose(measured, weight, rel_tol=1e-4)
 
     def _note(self, found: Squares) -> None:
+        if not math.isfinite(found.own + found.mean):
+            return
+        if self._asked.is_wanted:
+            self._asked.measured(found)
         recorder = self._timer.recorder
-        if recorder is None or not math.isfinite(found.own + found.mean):
+        if recorder is None:
             return
         smoothed = self._smoothing.add(found)
         recorder.write(

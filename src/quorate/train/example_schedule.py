@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import ref
 
@@ -15,6 +16,7 @@ from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.local_tensor import local
 from quorate.core.telling import tell
 from quorate.data.context import data_context
+from quorate.data.growth import growth
 from quorate.optim.ada_scale import AdaScale
 from quorate.optim.lars import LARS
 from quorate.optim.rates import Decay, Rates, Scaling, WarmUp, scale_of, scaling_of
@@ -23,6 +25,7 @@ from quorate.replica.worker_momentum import HEAVY_BALL
 from quorate.train.alone import WORKER
 from quorate.train.worker import StrategyWorker
 from quorate.wire import current
+from quorate.wire.current import Place
 
 EXAMPLES = "examples_seen"
 """The key of parameter groups under which the count is: so it is in checkpoints, and in copies for those that join."""
@@ -75,6 +78,19 @@ class ExampleSchedule(LRScheduler):
         if worker is None or worker.progress is None:
             counts = self.optimizer.gain if isinstance(self.optimizer, AdaScale) else workers_now(worker)
             self._put(self.examples + self.batch * counts)
+
+    def follow_batches(self, place: Place, scaling: Scaling) -> None:
+        """Where a loader's batches grow, count them, and scale the rate by that rule."""
+        mine = ref(self)
+
+        def grown(times: float) -> None:
+            if (schedule := mine()) is not None:
+                schedule.batch = round(schedule.batch * times)
+                by = scale_of(scaling, times, 1.0)
+                schedule.rates = replace(schedule.rates, scale=schedule.rates.scale * by)
+                schedule._put_rates()
+
+        growth(place).followers.append(grown)
 
     @property
     def examples(self) -> float:
@@ -245,6 +261,8 @@ def schedule(
     )
     made = ExampleSchedule(optimizer, rates, batch_size * accumulation, corrects_momentum=momentum_correction)
     place = current.place()
+    if place is not None:
+        made.follow_batches(place, rule)
     if place is None or place.wire.rank == 0:
         lowest = float(made.base_lrs[0])
         tell(

@@ -23,6 +23,7 @@ from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
+from quorate.data.growth import growth
 from quorate.membership.replica_copy import ReplicaCopy
 from quorate.membership.same_call import call_of
 from quorate.membership.survivors import synchronize
@@ -83,7 +84,7 @@ class StrategyWorker:
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
         is_exact = seat is None and watched.reduction.forms_means
-        self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact)
+        self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
