@@ -30,7 +30,7 @@ BUDGETS = {
     "unit/cli": 64,
     "unit/compare": 14,
     "unit/core": 7,
-    "unit/data": 15,
+    "unit/data": 20,
     "unit/inject": 5,
     "unit/launch": 105,
     "unit/membership": 4,
