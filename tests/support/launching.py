@@ -18,7 +18,8 @@ PROCESSES = Path("/proc")
 _RUN = """
 import sys
 from pathlib import Path
-from quorate.launch.local.processes import Command, run_shown
+from quorate.launch.local.processes import run_shown
+from quorate.launch.local.started import Command
 script, size, folder, grace = sys.argv[1:]
 sys.exit(run_shown(Command(script=script), int(size), Path(folder), grace=float(grace)).status)
 """

@@ -124,9 +124,7 @@ class RanksAhead(local.StartedRanks):
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
         if rank >= len(self._waiting):
             return super().start(rank, environment)
-        if rank not in self._consoles:  # it joins
-            self._consoles[rank] = QuietConsole(local.log_of(self._folder, rank))
-        console = self._consoles[rank]
+        console = QuietConsole(local.log_of(self._folder, rank)) if rank else self._first
         out, err = console.streams()
         nothing = os.open(os.devnull, os.O_RDONLY)
         pid, connection = self._waiting[rank]

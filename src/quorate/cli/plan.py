@@ -68,6 +68,7 @@ class RunOptions:
     )
     room: int = option("How many more workers may come by `quorate join`.", default=0)
     servers: int = option("Ranks that only keep parameters for workers of parameter-server; 0: none.", default=0)
+    cold: bool = option("Start every worker as a program, and fork none.", default=False)
     compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
     latency: float | None = option(LATENCY, reads=seconds_from)
     """Seconds."""
@@ -79,6 +80,10 @@ class RunOptions:
     as_json: bool = option("With --dry-run: as one JSON object.", "--json", default=False)
 
 
+FORKED = 3
+"""Processes of a run, from which on one more that imports torch for them is worth its while."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """What is to be started; all of it has been checked."""
@@ -87,7 +92,15 @@ class RunPlan:
     room: Room
     """For workers that come later."""
     chaos: ChaosPlan | None = None
+    is_cold: bool = False
+    """Whether every worker is a program of its own."""
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
+
+    @property
+    def forks(self) -> bool:
+        """Whether all workers but rank 0 are forked from a process that has imported torch, as that saves imports."""
+        processes = self.request.size + self.request.servers + self.room.all
+        return not self.is_cold and (processes >= FORKED or self.chaos is not None)
 
     @property
     def in_words(self) -> str:

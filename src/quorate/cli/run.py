@@ -106,7 +106,7 @@ def _planned(options: RunOptions) -> RunPlan:
         hosts=hosts,
         servers=options.servers,
     )
-    return RunPlan(request=request, room=room_of(options), chaos=chaos)
+    return RunPlan(request=request, room=room_of(options), chaos=chaos, is_cold=options.cold)
 
 
 def _shown(plan: RunPlan, *, as_json: bool) -> str:
@@ -143,7 +143,7 @@ def carry_out(plan: RunPlan) -> int:
     elif request.hosts is not None:
         ended = run_on_hosts(request.command, request.hosts, request.folder)
     else:
-        with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
+        with Nursery(request.command, request.folder) if plan.forks else nullcontext() as births:
             more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
             more["servers"] = request.servers
             ended = run_shown(request.command, request.size, request.folder, **more)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from quorate.launch.local.children import Child
-from quorate.launch.local.processes import Command
+from quorate.launch.local.started import Command, Expected
 from quorate.launch.warm import nursery as nursery_module
 from quorate.launch.warm.nursery import Nursery
 from tests.support.launching import is_running, until
@@ -92,3 +94,100 @@ def test_one_that_cannot_be_used_starts_nobody(
         patched.setattr(nursery_module, "CAN_FORK", False)
         with Nursery(command("ends"), tmp_path, imported=[]) as nursery:
             assert nursery.start(3, {}) is None
+
+
+class Coming:
+    """A nursery that is ready after so many looks, or never."""
+
+    def __init__(self, looks: int, child: Child | None) -> None:
+        self.looks, self._child, self.is_coming = looks, child, True
+
+    def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
+        self.looks -= 1
+        self.is_coming = self.looks > 0 or self._child is not None
+        return self._child if self.looks <= 0 else None
+
+
+class Sleeping:
+    """A process in a group of its own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+
+def unused() -> Child:
+    raise AssertionError("no program is started")
+
+
+@pytest.mark.parametrize("to_group", [False, True])
+def test_a_worker_begins_when_the_nursery_is_ready(*, to_group: bool) -> None:
+    born = Sleeping()
+    one, told = Expected(4, {}, Coming(3, born), unused), list[int]()
+    one.begun = told.append
+    assert [one.poll(), one.pid, one.poll(), one.pid, told] == [None, None, None, None, []]
+    assert [one.poll(), one.pid, told] == [None, born.pid, [born.pid]]
+    one.send(signal.SIGTERM, to_group=to_group)
+    assert ended(one) == -signal.SIGTERM
+    assert told == [born.pid]
+
+
+def test_a_signal_before_it_has_begun_is_its_end() -> None:
+    births = Coming(3, None)
+    one = Expected(4, {}, births, unused)
+    assert one.poll() is None
+    one.send(signal.SIGINT, to_group=False)
+    assert [one.poll(), births.looks] == [-signal.SIGINT, 2]
+
+
+def test_a_program_is_started_where_the_nursery_does_not_come() -> None:
+    born = Sleeping()
+    one = Expected(4, {}, Coming(2, None), lambda: born)
+    assert [one.poll(), one.pid] == [None, None]
+    assert [one.poll(), one.pid] == [None, born.pid]
+    one.send(signal.SIGKILL, to_group=True)
+    assert ended(one) == -signal.SIGKILL
+
+
+PARENTS = """
+import os, sys
+import quorate
+world = quorate.join()
+print("of", os.getppid(), "by", sys.stdin.isatty(), flush=True)
+if "fails" in sys.argv and world.rank == 2:
+    raise ValueError("on purpose")
+world.barrier()
+"""
+
+
+def parents(folder: Path) -> list[str]:
+    (run,) = (folder / "runs").iterdir()
+    logs = [(run / f"rank-{rank}.log").read_text() for rank in range(3)]
+    return [next(line.split()[1] for line in log.splitlines() if line.startswith("of ")) for log in logs]
+
+
+def run_really(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In a program that is started, not forked."""
+    (folder / "train.py").write_text(PARENTS)
+    command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "3", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60.0, check=False)
+
+
+@pytest.mark.slow
+def test_all_but_the_first_are_forked(tmp_path: Path) -> None:
+    """From one process, which is another one than the launcher."""
+    said = run_really(tmp_path, "train.py", "fails")
+    first, *others = parents(tmp_path)
+    assert said.returncode == 1
+    assert len(set(others)) == 1 and first not in others
+    assert "ValueError: on purpose" in said.stderr and "rank 2 " in said.stderr
+
+
+@pytest.mark.slow
+def test_cold_forks_none(tmp_path: Path) -> None:
+    said = run_really(tmp_path, "--cold", "train.py")
+    assert said.returncode == 0, said.stderr
+    assert len(set(parents(tmp_path))) == 1

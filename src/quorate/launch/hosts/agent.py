@@ -26,7 +26,8 @@ from quorate.launch.hosts.frames import BEAT, MARK, Pipes
 from quorate.launch.local.children import signal_group
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.process_group import LAST_CALL
-from quorate.launch.local.processes import Leash, free_port
+from quorate.launch.local.processes import free_port
+from quorate.launch.local.started import Leash
 from quorate.launch.run.folder import version_of
 from quorate.wire.board_frames import BadFrame
 from quorate.wire.socket_folder import make_socket_folder

@@ -15,6 +15,7 @@ from quorate.launch.local.endings import Ending
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
+from quorate.launch.local.started import Expected
 from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
 from quorate.wire.failure import (
     ended,
@@ -89,7 +90,9 @@ class Crew:
 
     def join(self, child: Child) -> None:
         """Take in the next rank."""
-        if self._guard is not None and child.pid is not None:
+        if self._guard is not None and isinstance(child, Expected):
+            child.begun = self._guard.begun
+        elif self._guard is not None and child.pid is not None:
             self._guard.begun(child.pid)
         self._alive[len(self._alive) + len(self.endings)] = child
 

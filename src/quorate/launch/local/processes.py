@@ -6,10 +6,9 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,16 +17,15 @@ from quorate.core.contracts import Board
 from quorate.core.telling import tell
 from quorate.launch.local.chaos import Chaos, ChaosPlan
 from quorate.launch.local.children import Child
-from quorate.launch.local.console import QuietConsole, ShownConsole
+from quorate.launch.local.console import ShownConsole
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers, Room
-from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
 from quorate.launch.local.signals import signals_to
+from quorate.launch.local.started import Births, Command, StartedRanks
 from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
 from quorate.launch.run.address import open_to_all
-from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_deaths, read_failure
@@ -38,21 +36,6 @@ NO_ROOM = Room()
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
 PASSED_ON = ASKS
 """What asks the launcher to end is passed on to the workers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """What each worker executes: a script, or with `is_module` a module as after `python -m`, and its arguments."""
-
-    script: str
-    arguments: Sequence[str] = ()
-    is_module: bool = False
-    overrides: Overrides = field(default_factory=Overrides)
-
-    @property
-    def words(self) -> list[str]:
-        """As given to the operating system."""
-        return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
 
 
 @dataclass(frozen=True)
@@ -71,13 +54,6 @@ class Ranks(Protocol):
 
     def finish(self) -> None:
         """All that were started have ended."""
-
-
-class Births(Protocol):
-    """What starts those that join faster than as programs."""
-
-    def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
-        """Let `rank` begin, its output appended to its log; None where it is to be started as a program."""
 
 
 def run_shown(
@@ -190,73 +166,6 @@ def environment(size: int, board: str, folder: Path, command: Command) -> dict[s
         "QUORATE_RUN": str(folder.resolve()),
     }
     return {**kept, **ours, **command.overrides.environment()}
-
-
-class Leash:
-    """How a worker learns that the launcher has ended: from the kernel on Linux, elsewhere by a pipe it inherits."""
-
-    def __init__(self) -> None:
-        self.before_exec = death_with_parent()
-        self.inherited: int | None = None
-        self._held: int | None = None
-        if self.before_exec is None:
-            self.inherited, self._held = os.pipe()
-
-    def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """What `subprocess.Popen` is told of it, for a process with this environment in a session of its own."""
-        tie = {} if self.inherited is None else {LAUNCHER_FD: str(self.inherited)}
-        return {
-            "env": {**environment, **tie},
-            "pass_fds": () if self.inherited is None else (self.inherited,),
-            "preexec_fn": self.before_exec,
-            "start_new_session": True,
-        }
-
-    def close(self) -> None:
-        """Let go of the pipe."""
-        for end in (self.inherited, self._held):
-            if end is not None:
-                os.close(end)
-
-
-class StartedRanks:
-    """Workers that are started as programs, `folder` keeping what they print; rank 0's is `shown` as well."""
-
-    def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
-        self._command, self._size, self._folder = command, size, folder
-        self._leash = Leash()
-        self.births: Births | None = None
-        first = QuietConsole(log_of(folder, 0)) if shown is None else shown
-        others = {rank: QuietConsole(log_of(folder, rank)) for rank in range(1, size)}
-        self._consoles: dict[int, QuietConsole | ShownConsole] = {0: first, **others}
-
-    def __enter__(self) -> StartedRanks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leash.close()
-
-    def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        if rank >= self._size:  # it joins, or is a server
-            child = None if self.births is None else self.births.start(rank, environment)
-            if child is not None:
-                return child
-            self._consoles[rank] = QuietConsole(log_of(self._folder, rank))
-        console = self._consoles[rank]
-        out, err = console.streams()
-        child = subprocess.Popen(
-            self._command.words,
-            stdin=None if isinstance(console, ShownConsole) else subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            **self._leash.options(environment),
-        )
-        console.started()
-        return child
-
-    def finish(self) -> None:
-        for console in self._consoles.values():
-            console.finish()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""`Nursery`: workers that join are forked from a process that has imported torch, and train in a fraction of a second.
+"""`Nursery`: workers are forked from a process that has imported torch, all but the first; those that join as well.
 
-The process is `quorate.launch.warm.nursery_server`; it imports while the first workers do, and its end is the end of
-those that it has forked.
+The process is `quorate.launch.warm.nursery_server`; it imports while the first worker does, so that torch is imported
+twice for a run, and not once for each worker. Its end is the end of those that it has forked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from quorate.launch.local.children import Child
-from quorate.launch.local.processes import Command, Leash
+from quorate.launch.local.started import Command, Leash
 from quorate.launch.warm.run_server import CAN_FORK, IMPORTED, Program
 
 SERVER = "quorate.launch.warm.nursery_server"
@@ -39,6 +39,11 @@ class Nursery:
             self._program.end(0.0)
             self._program = None
         self._leash.close()
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether it imports, or is ready."""
+        return self._program is not None and not self._program.has_ended
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
         """Let `rank` begin; its output is appended to its log. None where it is to be started as a program."""

@@ -21,7 +21,8 @@ from types import TracebackType
 
 from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.guard import end_of_input
-from quorate.launch.local.processes import Conclusion, Leash
+from quorate.launch.local.processes import Conclusion
+from quorate.launch.local.started import Leash
 from quorate.launch.warm.request import RunRequest, conclusion_from
 
 CAN_FORK = sys.platform.startswith("linux")
