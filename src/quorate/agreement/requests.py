@@ -21,6 +21,7 @@ from quorate.agreement.attendant import Attendant
 from quorate.checkpoint.encoding import decoded, encoded
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, RequestFailed, WireTimeout
+from quorate.core.wanted import wanted_in_words
 from quorate.wire.frames import HEADER_LIMIT
 
 _LARGE = 1 << 16
@@ -67,7 +68,8 @@ class _Served:
             self.types[word].validate_python(value)
         except ValidationError as error:
             shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
-            raise _Refused(f"{what} {shown[:200]}: {error.errors()[0]['msg']}") from None
+            wanted = wanted_in_words(error.errors()[0]["msg"])
+            raise _Refused(f"{what} {shown[:200]}; it should be {wanted}") from None
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

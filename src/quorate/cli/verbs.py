@@ -27,6 +27,7 @@ from quorate.cli.simulate.verb import simulate
 from quorate.cli.trace import trace
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.telling import tell
+from quorate.core.wanted import wanted_in_words
 from quorate.launch.run.folder import version_of
 
 FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
@@ -86,6 +87,9 @@ def status_of(arguments: Sequence[str] | None) -> int:
 
 def _sentence_of(error: BaseException) -> str:
     told = str(getattr(error, "format_message", error.__str__)())
+    place, of_type, wanted = told.partition(": Input should be ")
+    if of_type:
+        told = f"{place}; it is {wanted_in_words(wanted.rstrip('.'))}"
     return f"{told[:1].lower()}{told[1:].rstrip('.')}; see quorate --help"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.wanted import wanted_in_words
 
 
 def settings_for(declared: type, raw: Mapping[str, object]) -> dict[str, Any]:
@@ -64,12 +65,8 @@ def _checked(place: str, hint: Any, value: object) -> Any:
                 return adapter.validate_json(json.dumps(value), strict=True)
             except (ValidationError, TypeError):
                 pass  # the first error says what is wrong with the value as it was given
-        wanted = " or ".join(dict.fromkeys(_wanted(line["msg"]) for line in error.errors()))
+        wanted = " or ".join(dict.fromkeys(wanted_in_words(line["msg"]) for line in error.errors()))
         raise ConfigurationError(f"the setting {place} is {value!r}; it should be {wanted}") from None
-
-
-def _wanted(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Value error, ")
 
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:

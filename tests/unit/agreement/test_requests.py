@@ -118,9 +118,9 @@ def typed(count: int, names: list[str], x: Tensor | None = None, *, rate: float 
     [
         ((), {}, ConfigurationError, "\"it\" of rank 0: missing a required argument: 'count'; it is \\(count: int"),
         ((1, [], None, 3), {}, ConfigurationError, "too many positional arguments"),
-        (("1", []), {}, ConfigurationError, "count is '1': Input should be a valid integer"),
-        ((1, [2]), {}, ConfigurationError, "names is \\[2\\]: Input should be a valid string"),
-        ((1, [], 2.0), {}, ConfigurationError, "x is 2.0: Input should be"),
+        (("1", []), {}, ConfigurationError, "count is '1'; it should be a whole number"),
+        ((1, [2]), {}, ConfigurationError, "names is \\[2\\]; it should be text"),
+        ((1, [], 2.0), {}, ConfigurationError, "x is 2.0; it should be"),
         ((1, []), {"rate": torch.ones(2)}, ConfigurationError, "rate is a Tensor"),
         ((-1, []), {}, RequestFailed, '"it" of rank 0 raised ValueError: too few'),
         ((7, []), {}, ConfigurationError, "the answer is {'count': 'wrong'}"),

@@ -54,11 +54,11 @@ def test_what_fits_its_field_is_taken(raw: dict[str, object], settings: dict[str
     ("name", "value", "wanted"),
     [
         ("wait_for", "most", "'majority' or 'all'"),
-        ("wait_for", "1", "a valid integer"),
-        ("overlap", 1, "a valid boolean"),
-        ("clip_norm", "1.0", "a valid number"),
-        ("clip_norm", True, "a valid number"),
-        ("sizes", [1, "2"], "a valid tuple"),
+        ("wait_for", "1", "a whole number"),
+        ("overlap", 1, "true or false"),
+        ("clip_norm", "1.0", "a number"),
+        ("clip_norm", True, "a number"),
+        ("sizes", [1, "2"], "a list"),
         ("codec", "top-k", "an instance of Codec"),
     ],
 )

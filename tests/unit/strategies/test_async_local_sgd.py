@@ -103,7 +103,7 @@ def test_a_slow_learner_makes_fewer_steps() -> None:
     ("settings", "sentence"),
     [
         ({"sync_every": 0}, "sync_every is 0; it is a number of steps from 1 on"),
-        ({"sync_every": "30s"}, "it should be a valid integer"),
+        ({"sync_every": "30s"}, "it should be a whole number"),
         ({"momentum_every": -1}, "momentum_every is -1; it is a number of arrivals, or 0"),
         ({"outer_rate": 0.0}, "the rate is above 0"),
     ],
