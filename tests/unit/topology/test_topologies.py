@@ -115,7 +115,7 @@ def test_hierarchical_is_exact_where_hosts_are_few() -> None:
         ("random:degree=0", 4, "degree is 0"),
         ("random:degrees=3", 4, "unknown setting of Random"),
         ("random:degree", 4, "is no setting"),
-        ("random:degree=many", 4, "should be a valid integer"),
+        ("random:degree=many", 4, "should be a whole number"),
         ("file", 4, "needs settings"),
         ("file:path=/nowhere/at/all", 4, "cannot be read"),
         ("hierarchical:per_host=0", 4, "per_host is 0"),
