@@ -75,11 +75,13 @@ def _row(summary: Summary, arm: ArmSummary) -> tuple[str, ...]:
 
 
 def _cell(estimate: Estimate | None, words: Words) -> str:
-    """`0.62 (0.60 to 0.64, 5 seeds)`; of one seed the value alone."""
+    """`0.62 (0.60 to 0.64, 5 seeds)`; of two seeds their values, and of one its own."""
     if estimate is None:
         return NOTHING
     if estimate.low is None or estimate.high is None:
-        return f"{words(estimate.mean)} (one seed)"
+        count = len(estimate.values)
+        each = f"{', '.join(map(words, estimate.values))}; {count} seeds" if count > 1 else "one seed"
+        return f"{words(estimate.mean)} ({each})"
     mean, low, high = words(estimate.mean), words(estimate.low), words(estimate.high)
     spread = "" if low == mean == high else f"{low} to {high}, "
     return f"{mean} ({spread}{len(estimate.values)} seeds)"
@@ -100,7 +102,7 @@ def _legend(summary: Summary) -> str:
     if summary.target is not None:
         metric += f"The target is {summary.target:g}. "
     if summary.baseline is None:
-        return f"{metric}In brackets: the 95% interval of the mean, where there are two seeds or more."
+        return f"{metric}In brackets: the 95% interval of the mean, where there are three seeds or more."
     return (
         f"{metric}In brackets: the 95% interval of the mean. **Bold**: better than {summary.baseline}, pair by pair of "
         "equal seeds, beyond the 95% interval. Speed-up is in examples per second, as a geometric mean."

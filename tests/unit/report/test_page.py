@@ -261,7 +261,7 @@ def test_a_failed_arm_is_there_with_why() -> None:
 
 def test_warnings_are_shown_before_the_table() -> None:
     html, root = read("usual")
-    assert root.one(class_="warnings").text == "Mind Rank 3 was slowed down on purpose (pace 3=1.75)."
+    assert root.one(class_="warnings").text == "Caution Rank 3 was slowed down on purpose (pace 3=1.75)."
     assert html.index('class="warnings"') < html.index("<table")
 
 
@@ -452,11 +452,12 @@ def test_seeds_and_warm_up_are_told() -> None:
     assert "Seed 0; warm-up left out: 5 steps of every rank. One seed shows" in read("one seed")[1].text
 
 
-def test_a_long_verdict_has_a_line_for_each_part() -> None:
-    long = "; ".join(["a part of the verdict that takes some forty letters or more"] * 4)
-    sentence = parsed(page(made_summary(verdict=long))).one("p", "verdict")
-    assert len(sentence.all("span")) == 4
-    assert "long" in sentence.classes
+def test_a_verdict_is_a_headline_and_a_line_for_each_other_arm() -> None:
+    long = "a part of the headline that takes some forty letters or more, " * 3
+    root = parsed(page(made_summary(verdict=f"{long}\nanother arm\nand one more")))
+    sentence = root.one("p", "verdict")
+    assert "long" in sentence.classes and sentence.text == long.strip()
+    assert [line.text for line in root.all("p", "verdict-line")] == ["another arm", "and one more"]
 
 
 def test_it_is_made_without_torch() -> None:

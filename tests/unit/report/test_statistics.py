@@ -7,6 +7,7 @@ import math
 import pytest
 
 from quorate.report.figures.statistics import (
+    Interval,
     chance_of_at_least,
     difference_verdict,
     mean_interval,
@@ -49,10 +50,15 @@ def test_of_one_value_there_is_no_interval() -> None:
 
 
 def test_ratios_are_averaged_as_logarithms() -> None:
-    found = ratio_interval([2.0, 0.5])
+    found = ratio_interval([2.0, 0.5, 1.0])
     assert found.mean == pytest.approx(1.0)
     assert found.low is not None and found.high is not None
     assert found.low * found.high == pytest.approx(1.0), "the interval of the inverse is the inverse"
+
+
+def test_two_values_have_no_interval() -> None:
+    assert mean_interval([1.0, 2.0]) == Interval(1.5, None, None)
+    assert difference_verdict([(2.0, 1.0), (2.0, 1.0)], higher_is_better=True) == "no difference shown"
 
 
 def test_a_ratio_is_shown_where_the_interval_excludes_one() -> None:

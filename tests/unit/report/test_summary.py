@@ -15,8 +15,9 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
 from quorate.report.figures import arms
-from quorate.report.figures.verdict import coding_of
+from quorate.report.figures.verdict import coding_of, verdict_of
 from quorate.report.page.page import page
+from quorate.report.reading.planned import planned_in
 from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run
@@ -82,13 +83,25 @@ def test_arms_are_held_against_the_baseline_seed_by_seed(summary: Summary) -> No
 
 
 def test_the_verdict_claims_what_is_shown(summary: Summary) -> None:
-    said = summary.verdict
-    assert said.startswith(
-        "all-reduce reaches top1 0.685 (ddp 0.689, on seeds 0 and 1 alone: no difference shown), "
-        "meets the target 0.62 in 2 of"
+    other, faster = summary.verdict.splitlines()  # which is worse
+    speed = r"quorum: 1\.\d\d times as fast as ddp to top1 0\.62 \(1\.\d\d to 1\.\d\d, 3 seeds\)"
+    assert re.fullmatch(rf"{speed}\. Quality: worse, top1 0\.\d+ against 0\.\d+ \(3 seeds\)\.", faster)
+    assert re.fullmatch(
+        r"all-reduce: 1\.\d\d times as fast as ddp \(1\.\d\d and 1\.\d\d, 2 seeds\)\. Top1 0\.62 is reached in 2 of 3 "
+        r"runs\. Quality: not told apart, top1 0\.685 against 0\.689 \(seeds 0 and 1 alone\)\.",
+        other,
     )
-    assert "times ddp's examples per second (0.98 to 1.02, 2 seeds: no difference shown); quorum reaches" in said
-    assert said.endswith("3 seeds: better).") and said.count(".") > 3 and "\n" not in said
+
+
+def test_of_many_arms_the_best_and_the_worst_are_told(made: Path, summary: Summary) -> None:
+    base, same, other = summary.arms
+    assert other.speedup is not None
+    speeds = [other.speedup.model_copy(update={"mean": 1.5 + number}) for number in range(5)]
+    change: dict[str, Any] = {"target_speedup": None, "differences": {}}
+    more = [other.model_copy(update={**change, "name": f"q{n}", "speedup": speed}) for n, speed in enumerate(speeds)]
+    told = verdict_of(planned_in(made), [base, same, *more], {}).splitlines()
+    assert [line.partition(":")[0] for line in told] == ["q4", "all-reduce", "4 arms more are in the table."]
+    assert len(verdict_of(planned_in(made), [base, same, *more[:3]], {}).splitlines()) == 4
 
 
 def test_everyone_who_is_slow_is_found(summary: Summary) -> None:
@@ -122,8 +135,8 @@ def test_rounds_are_told_of_where_there_are_any(summary: Summary) -> None:
 
 
 def test_shares_are_no_more_than_all() -> None:
-    """Of two seeds that differ much the interval reaches beyond what there can be."""
-    found = arms._mean([0.2, 0.9], most=1.0)
+    """Of seeds that differ much the interval reaches beyond what there can be."""
+    found = arms._mean([0.2, 0.9, 0.55], most=1.0)
     assert (found.mean, found.low, found.high) == (pytest.approx(0.55), 0.0, 1.0)
 
 
@@ -170,7 +183,7 @@ def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
     for one in found.arms:
         assert set(one.differences.values()) <= {"no difference shown"}
         assert one.quality is not None and one.quality.low is None and len(one.quality.values) == 1
-    assert "(one seed: no difference shown)" in found.verdict
+    assert "times as fast as ddp to top1 0.62 (one seed). Quality: not told apart, top1" in found.verdict
 
 
 def test_work_that_was_to_be_equal_and_was_not(tmp_path: Path) -> None:
@@ -214,7 +227,7 @@ def test_who_failed_after_the_target_has_not_reached_it(tmp_path: Path) -> None:
 
 
 def test_no_interval_of_a_time_is_below_zero(tmp_path: Path) -> None:
-    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=30)
+    make_comparison(tmp_path, seeds=(0, 1, 2), fails=False, steps=30)
     make_run(tmp_path / "ddp" / "seed-1", compute=0.2, strategy="ddp", seed=1, quality=-0.7)
     base = summarize(tmp_path).arms[0]
     assert base.seconds is not None and base.seconds.low == 0.0 < (base.seconds.high or 0.0)
@@ -229,7 +242,7 @@ def test_an_arm_that_always_failed(tmp_path: Path) -> None:
     lost = arm(found, "quorum")
     assert lost.quality is None and lost.steps is None and lost.arrival is None and lost.timeline == ()
     assert lost.differences == {} and lost.target_reached == (0, 2)
-    assert found.verdict.endswith("; no run of quorum ended well.")
+    assert found.verdict.endswith("\nquorum: no run ended well.")
 
 
 def test_a_baseline_that_always_failed(tmp_path: Path) -> None:
@@ -253,15 +266,15 @@ def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> N
     own = arm(summarize(stopped), "all-reduce").quality
     base = arm(summarize(stopped), "ddp").quality
     assert own is not None and base is not None and len(own.values) == 1 and len(base.values) == 2
-    both = f"(ddp {base.values[0]:.3g}, on seed 0 alone: no difference shown)"
-    assert f"all-reduce reaches top1 {own.values[0]:.3g} {both}" in summarize(stopped).verdict
+    both = f"top1 {own.values[0]:.3g} against {base.values[0]:.3g} (seed 0 alone)"
+    assert f"Quality: not told apart, {both}" in summarize(stopped).verdict
 
 
 def test_of_runs_that_never_began_none_has_failed(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0,), fails=False, steps=20)
     shutil.rmtree(tmp_path / "quorum")
     found = summarize(tmp_path)
-    assert found.verdict.endswith("; no run of quorum has ended yet.")
+    assert found.verdict.endswith("\nquorum: no run has ended yet.")
     assert arm(found, "quorum").runs[0].why == "it has not begun"
     shown = page(found)
     assert "not run" in shown and ">failed<" not in shown and "Runs that did not end well" not in shown
@@ -316,7 +329,7 @@ def test_without_a_metric_there_is_speed_alone(tmp_path: Path) -> None:
     found = summarize(changed(tmp_path, lambda plan: plan.update(metric=None, target=None)))
     for one in found.arms:
         assert one.quality is None and one.curves == () and one.losses != () and "quality" not in one.differences
-    assert found.verdict.startswith("all-reduce does ")
+    assert found.verdict.count(" times as fast as ddp (") == 2 and "Quality" not in found.verdict
 
 
 def test_examples_that_nobody_counted(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[s
     """Sentences, without a full stop; the gravest first."""
     found = [caution for name, some in runs.items() for run in some for caution in _of_run(plan, name, run)]
     if not plan.is_single:
+        if len(plan.seeds) == 2:
+            found.append("two seeds only: their values are shown without an interval, and no difference can be shown")
         if len(plan.seeds) == 1:
             found.append("one seed only: no difference can be shown, whatever the figures are")
         unequal = unequal_work(plan, runs)

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 CONFIDENCE = 0.95
+LEAST_VALUES = 3
+"""Of which a mean has an interval."""
 LEAST = 0.001
 """A difference smaller than this share of the baseline's value is none: what was the same can differ by rounding."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where it may lie; `low` and `high` are None for a single value, of which nothing can be said."""
+    """A mean and where it may lie; `low` and `high` are None for fewer than `LEAST_VALUES`."""
 
     mean: float
     low: float | None
@@ -32,9 +34,12 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of at least one value: mean ± t(n − 1) s / √n."""
+    """The mean of at least one value: mean ± t(n − 1) s / √n.
+
+    Of two values the interval would be 13 times as wide as they are apart, and says nothing that they do not.
+    """
     mean = statistics.fmean(values)
-    if len(values) < 2:
+    if len(values) < LEAST_VALUES:
         return Interval(mean, None, None)
     half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)

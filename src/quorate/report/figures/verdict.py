@@ -1,4 +1,4 @@
-"""The verdict of a comparison, or of one run, in a sentence."""
+"""The verdict of a comparison, in a headline and a few lines, or of one run, in a sentence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from quorate.report.schema import ArmSummary, Estimate
 from quorate.report.wording import counted, listed, number_in_words, seconds_in_words, share_in_words
 
 NONE_SHOWN = "no difference shown"
+IN_WORDS = {"better": "better", "worse": "worse", NONE_SHOWN: "not told apart"}
+MOST = 4
+"""Arms beside the baseline, of which each has a line."""
 
 
 Qualities = Mapping[str, Mapping[int, float]]
@@ -17,17 +20,31 @@ Qualities = Mapping[str, Mapping[int, float]]
 
 
 def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) -> str:
-    """One sentence that claims no more than the intervals do."""
+    """A headline, of the fastest arm that is not worse, and a line for each other arm; no more than the intervals show.
+
+    Of more than `MOST` arms the best and the worst are told, and the table has all.
+    """
     if plan.is_single:
         return _of_one(plan, arms[0])
     baseline = next((arm for arm in arms if arm.is_baseline), None)
     rest = [arm for arm in arms if arm is not baseline]
     if baseline is None or not rest:
-        return "; ".join(_alone(arm, plan) for arm in arms) + "."
+        return "\n".join(f"{_alone(arm, plan)}." for arm in arms)
     if not _is_measured(baseline):
         ended = "has ended yet" if _is_awaited(baseline) else "ended well"
         return f"No run of the baseline {baseline.name} {ended}, so nothing can be held against it."
-    return "; ".join(_against(arm, baseline, plan, qualities) for arm in rest) + "."
+    ranked = sorted(rest, key=_rank, reverse=True)
+    told = [f"{_against(arm, baseline, plan, qualities)}." for arm in ranked]
+    if len(ranked) > MOST:
+        told = [told[0], told[-1], f"{counted(len(ranked) - 2, 'arm')} more are in the table."]
+    return "\n".join(told)
+
+
+def _rank(arm: ArmSummary) -> tuple[bool, bool, float]:
+    """Arms that were measured, and are not worse, come first, the fastest before the others."""
+    speed = arm.target_speedup or arm.speedup
+    is_worse = arm.differences.get("quality") == "worse"
+    return _is_measured(arm), not is_worse, 0.0 if speed is None else speed.mean
 
 
 def _is_measured(arm: ArmSummary) -> bool:
@@ -40,62 +57,68 @@ def _is_awaited(arm: ArmSummary) -> bool:
 
 
 def _nothing_of(arm: ArmSummary) -> str:
-    return f"no run of {arm.name} {'has ended yet' if _is_awaited(arm) else 'ended well'}"
+    return f"{arm.name}: no run {'has ended yet' if _is_awaited(arm) else 'ended well'}"
 
 
 def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str:
     if not _is_measured(arm):
         return _nothing_of(arm)
-    parts = (
+    parts = [
+        _speed(arm, baseline, plan),
+        _missed(arm, plan),
         _reaching(arm, baseline, plan, qualities),
-        _target(arm, baseline, plan),
-        _speed(arm, baseline),
-    )
-    said = listed([part for part in parts if part])
-    coding = None if plan.world == "virtual" else coding_of(arm, baseline)
-    return f"{arm.name} {said or f'cannot be held against {baseline.name}: nothing of both was measured'}" + (
-        "" if coding is None else f" (its codec {coding})"
-    )
+        None if plan.world == "virtual" else _coding(arm, baseline),
+    ]
+    said = [part for part in parts if part]
+    return f"{arm.name}: {'. '.join(said) or f'nothing was measured of it and of {baseline.name}'}"
+
+
+def _speed(arm: ArmSummary, baseline: ArmSummary, plan: Planned) -> str | None:
+    """To the target where all runs reach it, else in examples per second."""
+    if arm.target_speedup is not None and arm.target_reached is not None and len(set(arm.target_reached)) == 1:
+        to = "" if plan.target is None else f" to {_quality_name(plan)} {plan.target:g}"
+        return f"{_ratio(arm.target_speedup)} times as fast as {baseline.name}{to} ({_spread(arm.target_speedup)})"
+    if arm.speedup is None:
+        return None
+    return f"{_ratio(arm.speedup)} times as fast as {baseline.name} ({_spread(arm.speedup)})"
+
+
+def _missed(arm: ArmSummary, plan: Planned) -> str | None:
+    if plan.target is None or arm.target_reached is None or arm.target_reached[0] == arm.target_reached[1]:
+        return None
+    reached, of = arm.target_reached
+    return f"{_quality_name(plan).capitalize()} {plan.target:g} is reached in {reached} of {counted(of, 'run')}"
+
+
+def _quality_name(plan: Planned) -> str:
+    return "the target" if plan.metric is None else plan.metric.name
 
 
 def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str | None:
     """Where its quality ends; beside the baseline's, on the seeds that both have."""
     if plan.metric is None or arm.quality is None:
         return None
+    name = plan.metric.name
     ours, theirs = qualities.get(arm.name, {}), qualities.get(baseline.name, {})
     both = sorted(ours.keys() & theirs.keys())
     if not both:
-        other = "" if baseline.quality is None else f" ({baseline.name}: no run of an equal seed)"
-        return f"reaches {plan.metric.name} {number_in_words(arm.quality.mean)}{other}"
+        why = "" if baseline.quality is None else f"; {baseline.name} has no run of an equal seed"
+        return f"Quality: {name} {number_in_words(arm.quality.mean)}{why}"
     own, other = (number_in_words(statistics.fmean(some[seed] for seed in both)) for some in (ours, theirs))
-    of = "" if len(both) == len(ours.keys() | theirs.keys()) else f", on {_seeds(both)} alone"
-    return (
-        f"reaches {plan.metric.name} {own} ({baseline.name} {other}{of}: {arm.differences.get('quality', NONE_SHOWN)})"
-    )
+    found = arm.differences.get("quality", NONE_SHOWN)
+    of = f"{len(both)} seeds" if len(both) > 1 else "one seed"
+    if len(both) < len(ours.keys() | theirs.keys()):
+        of = f"{_seeds(both)} alone"
+    return f"Quality: {IN_WORDS.get(found, found)}, {name} {own} against {other} ({of})"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}"
 
 
-def _target(arm: ArmSummary, baseline: ArmSummary, plan: Planned) -> str | None:
-    if plan.target is None or arm.target_reached is None or arm.target_reached[1] == 0:
-        return None
-    reached, of = arm.target_reached
-    if reached < of:
-        return f"meets the target {plan.target:g} in {reached} of {counted(of, 'run')}"
-    if arm.target_speedup is None:
-        return f"meets the target {plan.target:g} in every run"
-    found = arm.differences.get("time_to_target", NONE_SHOWN)
-    ratio = _ratio(arm.target_speedup)
-    return f"is {ratio} times as fast as {baseline.name} to {plan.target:g} ({_spread(arm.target_speedup)}: {found})"
-
-
-def _speed(arm: ArmSummary, baseline: ArmSummary) -> str | None:
-    if arm.speedup is None:
-        return None
-    found = arm.differences.get("examples_per_second", NONE_SHOWN)
-    return f"does {_ratio(arm.speedup)} times {baseline.name}'s examples per second ({_spread(arm.speedup)}: {found})"
+def _coding(arm: ArmSummary, baseline: ArmSummary) -> str | None:
+    found = coding_of(arm, baseline)
+    return None if found is None else f"Its codec {found}"
 
 
 def coding_of(arm: ArmSummary, baseline: ArmSummary) -> str | None:
@@ -121,17 +144,20 @@ def _ratio(estimate: Estimate) -> str:
 
 
 def _spread(estimate: Estimate) -> str:
-    """`0.98 to 1.04, 5 seeds`, or `one seed`."""
-    if estimate.low is None or estimate.high is None:
+    """`0.98 to 1.04, 5 seeds`; of two `0.98 and 1.04, 2 seeds`; or `one seed`."""
+    count = len(estimate.values)
+    if estimate.low is not None and estimate.high is not None:
+        return f"{estimate.low:.2f} to {estimate.high:.2f}, {count} seeds"
+    if count < 2:
         return "one seed"
-    return f"{estimate.low:.2f} to {estimate.high:.2f}, {len(estimate.values)} seeds"
+    return f"{listed([f'{value:.2f}' for value in estimate.values])}, {count} seeds"
 
 
 def _alone(arm: ArmSummary, plan: Planned) -> str:
     """What an arm did that is compared with nothing."""
     if arm.steps is None:
         return _nothing_of(arm)
-    said = []
+    said = list[str]()
     if plan.metric is not None and arm.quality is not None:
         said.append(f"reaches {plan.metric.name} {number_in_words(arm.quality.mean)}")
     if arm.examples_per_second is not None:

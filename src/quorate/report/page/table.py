@@ -158,6 +158,8 @@ def _cell(arm: ArmSummary, column: Column) -> Markup:
             lines.append(element("span", f"{low} – {high}", class_="interval"))
     elif len(estimate.values) == 1:
         lines.append(element("span", "one seed", class_="interval"))
+    elif len(estimate.values) == 2:
+        lines.append(element("span", ", ".join(map(column.write, estimate.values)), class_="interval"))
     if difference is not None:
         kind = {"better": "better", "worse": "worse"}.get(difference, "same")
         lines.append(element("span", difference, class_=f"difference {kind}"))

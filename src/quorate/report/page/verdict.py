@@ -40,19 +40,18 @@ def verdict(view: View) -> Markup:
 
 
 def _sentence(verdict: str) -> Markup:
-    """The verdict large; a long one smaller, with a line for each of its parts."""
-    if len(verdict) <= _LONG:
-        return element("p", verdict, class_="verdict")
-    parts = verdict.split("; ")
-    lines = (element("span", part + ("; " if place < len(parts) - 1 else "")) for place, part in enumerate(parts))
-    return element("p", *lines, class_="verdict long")
+    """The headline large (smaller where it is long), and a line for each other arm below it."""
+    headline, *others = verdict.splitlines()
+    kind = "verdict" if len(headline) <= _LONG else "verdict long"
+    below = (element("p", line, class_="verdict-line") for line in others)
+    return joined([element("p", headline, class_=kind), *below])
 
 
 def _warnings(view: View) -> Markup:
     if not view.summary.warnings:
         return Markup()
     items = (element("li", warning) for warning in view.summary.warnings)
-    return element("div", element("strong", "Mind"), element("ul", *items), class_="warnings", role="note")
+    return element("div", element("strong", "Caution"), element("ul", *items), class_="warnings", role="note")
 
 
 def _failures(view: View) -> Markup:
@@ -76,7 +75,7 @@ def _meanings(view: View) -> Markup:
     shown = columns_of(view)
     terms = [joined((element("dt", head(view, one)), element("dd", one.meaning))) for one in shown]
     rule = (
-        "Ranges are 95% intervals of the mean over seeds; where there is none beside a mean of several seeds, it is "
+        "Ranges are 95% intervals of the mean over three seeds or more; where there is none beside such a mean, it is "
         "narrower than the digits shown. Bold: better than the baseline, beyond what chance explains."
     )
     gone = [one.head for one in COLUMNS if one not in shown and one.field not in NEEDS_TARGET | AGAINST_BASELINE]
@@ -115,6 +114,8 @@ def _ratio(arm: ArmSummary, look: int, estimate: Estimate) -> Ratio:
         interval = f" ({estimate.low:.2f} – {estimate.high:.2f})"
     elif len(estimate.values) == 1:
         interval = " (one seed)"
+    else:
+        interval = f" ({', '.join(f'{value:.2f}' for value in estimate.values)})"
     return Ratio(
         name=arm.name, look=look, mean=estimate.mean, low=estimate.low, high=estimate.high, values=estimate.values,
         words=ratio_in_words(estimate.mean) + interval,
