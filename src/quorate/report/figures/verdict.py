@@ -76,7 +76,8 @@ def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qu
 def _speed(arm: ArmSummary, baseline: ArmSummary, plan: Planned) -> str | None:
     """To the target where all runs reach it, else in examples per second."""
     if arm.target_speedup is not None and arm.target_reached is not None and len(set(arm.target_reached)) == 1:
-        to = "" if plan.target is None else f" to {_quality_name(plan)} {plan.target:g}"
+        metric = "" if plan.metric is None else f"{plan.metric.name} "
+        to = "" if plan.target is None else f" to {metric}{plan.target:g}"
         return f"{_ratio(arm.target_speedup)} times as fast as {baseline.name}{to} ({_spread(arm.target_speedup)})"
     if arm.speedup is None:
         return None
@@ -87,11 +88,8 @@ def _missed(arm: ArmSummary, plan: Planned) -> str | None:
     if plan.target is None or arm.target_reached is None or arm.target_reached[0] == arm.target_reached[1]:
         return None
     reached, of = arm.target_reached
-    return f"{_quality_name(plan).capitalize()} {plan.target:g} is reached in {reached} of {counted(of, 'run')}"
-
-
-def _quality_name(plan: Planned) -> str:
-    return "the target" if plan.metric is None else plan.metric.name
+    metric = "" if plan.metric is None else f"{plan.metric.name} "
+    return f"The target, {metric}{plan.target:g}, is reached in {reached} of {counted(of, 'run')}"
 
 
 def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str | None:
