@@ -40,11 +40,12 @@ def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) 
     return "\n".join(told)
 
 
-def _rank(arm: ArmSummary) -> tuple[bool, bool, float]:
-    """Arms that were measured, and are not worse, come first, the fastest before the others."""
+def _rank(arm: ArmSummary) -> tuple[bool, bool, bool, float]:
+    """Arms that were measured, are not worse, and reach the target in every run come first, of these the fastest."""
     speed = arm.target_speedup or arm.speedup
     is_worse = arm.differences.get("quality") == "worse"
-    return _is_measured(arm), not is_worse, 0.0 if speed is None else speed.mean
+    reaches = arm.target_reached is None or arm.target_reached[0] == arm.target_reached[1]
+    return _is_measured(arm), not is_worse, reaches, 0.0 if speed is None else speed.mean
 
 
 def _is_measured(arm: ArmSummary) -> bool:
@@ -104,10 +105,8 @@ def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Q
         return f"Quality: {name} {number_in_words(arm.quality.mean)}{why}"
     own, other = (number_in_words(statistics.fmean(some[seed] for seed in both)) for some in (ours, theirs))
     found = arm.differences.get("quality", NONE_SHOWN)
-    of = f"{len(both)} seeds" if len(both) > 1 else "one seed"
-    if len(both) < len(ours.keys() | theirs.keys()):
-        of = f"{_seeds(both)} alone"
-    return f"Quality: {IN_WORDS.get(found, found)}, {name} {own} against {other} ({of})"
+    of = f" ({_seeds(both)} alone)" if len(both) < len(ours.keys() | theirs.keys()) else ""
+    return f"Quality: {IN_WORDS.get(found, found)}, {name} {own} against {other}{of}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
