@@ -236,6 +236,27 @@ def kept(
         return [whole(p) for p in model.parameters()], told
 
 
+def kept_for_others(
+    case: Case, source: Path | None, until: int, to: list[Path], world: Any, *, shards: bool = True
+) -> list[Tensor]:
+    """As `kept`, beginning with what is in `source`, and written to each of `to` at the end."""
+    model: Any = Model(seed=1 if source is None else 1 + world.rank)
+    if shards:
+        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero)
+    optimizer: Any = quorate.distribute(made(case, model), model, case.strategy, **case.settings)
+    begin = 0 if source is None else quorate.load(source)
+    assert begin is not None
+    for step in range(begin, until):
+        ids, targets = (x.tensor_split(world.size)[world.rank] for x in batch(step, range(4)))
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    for path in to:
+        quorate.save(path)
+    with world.evaluate(at="replica"):
+        return [whole(p) for p in model.parameters()]
+
+
 def kept_by_torch(case: Case, folder: Path, until: int, world: Any, *, shards: bool = True) -> list[Tensor]:
     """As `kept`, by `torch.distributed.checkpoint` from and to `folder`, of what `state_dict()` of model and optimizer
     say."""

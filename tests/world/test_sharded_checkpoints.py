@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.support.processes import run_real_world
-from tests.support.sharded_trainings import Case, kept, kept_alone, kept_by_torch
+from tests.support.sharded_trainings import Case, Model, kept, kept_alone, kept_by_torch, kept_for_others
 
 LAYOUTS = [(4, 1, 3), (2, 1, 2), (3, 1, 3), (2, 2, 0), (4, 2, 3)]
 """Workers, replicas, and ZeRO; 0: whole replicas."""
@@ -41,6 +41,22 @@ def test_resumed_in_other_shards(tmp_path: Path, optimizer: str, most: float) ->
     assert {"model.shard-0-of-2.safetensors", "model.shard-1-of-2.safetensors", "rank-3.safetensors"} <= names
     assert not names & {"model.safetensors", "optimizer.safetensors"}
     assert json.loads((newest / "manifest.json").read_text())["optimizers"]["1"]["shards"] == 2
+
+
+def test_files_for_others(tmp_path: Path) -> None:
+    """Written by shards, read by other shards, by whole replicas, and by plain torch."""
+    torch.set_num_threads(1)
+    case = Case(optimizer="adamw", zero=3)
+    file, folder, end = tmp_path / "whole.pt", tmp_path / "folder", tmp_path / "end.pt"
+    run_real_world(4, partial(kept_for_others, case, None, 2, [file, folder]), 120.0)
+    other = Case(optimizer="adamw", zero=1)
+    ends = run_real_world(2, partial(kept_for_others, other, file, 4, [end]), 120.0)
+    ends += run_real_world(2, partial(kept_for_others, case, folder, 4, [], shards=False), 120.0)
+    wanted = kept_alone(case, 4, gamma=1.0)
+    assert max(furthest(one, wanted) for one in ends) < 2e-5
+    found = torch.load(end, weights_only=True)
+    assert (found["step"], set(found["model"])) == (4, set(Model().state_dict()))
+    assert furthest([found["model"][name] for name, _ in Model().named_parameters()], wanted) < 2e-5
 
 
 def test_states_for_torch_distributed_checkpoint(tmp_path: Path) -> None:

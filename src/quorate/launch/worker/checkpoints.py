@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from quorate.checkpoint.exports import adopt, export
 from quorate.checkpoint.loading import load as load_here
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import Trained, checkpoint_context, trained
 from quorate.checkpoint.saving import CHECKPOINTS, saving
+from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.run.folder import new_run_folder
 from quorate.launch.worker.gangs import remember_folder
@@ -15,7 +18,7 @@ from quorate.wire import current
 from quorate.wire.current import Place
 
 
-def save(**extra: Any) -> None:
+def save(to: str | Path | None = None, /, **extra: Any) -> None:
     """Keep the training as it is now, in `checkpoints/` of the run's folder; the two newest ones stay.
 
     Kept are what was given to `distribute` (model, optimizer, the strategy's state, gradients that are pending), the
@@ -28,6 +31,10 @@ def save(**extra: Any) -> None:
     takes its part at its next batch, backward pass, `save` or end after it has applied the same round, with the extras
     it gave to `load` or `save` last.
 
+    With a path, which every worker gives at the same step, model and optimizer are written there for others: `.pt` for
+    `torch.load(weights_only=True)`, `.safetensors` (the model alone), or without a suffix a folder of
+    `torch.distributed.checkpoint`. The call returns when it is there; a path that exists is replaced.
+
     Cost: one copy into memory of the host, on the worker that writes what is equal everywhere; the writing is beside
     the training. A call while the one before is still being written waits for it. A disk that is full ends nothing:
     one line says so, and the checkpoint before stays.
@@ -36,11 +43,14 @@ def save(**extra: Any) -> None:
     numbers, text, tensors, and lists, tuples and dicts of these.
     """
     place = current.here()
+    if to is not None:
+        export(place, _distributed(place, "quorate.save() keeps"), extra, Path(to))
+        return
     _prepare(place, is_needed=True)
     saving(place).save(extra)
 
 
-def load(**extra: Any) -> int | None:
+def load(source: str | Path | None = None, /, **extra: Any) -> int | None:
     """Go on from the newest checkpoint of this run's folder; returns how many steps this worker had made.
 
     None where there is nothing to go on from. Every worker calls it, once, before training and after `distribute` and
@@ -48,10 +58,17 @@ def load(**extra: Any) -> int | None:
     line, and the one before it is used. With another number of workers than it was written by, what each had for itself
     is dealt out by its resize law, and one line says so; the steps are then the mean of theirs.
 
+    With a path, training begins with what is there: a file of `torch.save` (a model's `state_dict()`, or a dictionary
+    with "model", "optimizer", "step" and extras, as `save` writes it), a `.safetensors` file, or a folder of
+    `torch.distributed.checkpoint`. So a plain script's checkpoint starts a distributed run, whole or in shards. Of a
+    file only tensors and plain values are read; torch unpickles the `.metadata` of a folder.
+
     Raises `CheckpointError` (exit status 2) where there are checkpoints and none can be used, where they are of another
     model or optimizer, and where the strategy's state cannot go on in a world of this size.
     """
     place = current.here()
+    if source is not None:
+        return adopt(place, _distributed(place, "quorate.load() fills"), extra, Path(source))
     _prepare(place, is_needed=False)
     done = load_here(place, extra)
     if place.wire.rank == 0:
@@ -60,6 +77,13 @@ def load(**extra: Any) -> int | None:
         for sentence in done.sentences:
             _tell(sentence)
     return done.step
+
+
+def _distributed(place: Place, what: str) -> Trained:
+    found = trained(place)
+    if not found.optimizers:
+        raise ConfigurationError(f"{what} what was distributed; call it after quorate.distribute()")
+    return found
 
 
 def _prepare(place: Place, *, is_needed: bool) -> None:

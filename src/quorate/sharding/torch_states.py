@@ -1,0 +1,60 @@
+"""States of a model and its optimizer as torch's distributed checkpoints have them: by name, whole or in pieces."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
+from torch.nn import Module
+from torch.optim import Optimizer
+
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def gathered(model: Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both states, whole, on rank 0; called on every worker."""
+    return get_state_dict(model, optimizer, options=_WHOLE)
+
+
+def spread(model: Module, optimizer: Optimizer, of_model: dict[str, Any], of_optimizer: dict[str, Any] | None) -> None:
+    """Whole tensors, that every worker has, into the pieces that it holds."""
+    options = StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, of_model, options=options)
+    if of_optimizer is not None:
+        set_optimizer_state_dict(model, optimizer, of_optimizer, options=options)
+
+
+def write_folder(model: Module, optimizer: Optimizer, step: int, folder: Path, *, is_alone: bool) -> None:
+    """In pieces, where there are some; called on every worker."""
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    with _alone():
+        dcp.save({"model": of_model, "optimizer": of_optimizer, "step": step}, checkpoint_id=folder, no_dist=is_alone)
+
+
+def read_folder(model: Module, optimizer: Optimizer, folder: Path, *, is_alone: bool) -> int:
+    """Each worker reads what it holds; the step that the folder is of."""
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer, "step": 0}
+    with _alone():
+        dcp.load(state, checkpoint_id=folder, no_dist=is_alone)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return int(state["step"])
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Inside, torch does not warn that one process writes or reads by itself: it is asked to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield

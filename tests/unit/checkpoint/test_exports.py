@@ -1,0 +1,185 @@
+"""What is written for others is read by them, and what others have written begins a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import quorate
+from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
+
+
+def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(number))
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+def plainly(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """In a plain script."""
+    model, optimizer = made(1)
+    for number in range(steps):
+        step(model, optimizer, number)
+    return model, optimizer
+
+
+def numbers(model: nn.Module) -> list[Tensor]:
+    return [x.detach().clone() for x in model.state_dict().values()]
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.allclose(a.double(), b.double(), atol=1e-6) for a, b in zip(some, others, strict=True))
+
+
+def goes_on(path: Path, until: int, **settings: Any) -> Any:
+    """All workers have the same batches, so they make the steps of one."""
+
+    def live(world: quorate.World) -> tuple[int | None, list[Tensor]]:
+        model, plain = made(7 + world.rank)
+        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        rates = torch.optim.lr_scheduler.StepLR(plain, 1000)
+        begin = quorate.load(path, rates=rates)
+        for number in range(begin or 0, until):
+            step(model, optimizer, number)
+            rates.step()
+        return begin, numbers(model)
+
+    return live
+
+
+def saves(path: Path, steps: int, **settings: Any) -> Any:
+    def live(world: quorate.World) -> list[Tensor]:
+        model, plain = made(1)
+        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        rates = torch.optim.lr_scheduler.StepLR(plain, 1000)
+        for number in range(steps):
+            step(model, optimizer, number)
+            rates.step()
+        quorate.save(path, rates=rates)
+        return numbers(model)
+
+    return live
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("name", ["whole.pt", "inside/whole.pth", "weights.safetensors", "folder"])
+def test_others_read_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for steps in (1, 3):  # the second time in the place of the first
+        ends = VirtualWorld(2).run(joined(saves(path, steps)))
+    wanted, plain = plainly(3)
+    assert same(ends[0], numbers(wanted))
+    model, optimizer = made(5)
+    if name.endswith(".safetensors"):
+        model.load_state_dict(load_file(path))
+    elif name == "folder":
+        state = {"model": model.state_dict()}
+        dcp.load(state, checkpoint_id=path, no_dist=True)
+        model.load_state_dict(state["model"])
+    else:
+        found = torch.load(path, weights_only=True)
+        assert found["step"] == 3 and found["rates"]["last_epoch"] == 3
+        model.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        step(model, optimizer, 3)
+        step(wanted, plain, 3)
+    assert same(numbers(model), numbers(wanted))
+    assert [one.name for one in path.parent.iterdir()] == [path.name], "nothing is left beside it"
+
+
+@pytest.mark.parametrize("form", ["with names", "bare", "of DDP", "safetensors", "our own", "folder"])
+def test_what_a_plain_script_has_written_begins_a_training(tmp_path: Path, form: str) -> None:
+    model, optimizer = plainly(2)
+    path, begun = tmp_path / "plain.pt", 2
+    if form == "with names":
+        torch.save(
+            {"model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict(), "step": 2}, path
+        )
+    elif form == "bare":
+        torch.save(model.state_dict(), path)
+    elif form == "of DDP":
+        torch.save({f"module.{key}": x for key, x in model.state_dict().items()}, path)
+    elif form == "safetensors":
+        path = tmp_path / "plain.safetensors"
+        save_file(dict(model.state_dict()), path)
+    else:
+        path = tmp_path / ("own.pt" if form == "our own" else "folder")
+        VirtualWorld(2).run(joined(saves(path, 2)))
+    has_optimizer = form in ("with names", "our own", "folder")
+    until = 4 if has_optimizer else 0
+    ends = VirtualWorld(2).run(joined(goes_on(path, until)))
+    wanted, _ = plainly(4 if has_optimizer else 2)
+    assert [begin for begin, _ in ends] == [begun if has_optimizer else None] * 2
+    assert all(same(found, numbers(wanted)) for _, found in ends)
+
+
+def test_where_replicas_differ_the_mean_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "mean.pt"
+
+    def live(world: quorate.World) -> list[Tensor]:
+        model, plain = made(1)
+        optimizer: Any = quorate.distribute(plain, model, "d-psgd", alone="algorithm")
+        for number in range(3):
+            step(model, optimizer, 10 * world.rank + number)
+        with pytest.raises(ConfigurationError, match="under d-psgd replicas differ between steps"):
+            quorate.save(path)
+        with world.evaluate():
+            quorate.save(path)
+            return numbers(model)
+
+    ends = VirtualWorld(3).run(joined(live))
+    assert same(list(torch.load(path, weights_only=True)["model"].values()), ends[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("model.onnx", ConfigurationError, '"model.onnx" has the suffix .onnx; known: .pt and .pth'),
+        ("missing.pt", CheckpointError, "there is no "),
+        ("text.pt", CheckpointError, "text.pt cannot be read: "),
+        ("list.pt", CheckpointError, "list.pt holds a list, and no state of a model"),
+        ("other.pt", CheckpointError, "other.pt is of another model or optimizer: "),
+        ("pickled.pt", CheckpointError, "pickled.pt cannot be read: "),
+    ],
+)
+def test_refused(tmp_path: Path, name: str, error: type[Exception], words: str) -> None:
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+    torch.save({"model": nn.Linear(2, 2)}, tmp_path / "pickled.pt")
+
+    def live(world: quorate.World) -> None:
+        model, plain = made(1)
+        quorate.distribute(plain, model, alone="algorithm")
+        with pytest.raises(error) as refused:
+            quorate.load(tmp_path / name)
+        assert words in str(refused.value) and "\n" not in str(refused.value)
+
+    VirtualWorld(1).run(joined(live))
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def live(world: quorate.World) -> None:
+        model, plain = made(1)
+        quorate.distribute(plain, model, alone="algorithm")
+        with pytest.raises(CheckpointError, match="cannot be written: "):
+            quorate.save(tmp_path / "file" / "model.pt")
+
+    VirtualWorld(2).run(joined(live))
