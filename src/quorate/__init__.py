@@ -80,9 +80,15 @@ _PLACES = {
 }
 
 
+_FOR_LOWER_LAYERS = {"closing_line": "quorate.report.closing"}
+"""What a layer asks of one above it, by name, as a user would: no part of the public face."""
+
+
 def __getattr__(name: str) -> Any:
     if name == "optim":
         return importlib.import_module("quorate.optim")
+    if name in _FOR_LOWER_LAYERS:
+        return getattr(importlib.import_module(_FOR_LOWER_LAYERS[name]), name)
     if name not in _PLACES:
         raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -106,7 +106,13 @@ def _planned(options: RunOptions) -> RunPlan:
         hosts=hosts,
         servers=options.servers,
     )
-    return RunPlan(request=request, room=room_of(options), chaos=chaos)
+    return RunPlan(
+        request=request,
+        room=room_of(options),
+        chaos=chaos,
+        shows_progress=not options.no_progress,
+        is_watched=options.watch,
+    )
 
 
 def _shown(plan: RunPlan, *, as_json: bool) -> str:
@@ -130,29 +136,35 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 
 def carry_out(plan: RunPlan) -> int:
     """Run it, and say how it went; the exit status."""
-    from quorate.launch.hosts.ranks import run_on_hosts
-    from quorate.launch.local.processes import run_shown
-    from quorate.launch.warm.nursery import Nursery
+    from quorate.cli.beside import shown_beside
     from quorate.report.closing import closing_line
 
     request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    if request.virtual is not None:
-        ended = _run_virtual(request, request.virtual)
-    elif request.hosts is not None:
-        ended = run_on_hosts(request.command, request.hosts, request.folder)
-    else:
-        with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
-            more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
-            more["servers"] = request.servers
-            ended = run_shown(request.command, request.size, request.folder, **more)
+    with shown_beside(plan):
+        ended = _ended(request, plan)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(request.folder)
     if line is not None:
         tell(f"quorate: {line}\n")
     return ended.status
+
+
+def _ended(request: RunRequest, plan: RunPlan) -> Conclusion:
+    """Run it, by what it asks for."""
+    from quorate.launch.hosts.ranks import run_on_hosts
+    from quorate.launch.local.processes import run_shown
+    from quorate.launch.warm.nursery import Nursery
+
+    if request.virtual is not None:
+        return _run_virtual(request, request.virtual)
+    if request.hosts is not None:
+        return run_on_hosts(request.command, request.hosts, request.folder)
+    with nullcontext() if plan.chaos is None else Nursery(request.command, request.folder) as births:
+        more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
+        return run_shown(request.command, request.size, request.folder, servers=request.servers, **more)
 
 
 def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
@@ -49,6 +50,8 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         return
     checkpoint_context(place).root = folder / CHECKPOINTS
     wire = place.wire
+    if wire.rank == 0 and isinstance(wire, RealWire) and not os.environ.get("QUORATE_RUN"):
+        place.context(_Kept).folder = folder
     is_real = isinstance(wire, RealWire)
     if isinstance(wire, RealWire) and not wire.endpoint.is_local:
         place.context(_Kept).transfer = RecordTransfer(wire.endpoint, folder)
@@ -124,6 +127,8 @@ def _made(folder: Path) -> Path:
 class _Kept:
     """One of each worker."""
 
+    folder: Path | None = None
+    """Where another launcher than ours has started the run, on rank 0: its closing line is this worker's to say."""
     transfer: RecordTransfer | None = None
     """Where the run is on several hosts."""
 
@@ -160,6 +165,15 @@ def leave_records(place: Place, *, is_well: bool) -> None:
         if not is_well:
             transfer.wait_for_others(LAST_WORDS)
         transfer.leave()
+
+
+def say_closing_line(place: Place) -> None:
+    """Say what `quorate run` would say at the end, where another launcher has started the run; called on every worker,
+    when all have written their records."""
+    folder = place.context(_Kept).folder
+    line = None if folder is None else quorate.closing_line(Path(os.path.relpath(folder)))
+    if line is not None:
+        tell(f"quorate: {line}\n")
 
 
 def log(**values: float | int | str | bool | None) -> None:
