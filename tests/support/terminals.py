@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-_TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b([78])|([\r\n\b\t])|([^\x1b\r\n\b\t])", re.DOTALL)
+_TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b([78D])|([\r\n\b\t])|([^\x1b\r\n\b\t])", re.DOTALL)
 
 
 class Terminal:
@@ -32,6 +32,9 @@ class Terminal:
                 self._saved = self._row - self._top, self._column
             elif memory == "8":
                 self._row, self._column = self._top + self._saved[0], self._saved[1]
+            elif memory == "D":
+                self._row += 1
+                self._reach()
             elif control:
                 self._control(control)
             else:

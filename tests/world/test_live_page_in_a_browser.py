@@ -56,7 +56,7 @@ def test_it_follows_a_run_that_goes_on(tmp_path: Path) -> None:
         assert "running" in before.text and "every worker has ended" not in before.text
         page = shown(server.address, tmp_path)
         assert server.asked == 1, "a run that has ended is not asked for again"
-    assert [one.text for one in page.all(class_="tile")][0] == "60 steps"
+    assert next(one.text for one in page.all(class_="tile")) == "60 steps"
     assert "every worker has ended" in page.text
     assert page.one(id="connection").attributes.get("hidden") is not None
     assert len(page.all("svg")) > 8 and "Rank 3 is 1" in page.text

@@ -43,12 +43,27 @@ class Session:
             env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
             self.program = Program([*QUORATE, "run", *words], cwd=folder, env=env, stdin=end, stdout=end, stderr=end)
 
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.program.poll() is None:
+            self.program.kill()
+        self.program.wait(timeout=60)
+        os.close(self._ours)
+
     def until(self, words: str, seconds: float = 60.0) -> None:
         """Return when they are seen."""
         end = time.monotonic() + seconds
         while words not in "\n".join(self.seen.lines):
             assert time.monotonic() < end, self.seen.lines
             self._read()
+        self._read_all()
+
+    def _read_all(self) -> None:
+        """What is under way: lines come in several pieces."""
+        while select.select([self._ours], [], [], 0.05)[0] and self._read():
+            pass
 
     def _read(self) -> bool:
         if not select.select([self._ours], [], [], 0.1)[0]:
@@ -68,11 +83,8 @@ class Session:
         """Read to the end; the exit status."""
         while self._read() and self.program.poll() is None:
             pass
-        status = self.program.wait(timeout=60)
-        while select.select([self._ours], [], [], 0.2)[0] and self._read():
-            pass
-        os.close(self._ours)
-        return status
+        self._read_all()
+        return self.program.wait(timeout=60)
 
 
 @pytest.fixture
@@ -82,31 +94,33 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_progress_is_below_what_the_script_prints(folder: Path) -> None:
-    session = Session(folder, "--virtual", "2", "--name", "x", "train.py")
-    session.until("steps/s")
-    lines = session.seen.lines
-    assert lines[-3].startswith("runs/x (virtual time) ") and lines[-2].startswith("step ")
-    assert "name?" in lines[-4] and session.seen.cursor == ("name? ", 6)
-    session.types("ada\n")
-    assert session.ends() == 0
-    shown = [line for line in session.seen.lines if not line.startswith("quorate:")]
-    assert shown[:3] == ["begins", "name? ada", "hello ada"]
-    assert session.seen.lines[-1].startswith("quorate: 40 steps in ") or "records in runs/x" in session.seen.lines[-1]
+    with Session(folder, "--virtual", "2", "--name", "x", "train.py") as session:
+        session.until("steps/s")
+        lines = session.seen.lines
+        assert lines[-3].startswith("runs/x (virtual time) ") and lines[-2].startswith("step ")
+        assert "name?" in lines[-4] and session.seen.cursor == ("name? ", 6)
+        session.types("ada\n")
+        assert session.ends() == 0
+        shown = [line for line in session.seen.lines if not line.startswith("quorate:")]
+        assert shown[:3] == ["begins", "name? ada", "hello ada"]
+        assert (
+            session.seen.lines[-1].startswith("quorate: 40 steps in ") or "records in runs/x" in session.seen.lines[-1]
+        )
 
 
 def test_without_progress(folder: Path) -> None:
-    session = Session(folder, "--virtual", "2", "--name", "y", "--no-progress", "train.py")
-    session.until("name?")
-    session.types("ada\n")
-    assert session.ends() == 0
-    assert b"\x1b[" not in session.written
+    with Session(folder, "--virtual", "2", "--name", "y", "--no-progress", "train.py") as session:
+        session.until("name?")
+        session.types("ada\n")
+        assert session.ends() == 0
+        assert b"\x1b[" not in session.written
 
 
 def test_an_interrupt_takes_it_away(folder: Path) -> None:
-    session = Session(folder, "-n", "2", "--name", "z", "train.py")
-    session.until("steps/s")
-    os.kill(session.program.pid, signal.SIGINT)
-    session.types("ada\n")
-    assert session.ends() == 130
-    assert not [line for line in session.seen.lines if line.startswith(("step ", "runs/z"))], session.seen.lines
-    assert session.seen.lines[-1].endswith("records in runs/z") or "records in" in "".join(session.seen.lines[-2:])
+    with Session(folder, "-n", "2", "--name", "z", "train.py") as session:
+        session.until("steps/s")
+        os.kill(session.program.pid, signal.SIGINT)
+        session.types("ada\n")
+        assert session.ends() == 130
+        assert not [line for line in session.seen.lines if line.startswith(("step ", "runs/z"))], session.seen.lines
+        assert session.seen.lines[-1].endswith("records in runs/z") or "records in" in "".join(session.seen.lines[-2:])

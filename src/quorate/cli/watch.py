@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
 from quorate.report.reading.folders import find_folder, find_run
 
@@ -47,9 +46,11 @@ def _serve(folder: Path, port: int) -> None:
 
     with LiveServer(folder, port=port) as server:
         typer.echo(server.address)
-        typer.echo("Ctrl-C ends it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST, then the same address.".replace(
-            "PORT", str(server.port)
-        ))
+        typer.echo(
+            "Ctrl-C ends it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST, then the same address.".replace(
+                "PORT", str(server.port)
+            )
+        )
         while True:
             time.sleep(_EVERY)
 

@@ -27,7 +27,9 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
         yield server
 
 
-def got(server: LiveServer, path: str, *, host: str | None = None, method: str = "GET") -> tuple[int, str, dict[str, str]]:
+def got(
+    server: LiveServer, path: str, *, host: str | None = None, method: str = "GET"
+) -> tuple[int, str, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()

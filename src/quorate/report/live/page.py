@@ -175,7 +175,9 @@ def _lateness(run: LiveRun, skew: Skew) -> Markup:
     title = f"{what}; bar: mean, line: to p95"
     label = f"{what} of each rank in the last steps. {sentence(arrival.sentence)}"
     return _figure(
-        "Lateness by rank, in the last steps", lambda w: arrival_chart(lateness, title=title, width=w, label=label), WIDE
+        "Lateness by rank, in the last steps",
+        lambda w: arrival_chart(lateness, title=title, width=w, label=label),
+        WIDE,
     )
 
 

@@ -25,6 +25,9 @@ _HARMLESS = frozenset("mK")
 """Final letters of sequences that move no cursor: colours, and erasing within the line."""
 _PARTS = re.compile(r"[\r\b\t]|[^\r\b\t]+")
 
+DOWN = "\x1bD"
+"""Moves the cursor down in its column, and scrolls at the bottom (IND)."""
+
 
 class Screen:
     """One terminal. `written` and `show` may be called from several threads."""
@@ -64,9 +67,8 @@ class Screen:
             if self._is_closed:
                 return
             if self._drawn == len(lines) and self._can_draw:
-                moved = "".join(f"\x1b[1B\r{line}\x1b[0m\x1b[K" for line in lines)
                 self._lines = lines
-                self._put(f"\x1b7{moved}\x1b8".encode())
+                self._put(_below(lines).encode())
                 return
             before = self._erased()
             self._lines = lines
@@ -91,14 +93,14 @@ class Screen:
         self._drawn = 0
         if self._column == self._extent:
             return b"\x1b[J"
-        return f"\x1b[1B\r\x1b[J\x1b[1A\x1b[{self._column + 1}G".encode()
+        return b"\x1b7\x1b[1B\r\x1b[J\x1b8"
 
     def _redrawn(self) -> bytes:
+        """Room below by moving down, which scrolls, and up again: wherever the cursor stands, it comes back to it."""
         if not self._lines or not self._can_draw:
             return b""
         self._drawn = len(self._lines)
-        below = "".join(f"\r\n{line}\x1b[0m\x1b[K" for line in self._lines)
-        return f"{below}\x1b[{self._drawn}A\x1b[{self._column + 1}G".encode()
+        return f"{DOWN * self._drawn}\x1b[{self._drawn}A{_below(self._lines)}".encode()
 
     def _put(self, piece: bytes) -> None:
         if piece:
@@ -127,6 +129,12 @@ class Screen:
             else:
                 self._column += cell_len(part)
             self._extent = max(self._extent, self._column)
+
+
+def _below(lines: Sequence[str]) -> str:
+    """Writes lines below the cursor, which is where it was afterwards."""
+    moved = "".join(f"\x1b[1B\r{line}\x1b[0m\x1b[K" for line in lines)
+    return f"\x1b7{moved}\x1b8"
 
 
 class _Above(io.RawIOBase):
