@@ -10,7 +10,7 @@ import sys
 from tests.architecture.tree import ROOT, modules, uses
 
 KNOW_TORCH_DISTRIBUTED = {"wire", "sharding", "launch"}
-READ_THE_ENVIRONMENT = {"launch", "cli", "wire"}
+READ_THE_ENVIRONMENT = {"launch", "cli", "notebook", "wire"}
 READ_ONE_VARIABLE = {"src/quorate/core/cache_folder.py": "XDG_CACHE_HOME: where this user's caches lie"}
 _OBJECTS = r"(all_gather|gather|broadcast|scatter|send|recv)_object(_list)?"
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"

@@ -121,7 +121,7 @@ def test_deaths_joins_and_a_failure(tmp_path: Path) -> None:
 
 
 def test_time_left_where_it_is_known(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, steps=40, about={"seconds": 100.0})
+    folder = make_run(tmp_path, steps=40, about={"seconds_limit": 100.0})
     (folder / "outcome.json").unlink()
     for path in folder.glob("rank-*.jsonl"):
         path.write_text("".join(path.read_text().splitlines(True)[:-1]))

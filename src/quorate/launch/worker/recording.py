@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import socket
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
@@ -171,7 +171,10 @@ def say_closing_line(place: Place) -> None:
     """Say what `quorate run` would say at the end, where another launcher has started the run; called on every worker,
     when all have written their records."""
     folder = place.context(_Kept).folder
-    line = None if folder is None else quorate.closing_line(Path(os.path.relpath(folder)))
+    if folder is None:
+        return
+    # Reports are above this layer: what is said of records is asked for by name, as a user would.
+    line = importlib.import_module("quorate").closing_line(Path(os.path.relpath(folder)))
     if line is not None:
         tell(f"quorate: {line}\n")
 

@@ -39,7 +39,7 @@ def progress_shown(folder: Path, *, can_draw: bool = True) -> Iterator[None]:
 
 @contextmanager
 def repeated(look: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Inside, `look` is called every so many seconds, in a thread of its own; an `OSError` or `ValueError` ends that."""
+    """Inside, `look` is called every so many seconds by a thread of its own; `OSError` and `ValueError` end that."""
     over = threading.Event()
 
     def watch() -> None:

@@ -47,8 +47,8 @@ def live_policy() -> str:
     )
 
 
-def live_document(run: LiveRun) -> str:
-    """The whole page."""
+def live_document(run: LiveRun, *, is_still: bool = False) -> str:
+    """The whole page; one that `is_still` asks for nothing more."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -66,7 +66,7 @@ def live_document(run: LiveRun) -> str:
             element("div", Markup(live_state(run)), id="state"),
             class_="page",
         ),
-        element("script", Markup(asset("live.js"))),
+        *([] if is_still else [element("script", Markup(asset("live.js")))]),
         class_="live virtual" if run.is_virtual else "live measured",
     )
     return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"

@@ -36,8 +36,8 @@ _SHOWN_ROUNDS = 200
 class LiveRun:
     """The run in `folder`. `look` takes in what its ranks have written since; all else is what that has told.
 
-    What is missing or damaged is left out. Times are seconds of the run's clock. Cost: each row is read once, some 20 µs;
-    a look at a folder in which nothing is new opens each rank's file. With `most_bytes` no look reads more of all ranks
+    What is missing or damaged is left out. Times are seconds of the run's clock. Cost: each row is read once, some
+    20 µs; a look at a folder in which nothing is new opens each rank's file. With `most_bytes` no look reads more of all ranks
     together: what was written before the newest ones is skipped, and what is there already when it is made.
     """
 
@@ -161,7 +161,7 @@ class LiveRun:
     @property
     def left(self) -> float | None:
         """Seconds until the run ends, where it was told how long to train (`--seconds`)."""
-        seconds = self.about.get("seconds")
+        seconds = self.about.get("seconds_limit")
         return max(0.0, float(seconds) - self.elapsed) if isinstance(seconds, int | float) and self.elapsed else None
 
     def skew(self) -> Skew | None:
