@@ -34,6 +34,7 @@ BUDGETS = {
     "unit/inject": 5,
     "unit/launch": 105,
     "unit/membership": 4,
+    "unit/notebook": 12,
     "unit/observe": 14,
     "unit/optim": 8,
     "unit/planning": 15,

@@ -1,4 +1,4 @@
-"""Packages that can be called: `quorate.launch(function)`, while `quorate.launch.local` goes on to be a module in it."""
+"""Packages that can be called: `quorate.launch(function)`, while `quorate.launch.local` is a module in it as before."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A function and its arguments on the way to the processes that call it, and what they return on the way back.
 
-A function of a notebook or of `__main__` is in no module that a fresh process could import. It goes there as cloudpickle
-writes it, in a file in a folder that nobody else may enter, from this process to those that it starts; the folder goes
-with the run. What comes back is no pickle: JSON and tensors.
+A function of a notebook or of `__main__` is in no module that a fresh process could import. It goes there as
+cloudpickle writes it, in a file in a folder that nobody else may enter, from this process to those that it starts; the
+folder goes with the run. What comes back is no pickle: JSON and tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def file_of(function: Callable[..., Any]) -> str:
     """Where its code is; the empty string where that cannot be said."""
     while isinstance(function, partial):
         function = function.func
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object with a method that is called
+        code = getattr(type(function).__dict__.get("__call__"), "__code__", None)
     return str(getattr(code, "co_filename", ""))
 
 
@@ -57,7 +59,7 @@ def send(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> Non
 
 
 def receive(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
-    """What `send` has written, and the file of the function; modules and lines of source are found as they were there."""
+    """What `send` has written, and the file of the function; modules and source are found as they were there."""
     import cloudpickle
 
     told, _, written = path.read_bytes().partition(b"\n")

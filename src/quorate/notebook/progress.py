@@ -38,6 +38,16 @@ def framed(page: str, tall: int) -> str:
     )
 
 
+class _Shown:
+    """HTML as a notebook shows it."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+
+    def _repr_html_(self) -> str:
+        return self._page
+
+
 @contextmanager
 def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
     """Inside, progress of the run in `folder` is shown, and in a notebook its end as well."""
@@ -48,11 +58,11 @@ def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
             stack.enter_context(progress_shown(folder, can_draw=can_draw))
         elif is_wanted and shows is not None:
             run = LiveRun(folder, most_bytes=_MOST_BYTES)
-            handle = shows.display(shows.HTML("<p>starting</p>"), display_id=True)
+            handle = shows.display(_Shown("<p>starting</p>"), display_id=True)
 
             def update() -> None:
                 run.look()
-                handle.update(shows.HTML(framed(live_document(run, is_still=True), _TALL)))
+                handle.update(_Shown(framed(live_document(run, is_still=True), _TALL)))
 
             stack.callback(update)
             stack.enter_context(repeated(update, _EVERY))

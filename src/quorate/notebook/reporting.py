@@ -35,7 +35,7 @@ class Report:
 
 
 def report(run: Launched | Path | str) -> Report:
-    """Write the report of a run or a comparison: `run` is what `quorate.launch` returned, a folder, or a name in `runs`.
+    """Write the report of a run or a comparison: what `quorate.launch` returned, a folder, or a name in `runs`.
 
     As `quorate report` does: the page, `summary.json`, `summary.md` and the data of each chart, into the run's folder.
     Raises `ConfigurationError` where there is no run. Cost: the records are read once, some 10 µs a row.

@@ -36,9 +36,9 @@ _SHOWN_ROUNDS = 200
 class LiveRun:
     """The run in `folder`. `look` takes in what its ranks have written since; all else is what that has told.
 
-    What is missing or damaged is left out. Times are seconds of the run's clock. Cost: each row is read once, some
-    20 µs; a look at a folder in which nothing is new opens each rank's file. With `most_bytes` no look reads more of all ranks
-    together: what was written before the newest ones is skipped, and what is there already when it is made.
+    What is missing or damaged is left out. Times are seconds of the run's clock. With `most_bytes` no look reads more
+    of all ranks together: what was written before the newest ones is skipped, and what is there already when it is
+    made. Cost: each row is read once, some 20 µs; a look where nothing is new opens each rank's file.
     """
 
     def __init__(
