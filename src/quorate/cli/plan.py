@@ -74,6 +74,7 @@ class RunOptions:
     bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
     """Bytes per second."""
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
+    log: str | None = option("Where numbers go beside the records: tensorboard,wandb,mlflow,csv,json or none.")
     no_progress: bool = option("Show no progress while it runs.", default=False)
     watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
     print_config: bool = option("Show the options as TOML for --config, and start nothing.", default=False)

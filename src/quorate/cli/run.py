@@ -25,6 +25,7 @@ from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.loggers.names import names_from
 from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.lock import held
 from quorate.launch.run.overrides import Overrides
@@ -49,7 +50,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
     return _start(plan, is_resumed=options.resume is not None)
 
 
-_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos")
+_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos", "log")
 """What a run is told beside strategy and settings, by the names of options."""
 
 
@@ -86,6 +87,8 @@ def _planned(options: RunOptions) -> RunPlan:
         **{name: getattr(options, name) for name in _BESIDE},
     )
     hosts = hosts_of(options)
+    if options.log is not None and hosts is None:  # on other hosts other packages may be installed
+        names_from(options.log)
     size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)
     check_overrides(overrides, size, is_virtual=is_virtual)
     if is_virtual and (options.restart or options.room):

@@ -52,6 +52,7 @@ def launch(
     pace: str | None = None,
     share: str | None = None,
     seconds: float | None = None,
+    log: str | None = None,
     compute: str | None = None,
     latency: str | None = None,
     bandwidth: str | None = None,
@@ -62,8 +63,8 @@ def launch(
 
     The function is what a script would be: it calls `quorate.join()`, and trains. Every worker calls it with equal
     arguments. `strategy` and `settings` override what it chooses; `name`, `seed`, `imbalance`, `pace`, `share`,
-    `seconds` are the options of `quorate run` of that name, and so are `compute`, `latency` and `bandwidth`, of virtual
-    workers. With `progress`, progress is shown: in a notebook in the cell's output.
+    `seconds` and `log` are the options of `quorate run` of that name, and so are `compute`, `latency` and `bandwidth`,
+    of virtual workers. With `progress`, progress is shown: in a notebook in the cell's output.
 
     Processes get the function by cloudpickle (the extra `notebook`), with the globals that it uses: they are copies.
     What it returns may be None, numbers, text, tensors (they come back on the CPU), and lists, tuples and dicts of
@@ -87,7 +88,14 @@ def launch(
         raise ConfigurationError(f"{' and '.join(given)} can be chosen for virtual workers only; give virtual= as well")
     size = n or virtual or 1
     overrides = Overrides(
-        strategy=strategy, settings=settings, seed=seed, imbalance=imbalance, pace=pace, share=share, seconds=seconds
+        strategy=strategy,
+        settings=settings,
+        seed=seed,
+        imbalance=imbalance,
+        pace=pace,
+        share=share,
+        seconds=seconds,
+        log=log,
     )
     check_overrides(overrides, size, is_virtual=virtual is not None)
     world = None

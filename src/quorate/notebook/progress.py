@@ -60,10 +60,10 @@ def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
             run = LiveRun(folder, most_bytes=_MOST_BYTES)
             handle = shows.display(_Shown("<p>starting</p>"), display_id=True)
 
-            def update() -> None:
-                run.look()
+            def update(*, is_last: bool = False) -> None:
+                run.look(lists=is_last)
                 handle.update(_Shown(framed(live_document(run, is_still=True), _TALL)))
 
-            stack.callback(update)
+            stack.callback(update, is_last=True)
             stack.enter_context(repeated(update, _EVERY))
         yield

@@ -76,9 +76,9 @@ class LiveRun:
             for rank in self.ranks.values():
                 rank.skip_all()
 
-    def look(self) -> None:
-        """Take in what is new."""
-        if self._now() - self._listed >= _LIST_EVERY:
+    def look(self, *, lists: bool = False) -> None:
+        """Take in what is new; new files at most once a second, unless it `lists` the folder now."""
+        if lists or self._now() - self._listed >= _LIST_EVERY:
             self._listed = self._now()
             self._list()
         share = None if self._most_bytes is None else max(_LEAST_BYTES, self._most_bytes // max(1, len(self.ranks)))
