@@ -25,7 +25,7 @@ from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.loggers.names import names_from
+from quorate.launch.loggers.names import known_names, names_from
 from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.lock import held
 from quorate.launch.run.overrides import Overrides
@@ -87,8 +87,8 @@ def _planned(options: RunOptions) -> RunPlan:
         **{name: getattr(options, name) for name in _BESIDE},
     )
     hosts = hosts_of(options)
-    if options.log is not None and hosts is None:  # on other hosts other packages may be installed
-        names_from(options.log)
+    if options.log is not None:
+        known_names(options.log)
     size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)
     check_overrides(overrides, size, is_virtual=is_virtual)
     if is_virtual and (options.restart or options.room):
@@ -128,6 +128,8 @@ def _shown(plan: RunPlan, *, as_json: bool) -> str:
 
 def _start(plan: RunPlan, *, is_resumed: bool) -> int:
     request = plan.request
+    if request.hosts is None:  # on other hosts other packages may be installed
+        names_from(request.overrides.log)
     if not is_resumed:
         script = None if request.is_module else Path(request.script)
         write_run(request.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})

@@ -31,13 +31,8 @@ class Logger(Protocol):
         """There will be no more; `is_well` says whether the run ended well."""
 
 
-def names_from(text: str | None) -> list[str]:
-    """`wandb,csv` as names; None is the usual one: TensorBoard's files where it is installed.
-
-    Raises `ConfigurationError` for a name nobody knows, and `MissingExtra` where its package is not installed.
-    """
-    if text is None:
-        return ["tensorboard"] if importlib.util.find_spec("tensorboard") is not None else []
+def known_names(text: str) -> list[str]:
+    """`wandb,csv` as names. Raises `ConfigurationError` for a name nobody knows."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if NONE in names:
         if len(names) > 1:
@@ -46,6 +41,18 @@ def names_from(text: str | None) -> list[str]:
     for name in names:
         if name not in _PACKAGES:
             raise unknown("logger", name, (*_PACKAGES, NONE))
+    return names
+
+
+def names_from(text: str | None) -> list[str]:
+    """As `known_names`; None is the usual one: TensorBoard's files where it is installed.
+
+    Raises `MissingExtra` as well, for a name whose package is not installed.
+    """
+    if text is None:
+        return ["tensorboard"] if importlib.util.find_spec("tensorboard") is not None else []
+    names = known_names(text)
+    for name in names:
         package = _PACKAGES[name]
         if package is not None and importlib.util.find_spec(package) is None:
             raise MissingExtra(f"the logger {name} needs {package}; `pip install 'quorate[{name}]'` installs it")
