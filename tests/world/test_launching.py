@@ -53,6 +53,7 @@ IN_PROCESSES = CELL + textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_a_function_of_a_script_in_processes(tmp_path: Path) -> None:
     (tmp_path / "start.py").write_text(IN_PROCESSES)
     done = programs.run(["start.py"], cwd=tmp_path, timeout=100)

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +131,57 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_well: bool) -
     assert sent(tmp_path, "wandb", is_well=is_well) == []
     assert fake.told[:3] == [("init", tmp_path.name, 2), ("axis", "step", None), ("axis", "loss", "step")]
     assert ("log", {"loss": 0.25, "step": 2}) in fake.told and fake.told[-1] == ("finish", 0 if is_well else 1)
+
+
+class Mlflow(ModuleType):
+    """As far as we use it; its client is itself."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.begun: Any = None
+        self.told: list[tuple[Any, ...]] = []
+
+    def MlflowClient(self) -> Mlflow:
+        return self
+
+    def active_run(self) -> Any:
+        return self.begun
+
+    def get_experiment_by_name(self, name: str) -> None:
+        self.told.append(("experiment", name))
+
+    def create_experiment(self, name: str) -> str:
+        return "7"
+
+    def create_run(self, experiment: str, *, run_name: str, tags: dict[str, str]) -> Any:
+        self.told.append(("run", experiment, run_name))
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+    def log_param(self, run: str, key: str, value: str) -> None:
+        self.told.append(("param", run, key, value))
+
+    def log_metric(self, run: str, key: str, value: float, *, step: int) -> None:
+        self.told.append(("metric", run, key, value, step))
+
+    def set_terminated(self, run: str, status: str) -> None:
+        self.told.append(("ended", run, status))
+
+
+@pytest.mark.parametrize("is_well", [True, False])
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_well: bool) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", fake := Mlflow())
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert sent(tmp_path, "mlflow", is_well=is_well) == []
+    assert fake.told[:3] == [("experiment", "mine"), ("run", "7", tmp_path.name), ("param", "r", "workers", "2")]
+    assert ("metric", "r", "loss", 0.25, 2) in fake.told
+    assert fake.told[-1] == ("ended", "r", "FINISHED" if is_well else "FAILED")
+
+
+def test_a_run_that_the_script_has_begun_at_mlflow_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", fake := Mlflow())
+    fake.begun = SimpleNamespace(info=SimpleNamespace(run_id="theirs"))
+    assert sent(tmp_path, "mlflow") == []
+    assert {(told[0], told[1]) for told in fake.told} == {("metric", "theirs")}
 
 
 def test_a_run_that_the_script_has_begun_at_wandb_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
