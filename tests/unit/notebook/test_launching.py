@@ -36,7 +36,10 @@ def train(steps: int = 12, fails: int | None = None) -> tuple[int, torch.Tensor]
     return world.rank, model.weight.detach().clone()
 
 
-def test_each_workers_result_and_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_workers_result_and_the_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORATE_IMBALANCE", "what another run was told")
     before = {name: value for name, value in os.environ.items() if name.startswith("QUORATE_")}
     results, folder = quorate.launch(train, virtual=3, args=(20,), strategy="local-sgd", sync_every=4, name="mine")
     assert [rank for rank, _ in results] == [0, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,9 @@ def test_a_row_at_the_seam_is_not_lost(tmp_path: Path) -> None:
     rows = LiveRows(path)
     rows.skip(0)
     with open(path, "a") as file:
+        file.write('{"kind":"x"}\n')
+    assert [row["kind"] for row in rows.look()] == ["x"]
+    with open(path, "a") as file:
         file.write('{"kind":"b"}\n{"kind":"c"}\n')
     rows.skip(len('{"kind":"c"}\n') + 5)
     assert [row["kind"] for row in rows.look()] == ["c"]
@@ -153,6 +157,8 @@ def test_a_series_keeps_its_mean_and_its_bound(count: int) -> None:
     assert 0 < len(points) <= 11 and points == sorted(points)
     assert all(y == pytest.approx(2 * x) for x, y in points)
     assert points[-1][0] >= 0.8 * (count - 1)
+    gaps = {round(b - a, 6) for (a, _), (b, _) in pairwise(points[:-1])}
+    assert len(gaps) <= 1, "each point but the last is the mean of as many"
 
 
 def test_the_lines_fit_and_say_it(tmp_path: Path) -> None:
