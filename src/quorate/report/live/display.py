@@ -13,7 +13,7 @@ from quorate.report.live.run import LiveRun
 from quorate.report.live.screen import Screen, on_terminal
 from quorate.report.live.words import lateness_in_words, progress_in_words, rounds_in_words
 
-SHOWN_EVERY, SAID_EVERY = 0.5, 60.0
+SHOWN_EVERY, SAID_EVERY = 1.0, 60.0
 """Seconds between two states on a terminal, and between two lines elsewhere."""
 MOST_BYTES = 1 << 18
 """Read in one look, of all ranks together: some 10 ms."""
