@@ -4,7 +4,8 @@
 
 Two workers train a small MLP on the CPU; in blocks of ten steps records are kept, and are not, in turn. The bar: they
 take less than 1 % of a step of 20 ms, that is less than 200 microseconds. (Stopping the time of a step goes on without
-records; the second bar takes all of it, timer and row, alone.)
+records; the second bar takes all of it, timer and row, alone. The third is how much longer a step is while
+`quorate run --watch` draws progress on a terminal and a browser looks at the live page, in runs that take turns.)
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def microseconds_a_step(repeats: int) -> list[float]:
 
 def main() -> int:
     from record import Report, arguments, figure
+    from watched import watched_lines
     from workers import json_lines
 
     parser = arguments("What keeping records costs.")
@@ -95,21 +97,28 @@ def main() -> int:
     report = Report("recording", {"blocks": blocks, "steps a block": BLOCK, "runs": runs, "workers": 2})
     with_them: list[float] = []
     without: list[float] = []
+    watched: list[float] = []
+    script = str(Path(__file__).resolve())
     for run in range(runs):
-        (line,) = json_lines(str(Path(__file__).resolve()), 2, "--work", str(blocks))
+        (line,) = json_lines(script, 2, "--work", str(blocks), options=("--no-progress",))
         medians = json.loads(line)[2:]  # the first blocks warm up
         with_them += medians[0::2]
         without += medians[1::2]
+        (line,) = watched_lines(script, 2, "--work", str(blocks))
+        watched += json.loads(line)[2::2]
         print(f"run {run + 1} of {runs}", flush=True)
     extra = [a - b for a, b in zip(with_them, without, strict=True)]
     report.rows += [
         figure("milliseconds a step, without records", [x * 1e3 for x in without]),
         figure("milliseconds a step, with records", [x * 1e3 for x in with_them]),
         figure("microseconds a step more with records (neighbouring blocks)", [x * 1e6 for x in extra]),
+        figure("milliseconds a step, with records, the display and the live page", [x * 1e3 for x in watched]),
         figure("microseconds of timer and row, alone", microseconds_a_step(10 if options.quick else 40)),
     ]
-    for row, name in ((report.rows[2], "records"), (report.rows[3], "timer and row alone")):
+    for row, name in ((report.rows[2], "records"), (report.rows[4], "timer and row alone")):
         report.bar(f"{name}, share of a step of 20 ms", row.median / (STEP_SECONDS * 1e6), at_most=0.01)
+    more = (report.rows[3].median - report.rows[1].median) / (STEP_SECONDS * 1e3)
+    report.bar("display and live page, share of a step of 20 ms", more, at_most=0.01)
     return report.show(options)
 
 

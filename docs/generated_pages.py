@@ -124,6 +124,7 @@ def settings_page(cards: Sequence[Card]) -> str:
 def api_page() -> str:
     """What Sphinx is to take from the docstrings."""
     kinds = {name: "class" if inspect.isclass(getattr(quorate, name)) else "function" for name in quorate.__all__}
+    called = {"launch": "notebook.launching.launch", "report": "notebook.reporting.report"}  # packages of these names
     order = sorted(kinds, key=lambda name: kinds[name] == "class")
     return "\n".join(
         [
@@ -137,7 +138,8 @@ def api_page() -> str:
             "```{eval-rst}",
             ".. currentmodule:: quorate",
             "",
-            *(f".. auto{kinds[name]}:: {name}\n" for name in order),
+            *(f".. auto{kinds[name]}:: {name}\n" for name in order if name not in called),
+            *(f".. autofunction:: {place}\n" for place in called.values()),
             "```",
             "",
             *_module("Errors", "quorate.core.errors"),

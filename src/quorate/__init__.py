@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from quorate.launch.worker.join import join as join
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
+    from quorate.notebook.launching import launch as launch
+    from quorate.notebook.reporting import report as report
     from quorate.optim.parameter_groups import parameter_groups as parameter_groups
     from quorate.sharding.experts.layer import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
@@ -41,11 +43,13 @@ __all__ = [
     "forward_backward",
     "ghost_batch_norm",
     "join",
+    "launch",
     "load",
     "log",
     "optim",
     "parallelize",
     "parameter_groups",
+    "report",
     "save",
     "schedule",
     "sequence_attention",
@@ -80,9 +84,17 @@ _PLACES = {
 }
 
 
+_PACKAGES = ("launch", "optim", "report")
+"""Those that are part of it; `launch` and `report` can be called."""
+_FOR_LOWER_LAYERS = {"closing_line": "quorate.report.closing"}
+"""What a layer asks of one above it, by name, as a user would: no part of the public face."""
+
+
 def __getattr__(name: str) -> Any:
-    if name == "optim":
-        return importlib.import_module("quorate.optim")
+    if name in _PACKAGES:
+        return importlib.import_module(f"quorate.{name}")
+    if name in _FOR_LOWER_LAYERS:
+        return getattr(importlib.import_module(_FOR_LOWER_LAYERS[name]), name)
     if name not in _PLACES:
         raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

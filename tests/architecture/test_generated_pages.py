@@ -80,7 +80,7 @@ def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:
 
 
 def test_all_that_is_public_is_described(pages: dict[str, str]) -> None:
-    described = set(re.findall(r"^\.\. auto(?:class|function):: (\w+)$", pages["api.md"], re.MULTILINE))
+    described = set(re.findall(r"^\.\. auto(?:class|function):: (?:[\w.]*\.)?(\w+)$", pages["api.md"], re.MULTILINE))
     assert described == set(quorate.__all__)
 
 

@@ -65,6 +65,7 @@ def test_a_restarted_gang_goes_on(folder: Path) -> None:
     assert first == second == "None" and len(others) == 2 and others[0] == others[1], ended.stdout
     assert 0 < int(others[0]) <= 5
     assert ended.stdout.count("ends at 12") == 2
+    assert len(re.findall(r"quorate: 12 steps in .*; records in runs/", ended.stderr)) == 1, ended.stderr
     assert len(list((folder / "runs").iterdir())) == 1
 
 

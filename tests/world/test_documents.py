@@ -26,7 +26,16 @@ FRAGMENTS: dict[str, str] = {
 """Documents whose blocks are no Python that could run, and why."""
 PROCESSES = {
     f"docs/howto/{name}.md"
-    for name in ("shard", "tensor-parallel", "stages", "sequence", "branches", "experts", "convolutions")
+    for name in (
+        "shard",
+        "tensor-parallel",
+        "stages",
+        "sequence",
+        "branches",
+        "experts",
+        "convolutions",
+        "watch-and-log",
+    )
 }
 """Documents whose blocks need workers that are processes."""
 SUPPLIED = {

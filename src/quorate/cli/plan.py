@@ -75,6 +75,9 @@ class RunOptions:
     bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
     """Bytes per second."""
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
+    log: str | None = option("Where numbers go beside the records: tensorboard,wandb,mlflow,csv,json or none.")
+    no_progress: bool = option("Show no progress while it runs.", default=False)
+    watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
     print_config: bool = option("Show the options as TOML for --config, and start nothing.", default=False)
     dry_run: bool = option("Say what would start, and start nothing.", default=False)
     as_json: bool = option("With --dry-run: as one JSON object.", "--json", default=False)
@@ -94,6 +97,8 @@ class RunPlan:
     chaos: ChaosPlan | None = None
     is_cold: bool = False
     """Whether every worker is a program of its own."""
+    shows_progress: bool = True
+    is_watched: bool = False
     omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
 
     @property

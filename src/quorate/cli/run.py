@@ -25,6 +25,7 @@ from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.loggers.names import known_names, names_from
 from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.lock import held
 from quorate.launch.run.overrides import Overrides
@@ -49,7 +50,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
     return _start(plan, is_resumed=options.resume is not None)
 
 
-_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos")
+_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos", "log")
 """What a run is told beside strategy and settings, by the names of options."""
 
 
@@ -86,6 +87,8 @@ def _planned(options: RunOptions) -> RunPlan:
         **{name: getattr(options, name) for name in _BESIDE},
     )
     hosts = hosts_of(options)
+    if options.log is not None:
+        known_names(options.log)
     size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)
     check_overrides(overrides, size, is_virtual=is_virtual)
     if is_virtual and (options.restart or options.room):
@@ -106,7 +109,14 @@ def _planned(options: RunOptions) -> RunPlan:
         hosts=hosts,
         servers=options.servers,
     )
-    return RunPlan(request=request, room=room_of(options), chaos=chaos, is_cold=options.cold)
+    return RunPlan(
+        request=request,
+        room=room_of(options),
+        chaos=chaos,
+        is_cold=options.cold,
+        shows_progress=not options.no_progress,
+        is_watched=options.watch,
+    )
 
 
 def _shown(plan: RunPlan, *, as_json: bool) -> str:
@@ -119,6 +129,8 @@ def _shown(plan: RunPlan, *, as_json: bool) -> str:
 
 def _start(plan: RunPlan, *, is_resumed: bool) -> int:
     request = plan.request
+    if request.hosts is None:  # on other hosts other packages may be installed
+        names_from(request.overrides.log)
     if not is_resumed:
         script = None if request.is_module else Path(request.script)
         write_run(request.folder, script, {"command": ["quorate", *sys.argv[1:]], **plan.as_json})
@@ -130,29 +142,35 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 
 def carry_out(plan: RunPlan) -> int:
     """Run it, and say how it went; the exit status."""
-    from quorate.launch.hosts.ranks import run_on_hosts
-    from quorate.launch.local.processes import run_shown
-    from quorate.launch.warm.nursery import Nursery
+    from quorate.cli.beside import shown_beside
     from quorate.report.closing import closing_line
 
     request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    if request.virtual is not None:
-        ended = _run_virtual(request, request.virtual)
-    elif request.hosts is not None:
-        ended = run_on_hosts(request.command, request.hosts, request.folder)
-    else:
-        with Nursery(request.command, request.folder) if plan.forks else nullcontext() as births:
-            more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
-            more["servers"] = request.servers
-            ended = run_shown(request.command, request.size, request.folder, **more)
+    with shown_beside(plan):
+        ended = _ended(request, plan)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(request.folder)
     if line is not None:
         tell(f"quorate: {line}\n")
     return ended.status
+
+
+def _ended(request: RunRequest, plan: RunPlan) -> Conclusion:
+    """Run it, by what it asks for."""
+    from quorate.launch.hosts.ranks import run_on_hosts
+    from quorate.launch.local.processes import run_shown
+    from quorate.launch.warm.nursery import Nursery
+
+    if request.virtual is not None:
+        return _run_virtual(request, request.virtual)
+    if request.hosts is not None:
+        return run_on_hosts(request.command, request.hosts, request.folder)
+    with Nursery(request.command, request.folder) if plan.forks else nullcontext() as births:
+        more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
+        return run_shown(request.command, request.size, request.folder, servers=request.servers, **more)
 
 
 def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorate.core.errors import ConfigurationError
 from quorate.report.reading.folders import find_run
+
+if TYPE_CHECKING:
+    from quorate.report.trace.profile import Profile
 
 
 def trace(
@@ -17,6 +20,10 @@ def trace(
     output: Annotated[
         Path | None,
         typer.Option(help="Where to write it; compressed if it ends in .gz.", show_default="RUN/trace.json.gz"),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="A trace of torch.profiler to be shown beside it; may be repeated.", metavar="RANK=FILE"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="What was written, as one JSON object.")] = False,
 ) -> None:
@@ -26,10 +33,20 @@ def trace(
     folder = find_run(run)
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         raise ConfigurationError(f"--output {output}: there is no folder {output.parent}, or a folder of this name")
-    written = write_trace(folder, output or folder / "trace.json.gz")
+    written = write_trace(folder, output or folder / "trace.json.gz", [_profile(one) for one in profile or ()])
     if as_json:
         told = {"path": str(written.path), "ranks": written.ranks, "steps": written.steps, "events": written.events}
         typer.echo(json.dumps(told))
         return
     typer.echo(f"{written.path}: {written.ranks} ranks, {written.steps} steps")
     typer.echo("open it at https://ui.perfetto.dev or chrome://tracing")
+
+
+def _profile(written: str) -> Profile:
+    """Raises `ConfigurationError` for what is not `RANK=FILE`."""
+    from quorate.report.trace.profile import Profile
+
+    rank, equals, file = written.partition("=")
+    if not (equals and file and rank.isdecimal() and len(rank) < 10):
+        raise ConfigurationError(f'--profile takes RANK=FILE, such as 0=profile.json, not "{written}"')
+    return Profile.read(int(rank), Path(file))

@@ -25,6 +25,7 @@ from quorate.cli.report import report
 from quorate.cli.run import run
 from quorate.cli.simulate.verb import simulate
 from quorate.cli.trace import trace
+from quorate.cli.watch import watch
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.telling import tell
 from quorate.core.wanted import wanted_in_words
@@ -47,6 +48,7 @@ app.command("report")(report)
 app.command("list")(list_names)
 app.command("explain")(explain)
 app.command("trace")(trace)
+app.command("watch")(watch)
 app.command("doctor", context_settings={"allow_interspersed_args": False})(doctor)
 
 

@@ -41,6 +41,10 @@ class RequestFailed(_OfRanks, RuntimeError):
     """What another worker serves raised when it was asked; `ranks` is that worker."""
 
 
+class WorkerFailed(_OfRanks, RuntimeError):
+    """A worker that `quorate.launch` has started raised or died; the message holds its traceback, and `ranks` is it."""
+
+
 class Mismatch(QuorateError, RuntimeError):
     """Workers called different operations at the same place: another order, shape or dtype."""
 

@@ -16,6 +16,8 @@ class LiveRows:
         """The file need not be there yet."""
         self._path = path
         self._read, self._rest = 0, b""
+        self._is_inside = False
+        """Whether reading goes on in the middle of a line."""
         self.has_more = False
         """Whether there was more than the newest look has read."""
 
@@ -32,5 +34,17 @@ class LiveRows:
             new = b""
         self.has_more = len(new) == most_bytes
         self._read += len(new)
+        if self._is_inside:
+            _, found, new = new.partition(b"\n")
+            self._is_inside = not found
         *lines, self._rest = (self._rest + new).split(b"\n")
         return list(rows_in(lines))
+
+    def skip(self, but_for_bytes: int) -> None:
+        """Pass over what is new, but for so many bytes at its end; a row in the middle of which that begins as well."""
+        try:
+            begin = self._path.stat().st_size - but_for_bytes - 1
+        except OSError:
+            return
+        if begin > self._read:
+            self._read, self._rest, self._is_inside = begin, b"", True

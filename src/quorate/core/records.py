@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from io import SEEK_END, FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
-from quorate.core.rows import Row, Step
+from quorate.core.rows import DIGITS, Row, Step
 
 
 class Copy(Protocol):
@@ -26,8 +27,35 @@ class Copy(Protocol):
     def close(self) -> None: ...
 
 
+class LateNumber(Protocol):
+    """A number that is still on its way from a device."""
+
+    def is_there(self) -> bool:
+        """Whether `value` would not wait."""
+
+    def value(self) -> float:
+        """The number; waits for it."""
+
+
+@dataclass(frozen=True)
+class _LateStep:
+    """A step whose loss is still on its way."""
+
+    row: Step
+    loss: LateNumber
+
+    @property
+    def end(self) -> float:
+        return self.row.end
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.row.as_json(), "loss": round(self.loss.value(), DIGITS)}
+
+
 CHAOS = "chaos.jsonl"
 """In the folder of a run whose launcher strikes its workers: whom, when and how."""
+_MOST_LATE = 8
+"""How many times as many steps as usual are held, at most, while their losses are on their way from a GPU."""
 HELD_SECONDS = 0.5
 """How long a step may be held back before it is written."""
 
@@ -57,17 +85,20 @@ class Recorder:
         self.path, self._held, self._closes, self._copy, self._say = path, held, closes, copy, say
         self._further = further
         self._is_lost = False
-        self._rows: list[Step | Row] = []
+        self._rows: list[Step | _LateStep | Row] = []
         self._since: float | None = None
         self._file: FileIO | None = None
 
-    def step(self, row: Step) -> None:
-        """Write a `step` row, some time."""
-        self._rows.append(row)
+    def step(self, row: Step, loss: LateNumber | None = None) -> None:
+        """Write a `step` row, some time; with a `loss` that is on its way from a device, when it is there.
+
+        Rows behind it wait with it, unless they have to be written at once: those wait for it.
+        """
+        self._rows.append(row if loss is None else _LateStep(row, loss))
         if self._since is None:
             self._since = row.end
         if len(self._rows) >= self._held or (not self._closes and row.end - self._since >= HELD_SECONDS):
-            self.flush()
+            self._flush(self._are_there() if len(self._rows) < _MOST_LATE * self._held else len(self._rows))
 
     def hold(self, row: Row) -> None:
         """Write a row with what comes after it."""
@@ -80,10 +111,20 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held."""
-        if not self._rows:
+        """Write what is held; waits for numbers that are on their way."""
+        self._flush(len(self._rows))
+
+    def _are_there(self) -> int:
+        """How many rows, from the first one on, wait for no number from a device."""
+        late = (place for place, row in enumerate(self._rows) if isinstance(row, _LateStep) and not row.loss.is_there())
+        return next(late, len(self._rows))
+
+    def _flush(self, count: int) -> None:
+        if not count:
             return
-        held, self._rows, self._since = [*self._rows, *self._further()], [], None
+        rest = self._rows[count:]
+        held = [*self._rows[:count], *self._further()]
+        self._rows, self._since = rest, next((row.end for row in rest if isinstance(row, Step | _LateStep)), None)
         values = [row.as_json() for row in held]
         text = "".join(json.dumps(one, separators=(",", ":"), allow_nan=True) + "\n" for one in values).encode()
         try:

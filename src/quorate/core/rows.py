@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-_DIGITS = 6
+DIGITS = 6
+"""Behind the point, of seconds and losses."""
 
 
 class Row:
@@ -133,7 +134,7 @@ class Step:
     update: float = 0.0
     """Seconds in the user's optimizer."""
     loss: float | None = None
-    """This worker's own; null where it is not known (on a GPU, or scaled by a GradScaler)."""
+    """This worker's own, as before a GradScaler; null where it is not known."""
     examples: int | None = None
     """In this step's batches; null without a loader of `quorate.shard`."""
     tokens: int | None = None
@@ -157,7 +158,7 @@ class Step:
         values: dict[str, Any] = {"kind": "step"}
         for name in _OF_STEPS if self.bubble is None else (*_OF_STEPS, *_OF_STAGES):
             value = getattr(self, name)
-            values[name] = round(value, _DIGITS) if type(value) is float else value
+            values[name] = round(value, DIGITS) if type(value) is float else value
         return values
 
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
-from torch import Tensor
-
 from quorate.core.contracts import Clock, Work
 from quorate.core.records import Recorder
 from quorate.core.rows import Step
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.observe.memory_use import memory_use
+from quorate.observe.seen_losses import SeenLosses
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter
@@ -67,7 +66,7 @@ class StepTimer:
         self._spent = dict.fromkeys(("delay", "encode", "wait", "decode", "update"), 0.0)
         self._arrive: float | None = None
         self._busy_before = 0.0
-        self._losses: list[float] = []
+        self._losses = SeenLosses()
         self.contributors, self.staleness = 1, 0
 
     @property
@@ -80,10 +79,8 @@ class StepTimer:
         self._traffic, traffic.waited = traffic, partial(self.spent, "wait")
 
     def saw(self, losses: Any) -> None:
-        """What backward is called on: a scalar on the CPU is the loss (the mean, of several)."""
-        loss = losses[0] if isinstance(losses, list | tuple) and len(losses) == 1 else losses
-        if isinstance(loss, Tensor) and loss.numel() == 1 and loss.device.type == "cpu":
-            self._losses.append(loss.item())
+        """What backward is called on: a scalar is the loss (the mean, of several)."""
+        self._losses.add(losses)
         self._memory.look(self._clock.now())
 
     @contextmanager
@@ -121,8 +118,8 @@ class StepTimer:
 
     @property
     def loss(self) -> float | None:
-        """Of this step so far; None where it is not known."""
-        return sum(self._losses) / len(self._losses) if self._losses else None
+        """Of this step so far; None where it is not known (yet)."""
+        return self._losses.known
 
     @property
     def is_alone(self) -> bool:
@@ -157,7 +154,7 @@ class StepTimer:
         return sum(self._meter.bytes_out.values()), sum(self._meter.bytes_in.values())
 
     def ended(self, *, is_scaled: bool = False) -> None:
-        """The step is over; with `is_scaled` the loss that was seen is not the script's own."""
+        """The step is over; with `is_scaled` a GradScaler has multiplied the loss that was seen."""
         now, begin, spent = self._clock.now(), self.begin, self._spent
         self.arrived(now)
         assert self._arrive is not None
@@ -169,8 +166,8 @@ class StepTimer:
             examples, tokens = examples and 0, tokens and 0
         if self.recorder is not None:
             sent, received = self._exchanged()
-            losses = [] if is_scaled else self._losses
             told: dict[str, Any] = {**spent, **self._between_stages()}
+            loss, late = self._losses.of_script(is_scaled=is_scaled)
             self.recorder.step(
                 Step(
                     step=self.steps,
@@ -181,7 +178,7 @@ class StepTimer:
                     end=now,
                     data=data,
                     compute=max(0.0, self._arrive - begin - data - spent["delay"] - self._busy_before),
-                    loss=sum(losses) / len(losses) if losses else None,
+                    loss=loss,
                     examples=examples,
                     tokens=tokens,
                     bytes_out=sent - self._bytes_out,
@@ -189,7 +186,8 @@ class StepTimer:
                     contributors=self.contributors,
                     staleness=self.staleness,
                     **told,
-                )
+                ),
+                late,
             )
             self._bytes_out, self._bytes_in = sent, received
             if self.is_first:

@@ -1,1 +1,8 @@
-"""What was measured, for people and programs: read from the records of runs and from nothing else."""
+"""What was measured, for people and programs: read from the records of runs and from nothing else.
+
+Called, `quorate.report(run)` writes the report of a run and shows it in a notebook: see `quorate.notebook.reporting`.
+"""
+
+from quorate.core.callable_module import let_call
+
+let_call(__name__, "quorate.notebook.reporting", "report")

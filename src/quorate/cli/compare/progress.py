@@ -19,7 +19,8 @@ from quorate.core.records import records_of
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
-from quorate.report.wording import number_in_words, seconds_in_words, share_in_words
+from quorate.report.live.words import figures_in_words
+from quorate.report.wording import number_in_words, seconds_in_words
 
 _RECENT = 50
 """Steps over which examples per second are shown."""
@@ -71,17 +72,6 @@ class Tail:
             rate = self._workers * sum(count for count in examples if count) / seconds
             words.append(f"some {number_in_words(rate)} examples/s")
         return ", ".join([*words, *figures_in_words(self._figures, self._workers)])
-
-
-def figures_in_words(figures: LiveFigures, workers: int) -> list[str]:
-    """`goodput 91%`, `2 of 4 merged, 0.5 rounds old, after 120 ms`, `rho 0.31, gain 2.4`: as far as they are known."""
-    words, newest = [], figures.newest
-    if figures.has_failed and figures.goodput is not None:
-        words.append(f"goodput {share_in_words(figures.goodput)}")
-    if "merged" in newest:
-        waited = f", after {seconds_in_words(newest['window'])}" if newest.get("window") else ""
-        words.append(f"{newest['merged']:.0f} of {workers} merged, {newest['merge age']:.1f} rounds old{waited}")
-    return words + [f"{name} {newest[name]:.2f}" for name in ("rho", "gain") if name in newest]
 
 
 class CompareProgress:

@@ -25,18 +25,24 @@ NEEDED = {
 EXTRAS = {
     "digits": ("sklearn",),
     "images": ("PIL",),
+    "mlflow": ("mlflow",),
+    "notebook": ("cloudpickle", "ipykernel"),
     "parquet": ("pyarrow",),
     "tensorboard": ("tensorboard",),
     "tls": ("cryptography",),
+    "wandb": ("wandb",),
     "docs": ("sphinx", "myst_parser", "furo"),
 }
 """The modules that each extra brings."""
 EXTRAS_FOR = {
     "digits": "the workload digits",
     "images": "images in quorate.files",
+    "mlflow": "numbers of a run in MLflow",
+    "notebook": "quorate.launch(n=...), and kernels of notebooks",
     "parquet": "parquet in quorate.files",
     "tensorboard": "event files beside the records",
     "tls": "encryption between hosts (QUORATE_TLS)",
+    "wandb": "numbers of a run in Weights & Biases",
     "docs": "building this documentation",
 }
 

@@ -47,6 +47,8 @@ class Overrides:
     """The seed of their schedule; there is none without it."""
     learning_rate_factor: float | None = None
     """What the script's learning rates are multiplied with."""
+    log: str | None = None
+    """Names of loggers, instead of the script's."""
     replay: str | None = None
     """The folder of a run, whose rounds are formed once more."""
 

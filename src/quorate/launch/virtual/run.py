@@ -24,7 +24,7 @@ from quorate.launch.virtual.clock import put_virtual_time
 from quorate.launch.virtual.log_records import put_ranks_in_logs
 from quorate.launch.virtual.output import Logs, OnOutput, put_routed_streams
 from quorate.launch.virtual.patched_torch import put_torch
-from quorate.launch.virtual.patching import StandIns
+from quorate.launch.virtual.patching import StandIns, here
 from quorate.launch.worker.recording import flush_records
 from quorate.launch.worker.script_line import script_line
 from quorate.wire import current
@@ -69,6 +69,35 @@ def run_script(
         source = script.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"the script {path} cannot be read: {error.strerror}") from None
+    with _environment_of(script, args):
+        return run_workers(
+            partial(_execute, source, str(script)),
+            script,
+            size,
+            joiners=joiners,
+            seed=seed,
+            compute=compute,
+            network=network,
+            timeout=timeout,
+            run_dir=run_dir,
+            on_output=on_output,
+        )
+
+
+def run_workers(
+    body: Callable[[], None],
+    file: str | Path,
+    size: int,
+    *,
+    joiners: int = 0,
+    seed: int = 0,
+    compute: ComputeModel | None = None,
+    network: Network | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    run_dir: str | Path | None = None,
+    on_output: OnOutput | None = None,
+) -> int:
+    """As `run_script`, for what each worker calls: `body`, whose code is in `file`."""
     world = VirtualWorld(
         size,
         joiners=joiners,
@@ -81,14 +110,14 @@ def run_script(
     )
     logs = Logs(None if run_dir is None else Path(run_dir))
     console = sys.stderr
-    report = Report(world, script, logs, console)
-    with StandIns() as stand_ins, _environment_of(script, args):
+    report = Report(world, Path(file), logs, console)
+    with StandIns() as stand_ins:
         put_torch(stand_ins)
         put_ranks_in_logs(stand_ins)
         put_routed_streams(stand_ins, logs, on_output)
         stand_ins.on_exit(logs.close)
         put_virtual_time(stand_ins)
-        task = partial(_live, source, str(script), report)
+        task = partial(_live, body, report)
         try:
             outcomes = world.outcomes(task, on_start=lambda stage: stand_ins.serve(stage.scheduler))
         except KeyboardInterrupt:
@@ -97,16 +126,23 @@ def run_script(
         return report.conclude(outcomes)
 
 
-def _live(source: bytes, path: str, report: Report, wire: Wire) -> None:
-    """One worker: the script from its first line to its last, and what it does before it leaves."""
+def _execute(source: bytes, path: str) -> None:
+    """The script from its first line to its last, in a `__main__` of this worker's own."""
     module = ModuleType("__main__")
     module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None, __loader__=None)
-    report.world.stage.scheduler.running().on_resume = _is_main(module)
+    strand = here()
+    assert strand is not None
+    strand.on_resume = _is_main(module)
     sys.modules["__main__"] = module
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+
+
+def _live(body: Callable[[], None], report: Report, wire: Wire) -> None:
+    """One worker: what it is to do, and what it does before it leaves."""
     place = current.enter(wire, thread_only=True)
     try:
         try:
-            exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+            body()
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise

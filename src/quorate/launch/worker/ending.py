@@ -25,7 +25,7 @@ from quorate.core.errors import (
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
 from quorate.launch.worker.launcher_news import LauncherNews
-from quorate.launch.worker.recording import flush_records, leave_records
+from quorate.launch.worker.recording import flush_records, leave_records, say_closing_line
 from quorate.launch.worker.script_line import script_line
 from quorate.launch.worker.signals import attend
 from quorate.launch.worker.stack_report import report_quietly
@@ -207,6 +207,7 @@ class _Ending:
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done
         leave_records(self.place, is_well=True)
+        say_closing_line(self.place)
         if self._attendant is not None:
             self._attendant.close()
         if self.owns_default_group and dist.is_initialized():

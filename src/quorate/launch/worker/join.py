@@ -52,7 +52,7 @@ _SOON = 1.0
 """Seconds; longer than a launcher needs to notice that a worker has died."""
 
 
-def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> World:
+def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: str | None = None) -> World:
     """Join the workers this process was started with, and return the `World`; calling it again returns the same.
 
     Works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group is
@@ -60,9 +60,11 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
     group is not there, it is made, so that samplers, meshes and the user's own collectives work.
 
     `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
-    a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. Raises
-    `ConfigurationError` where the launcher's environment is incomplete; `WireTimeout` naming the workers that did not
-    come.
+    a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. `log` names, with
+    commas, where rank 0's losses and what it gives to `quorate.log` go beside the records: tensorboard, wandb, mlflow,
+    csv, json, or none; None: tensorboard where it is installed. `quorate run --log` overrides it. Raises
+    `MissingExtra` for a logger that is not installed, `ConfigurationError` where the launcher's environment is
+    incomplete, and `WireTimeout` naming the workers that did not come.
     """
     place = current.place()
     if place is None:
@@ -77,7 +79,7 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None) -> Wo
         prepare_servers(place)
         device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
         prepare(place, overrides_here())
-        start_records(place, str(device), overrides_here(), wanted=records)
+        start_records(place, str(device), overrides_here(), wanted=records, log=log)
         joined.world = World(place, device)
     return joined.world
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import socket
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,14 @@ from quorate.core.records import Recorder, records_of
 from quorate.core.rows import End, Log, Start
 from quorate.core.telling import tell
 from quorate.data.context import data_context
+from quorate.launch.loggers.names import names_from
+from quorate.launch.loggers.scalars import Scalars
+from quorate.launch.loggers.writing import Writing, writing_to
 from quorate.launch.run.folder import RUNS, new_run_folder
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.gangs import remember_folder, remembered_folder
 from quorate.launch.worker.other_launchers import is_requeued, name_under_slurm
 from quorate.launch.worker.record_transfer import RecordTransfer
-from quorate.launch.worker.tensorboard import event_files
 from quorate.observe.memory_use import memory_use
 from quorate.observe.step_times import timing
 from quorate.train.serving import serves_only
@@ -38,25 +42,29 @@ HOME_WITHIN, LAST_WORDS = 10.0, 2.0
 """Seconds that a worker takes at most to send its last rows to another host: after a good end, and a bad one."""
 
 
-def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool | None) -> None:
+def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool | None, log: str | None = None) -> None:
     """Open this worker's records, where it keeps some.
 
     `wanted` None: in the folder that `quorate run` has named; where another launcher has started several workers, in
-    a new one below `runs`, the same on all. True: also of a worker alone. False: none.
+    a new one below `runs`, the same on all. True: also of a worker alone. False: none. `log` names loggers, as
+    the script would have them. Raises as `names_from`.
     """
     folder = None if wanted is False else _folder(place, chosen, is_wanted=bool(wanted))
     if folder is None:
         return
     checkpoint_context(place).root = folder / CHECKPOINTS
     wire = place.wire
+    if wire.rank == 0 and isinstance(wire, RealWire) and not os.environ.get("QUORATE_RUN"):
+        place.context(_Kept).folder = folder
     is_real = isinstance(wire, RealWire)
     if isinstance(wire, RealWire) and not wire.endpoint.is_local:
         place.context(_Kept).transfer = RecordTransfer(wire.endpoint, folder)
+    writing = _writing(place, folder, chosen, log)
     recorder = timing(place).recorder = Recorder(
         records_of(folder, wire.rank),
         closes=not is_real,
-        copy=event_files(folder) if is_real and wire.rank == 0 else None,
-        say=lambda sentence: tell(f"quorate: rank {wire.rank}: {sentence}\n"),
+        copy=None if writing is None else Scalars(writing),
+        say=partial(_say, wire.rank),
         further=wire.endpoint.clocks.news if isinstance(wire, RealWire) else tuple,
     )
     recorder.write(
@@ -78,6 +86,20 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         memory_use(place).begin(recorder, wire.clock.now(), is_on_gpu=device.startswith("cuda"))
     data_context(place).claimed = recorder.hold
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
+
+
+def _say(rank: int, sentence: str) -> None:
+    tell(f"quorate: rank {rank}: {sentence}\n")
+
+
+def _writing(place: Place, folder: Path, chosen: Overrides, log: str | None) -> Writing | None:
+    """The loggers of rank 0; of virtual workers only those that were asked for."""
+    wire, asked = place.wire, log if chosen.log is None else chosen.log
+    if wire.rank != 0 or (asked is None and not isinstance(wire, RealWire)):
+        return None
+    about = {"workers": wire.size, "strategy": chosen.strategy, "settings": dict(chosen.settings), "seed": chosen.seed}
+    writing = place.context(_Kept).writing = writing_to(names_from(asked), folder, about, partial(_say, wire.rank))
+    return writing
 
 
 def _folder(place: Place, chosen: Overrides, *, is_wanted: bool) -> Path | None:
@@ -124,6 +146,10 @@ def _made(folder: Path) -> Path:
 class _Kept:
     """One of each worker."""
 
+    folder: Path | None = None
+    """Where another launcher than ours has started the run, on rank 0: its closing line is this worker's to say."""
+    writing: Writing | None = None
+    """Of rank 0, where it has loggers."""
     transfer: RecordTransfer | None = None
     """Where the run is on several hosts."""
 
@@ -146,7 +172,10 @@ def _peak_bytes() -> int:
 
 def flush_records(place: Place) -> None:
     """Write what a worker holds that ends badly."""
-    recorder, transfer = timing(place).recorder, place.context(_Kept).transfer
+    recorder, kept = timing(place).recorder, place.context(_Kept)
+    transfer = kept.transfer
+    if kept.writing is not None:
+        kept.writing.is_well = False
     if recorder is not None:
         recorder.close()
     if transfer is not None:
@@ -162,8 +191,21 @@ def leave_records(place: Place, *, is_well: bool) -> None:
         transfer.leave()
 
 
+def say_closing_line(place: Place) -> None:
+    """Say what `quorate run` would say at the end, where another launcher has started the run; called on every worker,
+    when all have written their records."""
+    folder = place.context(_Kept).folder
+    if folder is None:
+        return
+    # Reports are above this layer: what is said of records is asked for by name, as a user would.
+    line = importlib.import_module("quorate").closing_line(Path(os.path.relpath(folder)))
+    if line is not None:
+        tell(f"quorate: {line}\n")
+
+
 def log(**values: float | int | str | bool | None) -> None:
     """Keep `values` in this worker's records, with the step and the time; a tensor of one number counts as a number.
+    Those of rank 0 that are numbers go to the loggers of the run as well (`quorate run --log`, `join(log=)`).
 
     Reports draw every number that is logged; a comparison's quality is one of them. Nothing happens where no records
     are kept. Raises `ConfigurationError` before `quorate.join()` and for values that are none of these.

@@ -68,7 +68,7 @@ def document(
     title: str, header: Markup, sections: Sequence[tuple[str, str, Markup]], footer: Markup, *, is_virtual: bool
 ) -> str:
     """A whole file; `sections` are where links lead, what they say, and what is there."""
-    script = _asset("page.js")
+    script = asset("page.js")
     contents = element(
         "nav", *(element("a", words, href=f"#{name}") for name, words, _ in sections), aria_label="Sections"
     )
@@ -96,11 +96,12 @@ def _head(title: str, script: str) -> Markup:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", Markup(_asset("page.css")), Markup(_asset("charts.css"))),
+        element("style", Markup(asset("page.css")), Markup(asset("charts.css"))),
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A style sheet or script of ours, as text."""
     return files("quorate.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 

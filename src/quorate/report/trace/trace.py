@@ -16,7 +16,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from quorate.report.reading.clocks import RunClock
 from quorate.report.reading.rounds import Merged
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.sound import finite, has_numbers
+from quorate.report.trace.profile import Profile
 from quorate.report.trace.survey import Keys, Survey, heads_of, survey
 
 LAYOUT = (
@@ -60,20 +61,26 @@ class Written:
     events: int
 
 
-def write_trace(folder: Path, path: Path) -> Written:
+def write_trace(folder: Path, path: Path, profiles: Sequence[Profile] = ()) -> Written:
     """Write the timeline of the run in `folder` to `path`: compressed if its name ends in .gz.
 
     Reads the rows twice, one by one; what is kept in memory grows with the rounds, not with the ranks. The file is
-    there when it is whole. Raises `ConfigurationError` where no step was recorded.
+    there when it is whole. What torch's profiler has seen of some ranks (`profiles`) stands beside it. Raises
+    `ConfigurationError` where no step was recorded, and for a profile of a rank that has left no records.
     """
     starts, clocks = heads_of(folder)
     found = survey(folder, clocks)
     if not found.has_steps:
         raise ConfigurationError(f"there is nothing to show: no worker has recorded a step in {folder}")
+    for profile in profiles:
+        if profile.rank not in starts:
+            raise ConfigurationError(f"--profile: rank {profile.rank} has left no records in {folder}")
     steps = events = 0
     with _opened(path) as file:
         about = {"run": folder.resolve().name, "layout": LAYOUT}
-        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
+        head: dict[str, Any] = {"displayTimeUnit": "ms", "otherData": about}
+        head |= profiles[0].for_plugin if profiles else {}
+        file.write(f'{_JSON.encode(head)[:-1]},"traceEvents":[\n')
         for rank, start in starts.items():
             lane = _Lane(rank, str(start.get("host", "unknown host")), clocks[rank], found)
             for event in lane.events(records_of(folder, rank)):
@@ -81,6 +88,12 @@ def write_trace(folder: Path, path: Path) -> Written:
                 file.write(_JSON.encode(event))
                 events += 1
             steps += lane.steps
+        for number, profile in enumerate(profiles):
+            rank = profile.rank
+            for event in profile.events(starts[rank], clocks[rank], found.first, number):
+                file.write(",\n" if events else "")
+                file.write(json.dumps(event, separators=(",", ":")))
+                events += 1
         file.write("\n]}\n")
     return Written(path, len(starts), steps, events)
 

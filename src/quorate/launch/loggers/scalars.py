@@ -1,11 +1,9 @@
-"""TensorBoard event files beside the records, where the extra `tensorboard` is installed."""
+"""What of the records is a number that loggers get: losses, what is logged, and live figures."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from quorate.core.live_figures import LiveFigures
 
@@ -15,18 +13,26 @@ OURS = "quorate/"
 """Begins the names of what is not the script's own."""
 
 
-class EventFiles:
-    """A copy of rank 0's losses, of what it logs, and of live figures (`core.live_figures`), as TensorBoard scalars.
+class Numbers(Protocol):
+    """Where numbers go."""
+
+    def add(self, name: str, value: float, step: int) -> None:
+        """Take one."""
+
+    def close(self) -> None:
+        """Take no more."""
+
+
+class Scalars:
+    """A copy of rank 0's losses, of what it logs, and of live figures (`core.live_figures`), as named numbers by step.
 
     They are `loss`, the names given to `log`, and `quorate/goodput`, `quorate/rho` and so on; the goodput once a worker
     has died, or where there are rounds. Of losses, merges and outer steps at most four a second, and the last one, are
-    written: a scalar costs the training thread some 0.3 ms. The files are made with the first, and written by a thread
-    of TensorBoard's own.
+    written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: Any = None
+    def __init__(self, writing: Numbers) -> None:
+        self._writing = writing
         self._figures = LiveFigures()
         self._step = 0
         self._written_at: dict[str, float] = {}
@@ -64,20 +70,11 @@ class EventFiles:
                 self._add(OURS + "goodput", goodput, step)
 
     def _add(self, name: str, value: float, step: int) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._folder))
-        self._writer.add_scalar(name, value, step)
+        self._writing.add(name, value, step)
 
     def close(self) -> None:
         """Write what is held."""
         for kind, (found, step) in self._left_out.items():
             self._write(kind, found, step)
-        if self._writer is not None:
-            self._writer.close()
-
-
-def event_files(folder: Path) -> EventFiles | None:
-    """Event files in `folder`; None where TensorBoard is not installed."""
-    return EventFiles(folder) if importlib.util.find_spec("tensorboard") is not None else None
+        self._left_out.clear()
+        self._writing.close()

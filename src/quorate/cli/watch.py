@@ -1,0 +1,79 @@
+"""`quorate watch`: a live page of a run in the browser, or its text form."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorate.core.records import ranks_in
+from quorate.report.reading.folders import find_folder, find_run
+
+_EVERY = 1.0
+"""Seconds between two looks."""
+
+
+def watch(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its name in runs/.", metavar="RUN")],
+    text: Annotated[bool, typer.Option("--text", help="On the terminal, instead of a page.")] = False,
+    port: Annotated[
+        int, typer.Option("--port", help="The port of the page on the loopback; 0: a free one.", min=0, max=65535)
+    ] = 0,
+) -> None:
+    """Watch a run, under way or ended: loss, speed, who is late, rounds, bytes, deaths and joins."""
+    folder = _watched(run)
+    with suppress(KeyboardInterrupt):
+        if text:
+            _follow(folder)
+        else:
+            _serve(folder, port)
+
+
+def _watched(name: str) -> Path:
+    """Raises `ConfigurationError` where there is no run; one that has only begun has no records yet."""
+    folder = find_folder(name)
+    if (folder / "run.json").is_file() and not ranks_in(folder):
+        return folder
+    return find_run(name)
+
+
+def _serve(folder: Path, port: int) -> None:
+    from quorate.report.live.server import LiveServer
+
+    with LiveServer(folder, port=port) as server:
+        typer.echo(server.address)
+        typer.echo(
+            "Ctrl-C ends it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST, then the same address.".replace(
+                "PORT", str(server.port)
+            )
+        )
+        while True:
+            time.sleep(_EVERY)
+
+
+def _follow(folder: Path) -> None:
+    """On a terminal the state is written anew every second until the run ends; elsewhere once."""
+    from quorate.report.live.run import LiveRun
+    from quorate.report.live.words import run_in_words
+
+    live = LiveRun(folder)
+    live.look()
+    while live.has_more:
+        live.look()
+    if not sys.stdout.isatty():
+        typer.echo("\n".join(run_in_words(live)))
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False) as shown:
+        while True:
+            shown.update(Text("\n".join(run_in_words(live))), refresh=True)
+            if live.has_ended:
+                return
+            time.sleep(_EVERY)
+            live.look()

@@ -1,0 +1,1 @@
+"""Runs started from Python and from notebooks, and shown there."""

@@ -1,0 +1,129 @@
+"""A function and its arguments on the way to the processes that call it, and what they return on the way back.
+
+A function of a notebook or of `__main__` is in no module that a fresh process could import. It goes there as
+cloudpickle writes it, in a file in a folder that nobody else may enter, from this process to those that it starts; the
+folder goes with the run. What comes back is no pickle: JSON and tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from quorate.checkpoint.encoding import decoded, encoded
+from quorate.checkpoint.tensor_file import read_tensors, write_tensors
+from quorate.core.errors import ConfigurationError, MissingExtra
+
+_CANNOT = "quorate.launch cannot bring back"
+
+
+def file_of(function: Callable[..., Any]) -> str:
+    """Where its code is; the empty string where that cannot be said."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object with a method that is called
+        code = getattr(type(function).__dict__.get("__call__"), "__code__", None)
+    return str(getattr(code, "co_filename", ""))
+
+
+def send(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Write the file. Raises `MissingExtra` without cloudpickle, and `ConfigurationError` for what it cannot write."""
+    try:
+        import cloudpickle
+    except ImportError:
+        raise MissingExtra(
+            "quorate.launch(n=...) sends the function to processes with cloudpickle, which is not installed; "
+            "`pip install 'quorate[notebook]'` does, and virtual=N needs none"
+        ) from None
+    file = file_of(function)
+    about = {"path": sys.path, "file": file, "lines": linecache.getlines(file) if file else []}
+    try:
+        written = cloudpickle.dumps((function, args))
+    except Exception as error:
+        raise ConfigurationError(
+            f"{getattr(function, '__name__', 'the function')} or an argument cannot be sent to other processes: {error}"
+        ) from error
+    path.write_bytes(json.dumps(about).encode() + b"\n" + written)
+
+
+def receive(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
+    """What `send` has written, and the file of the function; modules and source are found as they were there."""
+    import cloudpickle
+
+    told, _, written = path.read_bytes().partition(b"\n")
+    about = json.loads(told)
+    sys.path[:] = [*sys.path, *(one for one in about["path"] if one not in sys.path)]
+    if about["lines"]:
+        linecache.cache[about["file"]] = (sum(map(len, about["lines"])), None, about["lines"], about["file"])
+    function, args = cloudpickle.loads(written)
+    return function, args, about["file"]
+
+
+def traceback_from(error: BaseException, file: str) -> str:
+    """The traceback of `error` from the first frame in `file` on; whole if there is none."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != file:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What ended one worker."""
+
+    rank: int
+    time: float
+    kind: str
+    """The name of its class."""
+    message: str
+    trace: str
+
+
+def put_result(folder: Path, rank: int, value: Any) -> None:
+    """Keep what a worker returned. Raises `ConfigurationError` for what is none of the values that can come back."""
+    tensors: dict[str, Tensor] = {}
+
+    def put(name: str, x: Tensor) -> str:
+        tensors[name] = x.cpu()
+        return name
+
+    told = json.dumps(encoded(value, "result", put, cannot=_CANNOT))
+    path = folder / f"result-{rank}.safetensors"
+    path.unlink(missing_ok=True)
+    write_tensors(path, tensors, {"value": told})
+
+
+def result_in(folder: Path, rank: int) -> Any:
+    """What `put_result` has kept; None where it has not."""
+    path = folder / f"result-{rank}.safetensors"
+    if not path.is_file():
+        return None
+    tensors, told = read_tensors(path)
+    return decoded(told["value"], tensors)
+
+
+def put_raised(folder: Path, rank: int, error: BaseException, file: str) -> None:
+    """Keep what ended a worker."""
+    about = {"rank": rank, "time": time.time(), "kind": type(error).__name__, "message": str(error)}
+    text = json.dumps({**about, "trace": traceback_from(error, file)})
+    new = folder / f"raised-{rank}.json.new"
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, folder / f"raised-{rank}.json")
+
+
+def raised_in(folder: Path) -> list[Raised]:
+    """What has ended workers, the earliest first."""
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("raised-*.json")]
+    return sorted((Raised(**one) for one in read), key=lambda one: one.time)

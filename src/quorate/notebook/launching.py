@@ -1,0 +1,225 @@
+"""`quorate.launch`: workers that call a function, started from Python: a script, a shell, or a cell of a notebook."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quorate.cli.choices import check_overrides, check_virtual, check_workers
+from quorate.core.errors import ConfigurationError, WorkerFailed
+from quorate.core.quantities import bytes_per_second_from, seconds_from
+from quorate.core.telling import tell
+from quorate.launch.local.processes import Conclusion
+from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
+from quorate.launch.run.lock import held
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.notebook import function as functions
+from quorate.notebook.progress import display_of_notebook, progress_of
+from quorate.notebook.text_bytes import bytes_of
+from quorate.report.closing import closing_line
+from quorate.wire import current
+
+_INTERRUPTED, _WRONG_INPUT, _LACKING = 130, 2, 3
+_SECONDARY = "PeerFailed"
+
+
+class Launched(NamedTuple):
+    """What a run has come to."""
+
+    results: list[Any]
+    """What the function returned, by rank."""
+    folder: Path
+    """Where the records are; `quorate.report` takes this object."""
+
+
+def launch(
+    function: Callable[..., Any],
+    *,
+    n: int | None = None,
+    virtual: int | None = None,
+    args: Sequence[Any] = (),
+    strategy: str | None = None,
+    name: str | None = None,
+    seed: int | None = None,
+    imbalance: str | None = None,
+    pace: str | None = None,
+    share: str | None = None,
+    seconds: float | None = None,
+    log: str | None = None,
+    compute: str | None = None,
+    latency: str | None = None,
+    bandwidth: str | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Launched:
+    """Call `function(*args)` in `n` worker processes, or in `virtual` workers of this one; waits until all have ended.
+
+    The function is what a script would be: it calls `quorate.join()`, and trains. Every worker calls it with equal
+    arguments. `strategy` and `settings` override what it chooses; `name`, `seed`, `imbalance`, `pace`, `share`,
+    `seconds` and `log` are the options of `quorate run` of that name, and so are `compute`, `latency` and `bandwidth`,
+    of virtual workers. With `progress`, progress is shown: in a notebook in the cell's output.
+
+    Processes get the function by cloudpickle (the extra `notebook`), with the globals that it uses: they are copies.
+    What it returns may be None, numbers, text, tensors (they come back on the CPU), and lists, tuples and dicts of
+    these. Virtual workers share this process: its globals, and what is returned, are the objects themselves.
+
+    Raises `WorkerFailed` with rank and traceback where a worker raised or died (of virtual workers, from its error);
+    `ConfigurationError` for wrong arguments, and where the function raised that; `KeyboardInterrupt` when it was
+    interrupted and all workers have left. Cost: each process imports torch; virtual workers start at once.
+    """
+    if (n is None) == (virtual is None):
+        raise ConfigurationError("quorate.launch takes n=, the number of worker processes, or virtual=, and not both")
+    check_workers(n, virtual)
+    if not callable(function):
+        raise ConfigurationError(f"quorate.launch takes a function, not a {type(function).__name__}")
+    place = current.place()
+    if place is not None and place.wire.size > 1:
+        raise ConfigurationError("quorate.launch starts workers, and this process is one of several already")
+    of_virtual = {"compute": compute, "latency": latency, "bandwidth": bandwidth}
+    given = [word for word, value in of_virtual.items() if value is not None]
+    if virtual is None and given:
+        raise ConfigurationError(f"{' and '.join(given)} can be chosen for virtual workers only; give virtual= as well")
+    size = n or virtual or 1
+    overrides = Overrides(
+        strategy=strategy,
+        settings=settings,
+        seed=seed,
+        imbalance=imbalance,
+        pace=pace,
+        share=share,
+        seconds=seconds,
+        log=log,
+    )
+    check_overrides(overrides, size, is_virtual=virtual is not None)
+    world = None
+    if virtual is not None:
+        world = VirtualRun(
+            seed=seed or 0,
+            compute=compute,
+            latency=None if latency is None else seconds_from(latency),
+            bandwidth=None if bandwidth is None else bytes_per_second_from(bandwidth),
+        )
+        check_virtual(world)
+    called = getattr(function, "__name__", "function")
+    request = RunRequest(
+        script=called,
+        overrides=overrides,
+        size=size,
+        folder=run_folder(name or usual_name(called)).resolve(),
+        virtual=world,
+    )
+    write_run(request.folder, None, {"command": [], **request.as_json(os.environ.get("OMP_NUM_THREADS", "1"))})
+    return _Launch(request, function, tuple(args)).result(shows=progress)
+
+
+class _Launch:
+    """One call."""
+
+    def __init__(self, request: RunRequest, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._request, self._function, self._args = request, function, args
+        self._folder = request.folder
+        self._results: dict[int, Any] = {}
+        self._errors: dict[int, BaseException] = {}
+        """By rank, in the order in which virtual workers raised them."""
+
+    def result(self, *, shows: bool) -> Launched:
+        begin = time.monotonic()
+        with held(self._folder), progress_of(self._folder, is_wanted=shows):
+            ended = self._as_processes() if self._request.virtual is None else self._as_virtual(self._request.virtual)
+            why = None if ended.why is None else ended.why.partition("\n")[0]
+            write_outcome(self._folder, ended.status, time.monotonic() - begin, why)
+        line = closing_line(self._folder)
+        if shows and line is not None and display_of_notebook() is None:
+            tell(f"quorate: {line}\n")
+        if ended.status == _INTERRUPTED:
+            raise KeyboardInterrupt
+        if ended.status:
+            self._fail(ended)
+        if self._request.virtual is None:
+            self._results = {rank: functions.result_in(self._folder, rank) for rank in range(self._request.size)}
+        return Launched([self._results.get(rank) for rank in range(self._request.size)], self._folder)
+
+    def _as_processes(self) -> Conclusion:
+        from quorate.launch.local.console import ShownConsole
+        from quorate.launch.local.processes import Command, StartedRanks, run_crew, show
+        from quorate.launch.local.verdict import log_of
+        from quorate.wire.socket_folder import make_socket_folder
+
+        request, place = self._request, make_socket_folder()
+        try:
+            functions.send(place / "function", self._function, self._args)
+            command = Command(
+                script="quorate.notebook.worker",
+                arguments=[str(place / "function")],
+                is_module=True,
+                overrides=request.overrides,
+            )
+            shown = ShownConsole(log_of(self._folder, 0), bytes_of(sys.stdout), bytes_of(sys.stderr))
+            with StartedRanks(command, request.size, self._folder, shown) as ranks, shown.following_size():
+                return run_crew(command, request.size, self._folder, ranks, shows=show, asked=shown.hide)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _as_virtual(self, virtual: VirtualRun) -> Conclusion:
+        from quorate.launch.virtual.run import run_workers
+
+        request = self._request
+        with _environment({"QUORATE_RUN": str(self._folder), **request.overrides.environment()}):
+            status = run_workers(
+                self._call,
+                functions.file_of(self._function),
+                request.size,
+                seed=virtual.seed,
+                compute=virtual.compute_model(),
+                network=virtual.network(),
+                run_dir=self._folder,
+            )
+        return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)
+
+    def _call(self) -> None:
+        """What a virtual worker does."""
+        rank = current.here().wire.rank
+        try:
+            self._results[rank] = self._function(*self._args)
+        except Exception as error:
+            self._errors[rank] = error
+            raise
+
+    def _fail(self, ended: Conclusion) -> None:
+        """Raise what has ended the run."""
+        file = functions.file_of(self._function)
+        raised = functions.raised_in(self._folder) if self._request.virtual is None else [
+            functions.Raised(rank, 0.0, type(error).__name__, str(error), functions.traceback_from(error, file))
+            for rank, error in self._errors.items()
+        ]  # fmt: skip
+        first = next((one for one in raised if one.kind != _SECONDARY), raised[0] if raised else None)
+        if first is None:
+            sentence = ended.why or f"the run ended with status {ended.status}"
+            raise WorkerFailed(sentence)
+        cause = self._errors.get(first.rank)
+        if ended.status in (_WRONG_INPUT, _LACKING):
+            raise ConfigurationError(f"rank {first.rank}: {first.message}") from cause
+        sentence = f"rank {first.rank} raised {first.kind}: {first.message}"
+        raise WorkerFailed(f"{sentence}\n\n{first.trace.rstrip()}", (first.rank,)) from cause
+
+
+@contextmanager
+def _environment(told: dict[str, str]) -> Iterator[None]:
+    """Inside, of what Quorate reads in the environment there is only this."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("QUORATE_")}
+    for name in before:
+        del os.environ[name]
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("QUORATE_")]:
+            del os.environ[name]
+        os.environ.update(before)

@@ -1,0 +1,69 @@
+"""Progress of a run in a notebook: the live page's state, in the cell's output; elsewhere as `quorate run` shows it."""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from quorate.report.live.display import progress_shown, repeated
+from quorate.report.live.page import live_document
+from quorate.report.live.run import LiveRun
+
+_EVERY = 1.0
+"""Seconds between two states."""
+_MOST_BYTES = 1 << 20
+_TALL = 620
+
+
+def display_of_notebook() -> Any | None:
+    """`IPython.display`, in a kernel of a notebook; None anywhere else. IPython is not imported for that."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    import IPython.display
+
+    return IPython.display
+
+
+def framed(page: str, tall: int) -> str:
+    """A whole page in a frame of its own, so that its style and a notebook's do not meet."""
+    return (
+        f'<iframe srcdoc="{html.escape(page)}" style="width: 100%; height: {tall}px; border: 0" '
+        'sandbox="allow-scripts" loading="lazy"></iframe>'
+    )
+
+
+class _Shown:
+    """HTML as a notebook shows it."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+
+    def _repr_html_(self) -> str:
+        return self._page
+
+
+@contextmanager
+def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
+    """Inside, progress of the run in `folder` is shown, and in a notebook its end as well."""
+    shows = display_of_notebook()
+    with ExitStack() as stack:
+        if is_wanted and shows is None:
+            can_draw = os.environ.get("TERM", "") not in ("", "dumb")
+            stack.enter_context(progress_shown(folder, can_draw=can_draw))
+        elif is_wanted and shows is not None:
+            run = LiveRun(folder, most_bytes=_MOST_BYTES)
+            handle = shows.display(_Shown("<p>starting</p>"), display_id=True)
+
+            def update(*, is_last: bool = False) -> None:
+                run.look(lists=is_last)
+                handle.update(_Shown(framed(live_document(run, is_still=True), _TALL)))
+
+            stack.callback(update, is_last=True)
+            stack.enter_context(repeated(update, _EVERY))
+        yield

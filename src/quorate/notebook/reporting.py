@@ -1,0 +1,47 @@
+"""`quorate.report`: the report of a run or a comparison, written, and shown where a notebook asks for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorate.notebook.progress import framed
+from quorate.report.reading.folders import find_folder
+
+if TYPE_CHECKING:
+    from quorate.notebook.launching import Launched
+
+_TALL = 900
+
+
+class Report:
+    """The page at `path`; the last expression of a notebook's cell shows it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the page is drawn from: `summary.json`, whose keys docs/reference/summary.md describes."""
+        found: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
+        return found
+
+    def _repr_html_(self) -> str:
+        return framed(self.path.read_text(encoding="utf-8"), _TALL)
+
+    def __repr__(self) -> str:
+        return f"Report({str(self.path)!r})"
+
+
+def report(run: Launched | Path | str) -> Report:
+    """Write the report of a run or a comparison: what `quorate.launch` returned, a folder, or a name in `runs`.
+
+    As `quorate report` does: the page, `summary.json`, `summary.md` and the data of each chart, into the run's folder.
+    Raises `ConfigurationError` where there is no run. Cost: the records are read once, some 10 µs a row.
+    """
+    from quorate.report.scaling.write import is_scaling, write_scaling
+    from quorate.report.write import write_report
+
+    folder = find_folder(str(getattr(run, "folder", run)))
+    return Report(write_scaling(folder) if is_scaling(folder) else write_report(folder))

@@ -1,0 +1,88 @@
+"""The losses that backward is called on, as the script means them: kept without waiting for a GPU, and unscaled.
+
+A loss on a GPU is copied into pinned host memory behind what the GPU does already; nobody waits for the copy, and the
+record of the step is written when it is there. `GradScaler.scale` multiplies a loss with its scale; that product is the
+last operation of the graph, which has kept the scale, so dividing by it gives the loss back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.core.records import LateNumber
+
+Copy = tuple[Tensor, torch.cuda.Event]
+"""One number in host memory, and what has happened when it is there."""
+
+
+@dataclass(frozen=True)
+class CopiedLosses:
+    """Mean of losses that are still on their way from a GPU: a `LateNumber`."""
+
+    copies: list[Copy]
+
+    def is_there(self) -> bool:
+        return all(event.query() for _, event in self.copies)
+
+    def value(self) -> float:
+        for _, event in self.copies:
+            event.synchronize()
+        return sum(float(host) for host, _ in self.copies) / len(self.copies)
+
+
+@dataclass
+class SeenLosses:
+    """Those of one step: of each the number that backward was called on, and the one before a GradScaler, if any."""
+
+    _on_cpu: list[tuple[float, float | None]] = field(default_factory=list)
+    _copied: list[tuple[Copy, Copy | None]] = field(default_factory=list)
+
+    def add(self, losses: Any) -> None:
+        """What backward is called on: one number on the CPU or a CUDA device counts, anything else does not."""
+        loss = losses[0] if isinstance(losses, list | tuple) and len(losses) == 1 else losses
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            return
+        if loss.device.type == "cpu":
+            scale = scale_of(loss)
+            value = loss.item()
+            self._on_cpu.append((value, None if scale is None else value / float(scale)))
+        elif loss.device.type == "cuda":
+            own, scale = loss.detach().reshape(()), scale_of(loss)
+            self._copied.append((copied(own), None if scale is None else copied(own / scale)))
+
+    @property
+    def known(self) -> float | None:
+        """The mean of what is known already; None on a GPU."""
+        return None if self._copied or not self._on_cpu else sum(x for x, _ in self._on_cpu) / len(self._on_cpu)
+
+    def of_script(self, *, is_scaled: bool) -> tuple[float | None, LateNumber | None]:
+        """The mean, as the script means it, or what it will be; None and None where that is not known."""
+        place = 1 if is_scaled else 0
+        if self._copied:
+            copies = [copy for one in self._copied if (copy := one[place]) is not None]
+            return None, None if self._on_cpu or len(copies) < len(self._copied) else CopiedLosses(copies)
+        known = [x for one in self._on_cpu if (x := one[place]) is not None]
+        return (sum(known) / len(known) if known and len(known) == len(self._on_cpu) else None), None
+
+
+def scale_of(loss: Tensor) -> Tensor | None:
+    """What the last operation has multiplied `loss` with, if it is a product with one number that is no parameter."""
+    last = loss.grad_fn
+    if last is None or last.name() != "MulBackward0":
+        return None
+    scale = getattr(last, "_saved_other", None)
+    is_scale = isinstance(scale, Tensor) and scale.numel() == 1 and not scale.requires_grad
+    return scale.detach().reshape(()) if is_scale and isinstance(scale, Tensor) else None
+
+
+def copied(number: Tensor) -> Copy:
+    """A copy that is under way."""
+    host = torch.empty((), dtype=number.dtype, pin_memory=True)
+    host.copy_(number, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(number.device))
+    return host, event

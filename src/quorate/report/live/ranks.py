@@ -1,0 +1,116 @@
+"""What one rank of a run under way has written so far."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from quorate.core.live_rows import LiveRows
+from quorate.core.records import records_of
+from quorate.core.rows import ClockOffset, Start, Step
+from quorate.report.reading.rows import row_of, sound_parts
+
+RECENT = 50
+"""Steps of which the rate and the lateness are told."""
+PIECE = 1 << 20
+"""Bytes that are read of a rank in one look; a longer file takes several."""
+
+
+class LiveRank:
+    """Its recent steps and what else says how it is; `tells` is given every row, in order."""
+
+    def __init__(self, folder: Path, rank: int, tells: Callable[[LiveRank, dict[str, Any]], None]) -> None:
+        self.rank = rank
+        self._rows, self._tells = LiveRows(records_of(folder, rank)), tells
+        self._has_begun = False
+        """Whether its first row, which says who it is, is read or left out."""
+        self.start: dict[str, Any] = {}
+        self.optimizer: str | None = None
+        """The channel of the first one, whose steps count."""
+        self.recent: deque[Step] = deque(maxlen=RECENT)
+        self.offsets: list[ClockOffset] = []
+        self.has_ended = False
+        self.bytes_out = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the newest look has left rows for the next one."""
+        return self._rows.has_more
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it keeps parameters and takes no steps."""
+        return self.start.get("server") is True
+
+    def skip_all(self) -> None:
+        """Leave out what is there already."""
+        self._rows.skip(0)
+        self._has_begun = True
+
+    def look(self, newest_bytes: int | None = None) -> None:
+        """Take in what is new; with `newest_bytes`, so much of its end."""
+        if newest_bytes is not None and self._has_begun:
+            self._rows.skip(newest_bytes)
+        for row in self._rows.look(PIECE):
+            kind = row["kind"]
+            self._has_begun = True
+            if kind == "start":
+                self._begin(row)
+            elif kind == "step":
+                self._step(row)
+            elif kind == "clock" and (offset := row_of(ClockOffset, row)) is not None:
+                self.offsets.append(offset)
+            elif kind == "end":
+                self.has_ended = True
+            self._tells(self, row)
+
+    def _begin(self, row: dict[str, Any]) -> None:
+        self.start, self.has_ended = sound_parts(row, Start), False
+        self.recent.clear()
+        self.offsets.clear()
+
+    def _step(self, row: dict[str, Any]) -> None:
+        step = row_of(Step, row)
+        if step is None:
+            return
+        self.optimizer = self.optimizer or step.optimizer
+        self.bytes_out += step.bytes_out
+        if step.optimizer == self.optimizer:
+            self.recent.append(step)
+
+    @property
+    def steps(self) -> int:
+        """The number of its last step."""
+        return self.recent[-1].step if self.recent else 0
+
+    @property
+    def rate(self) -> float | None:
+        """Steps per second, of the recent ones."""
+        return _rate(len(self.recent) - 1, self._seconds)
+
+    @property
+    def examples_rate(self) -> float | None:
+        """Examples per second; None where the steps do not say how many they took."""
+        counts = [step.examples for step in list(self.recent)[1:]]
+        known = [count for count in counts if count is not None]
+        return _rate(sum(known), self._seconds) if known and len(known) == len(counts) else None
+
+    @property
+    def _seconds(self) -> float:
+        return self.recent[-1].end - self.recent[0].end if len(self.recent) > 1 else 0.0
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of the last few that are known and finite; the last one where none is finite."""
+        known = [step.loss for step in list(self.recent)[-5:] if step.loss is not None]
+        finite = [loss for loss in known if math.isfinite(loss)]
+        if finite:
+            return sum(finite) / len(finite)
+        return known[-1] if known else None
+
+
+def _rate(count: float, seconds: float) -> float | None:
+    return count / seconds if seconds > 0.0 else None

@@ -1,0 +1,120 @@
+"""The live page of a run, served to browsers on this machine: the standard library's web server on the loopback.
+
+Nothing else than this machine reaches it, and the address holds a token that nobody can guess, since others may have
+an account here. Requests that name another host are refused, so that no page of elsewhere can read it through a name
+that leads here. It answers GET alone, and reads nothing but the records.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+from quorate.core.errors import ConfigurationError
+from quorate.report.live.page import live_document, live_policy, live_state
+from quorate.report.live.run import LiveRun
+
+LOOPBACK = "127.0.0.1"
+_HOSTS = frozenset((LOOPBACK, "localhost"))
+_WRONG = "This address does not hold the token of the run; copy the whole line that quorate has printed."
+_LONGEST_SILENCE = 10.0
+"""Seconds that a browser may take to say what it wants."""
+_LOOKS = 64
+"""Pieces of the records that are read for one answer, at most: of a long run the page fills up answer by answer."""
+
+
+class LiveServer:
+    """A context in which the page of the run in `folder` is at `address`. Raises `ConfigurationError` for a `port` that
+    is taken; 0 takes a free one. Cost: nothing while no browser looks."""
+
+    def __init__(self, folder: Path, *, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(18)
+        self._run, self._lock = LiveRun(folder), threading.Lock()
+        try:
+            self._server = _Server((LOOPBACK, port), self)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigurationError(
+                f"nothing can listen at port {port} of {LOOPBACK} ({why}); leave out --port for a free one"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self.address = f"http://{LOOPBACK}:{self.port}/{self.token}/"
+
+    def __enter__(self) -> LiveServer:
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="quorate page", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def document(self) -> str:
+        """The whole page."""
+        with self._lock:
+            self._look()
+            return live_document(self._run)
+
+    def state(self) -> str:
+        """What of the page changes."""
+        with self._lock:
+            self._look()
+            return live_state(self._run)
+
+    def _look(self) -> None:
+        for _ in range(_LOOKS):
+            self._run.look()
+            if not self._run.has_more:
+                break
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = False
+
+    def __init__(self, address: tuple[str, int], live: LiveServer) -> None:
+        self.live = live
+        super().__init__(address, _Answers)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers one browser."""
+
+    server: _Server
+    timeout = _LONGEST_SILENCE
+    server_version, sys_version = "quorate", ""
+
+    def do_GET(self) -> None:
+        """The page, what of it changes, or why not."""
+        live = self.server.live
+        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        token, _, what = self.path.removeprefix("/").partition("?")[0].partition("/")
+        is_known = secrets.compare_digest(token.encode("utf-8", "replace"), live.token.encode())
+        if host not in _HOSTS or not is_known:
+            self._answer(403, _WRONG, "text/plain")
+        elif what == "":
+            self._answer(200, live.document(), "text/html")
+        elif what == "state":
+            self._answer(200, live.state(), "text/html")
+        else:
+            self._answer(404, "There is nothing here.", "text/plain")
+
+    def _answer(self, status: int, body: str, kind: str) -> None:
+        data = body.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Security-Policy", live_policy())
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        try:
+            self.wfile.write(data)
+        except OSError:
+            self.close_connection = True  # the browser has left
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the terminal is the script's."""
