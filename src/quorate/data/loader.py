@@ -209,14 +209,17 @@ class Loader:
         """The batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
+        rests, is_first = self._rests or this.is_round, True
         taken.full_batch = max(taken.full_batch, self.batch_size)
         context = data_context(place)
         limit = context.limit
         is_over = False
         while True:
             trains = is_training(place)
-            if trains and limit is not None and limit.is_reached():
+            counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
+            if trains and limit is not None and counts and limit.is_reached():
                 break
+            is_first = False
             if trains:
                 self._trained, self._current = True, this
                 self._left.pop(this.epoch, None)
@@ -230,7 +233,7 @@ class Loader:
                 batch = next(batches)
             except StopIteration:
                 is_over = True
-                if trains and limit is not None:
+                if trains and limit is not None and not this.is_round:
                     limit.had_none()
                 break
             indices = None
@@ -239,10 +242,11 @@ class Loader:
             size = this.give(taken.steps, indices)
             if trains:
                 taken.note(clock.now() - begin, size, batch)
+                taken.took_turn(this.turn)
                 if self.share.kind == DYNAMIC:
                     taken.dealt = this.epoch * len(self) + this.newest / self.share.size
             yield batch
-        if self._rests and trains:
+        if rests and trains:
             for rest in tuple(context.rests):
                 rest()
         if is_over and self._current is this:
