@@ -90,7 +90,8 @@ class ClientWork:
     """Of that client's newest step."""
 
     def begin(self, worker: Worker) -> None:
-        """A step begins. Raises `ConfigurationError` for another client than the one that has not ended."""
+        """A step begins. Raises `ConfigurationError` for another client than the one that has not ended, and where the
+        model is not where clients begin."""
         turn = worker.turn
         client = worker.rank if turn is None else turn.client
         if self.running and client not in self.running:
@@ -98,6 +99,11 @@ class ClientWork:
             raise ConfigurationError(
                 f"a step of client {client} came before client {before} had ended: step after every batch, and let the "
                 "loop over the loader end by itself"
+            )
+        if turn is not None and not self.running and worker.replica.take_edits(self.point, into=self.point):
+            raise ConfigurationError(
+                "parameters were written to between two clients, of whom only the next would see it; write to them "
+                "inside world.evaluate(), on all workers"
             )
         self.running.setdefault(client, [0, 0.0])
         self.turn = turn
