@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quorate.sharding.sequence import sequence_piece as sequence_piece
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
+    from quorate.train.adversarial import adversarial as adversarial
     from quorate.train.batch_norm import ghost_batch_norm as ghost_batch_norm
     from quorate.train.batch_norm import sync_batch_norm as sync_batch_norm
     from quorate.train.distribute import distribute as distribute
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Experts",
     "World",
+    "adversarial",
     "branches",
     "distribute",
     "files",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "adversarial": "quorate.train.adversarial",
     "join": "quorate.launch.worker.join",
     "load": "quorate.launch.worker.checkpoints",
     "save": "quorate.launch.worker.checkpoints",
