@@ -33,6 +33,7 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
 
 
@@ -49,13 +50,19 @@ class FedAvg(FederatedSettings):
         make_step(worker, self)  # ClientUpdate(k, w): w <- w - eta grad
 
     def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
-        worker.state.end_turn(worker, self.weigh)
-        found: tuple[Flat, float] | None = worker.state.mean_way()
-        return found
+        return handed_in(worker, self)
 
     def apply(self, worker: Worker, one: Mean) -> None:
+        if (way := mean_way(worker, self, one)) is not None:
+            self._go(worker, way)
+
+    def settle(self, worker: Worker) -> None:
+        if self.secure and (way := masked_mean_way(worker, self)) is not None:
+            self._go(worker, way)
+
+    def _go(self, worker: Worker, way: Flat) -> None:
         work: ClientWork = worker.state
-        work.go_on_at(worker, work.point + one.mean)  # w <- sum of n_k / n w_k, over the clients of the round
+        work.go_on_at(worker, work.point + way)  # w <- sum of n_k / n w_k, over the clients of the round
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)

@@ -36,6 +36,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
 from quorate.strategies.parts.server_moments import moved
 
@@ -79,13 +80,18 @@ class FedOpt(FederatedSettings):
         make_step(worker, self)
 
     def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
-        worker.state.end_turn(worker, self.weigh)
-        found: tuple[Flat, float] | None = worker.state.mean_way()
-        return found
+        return handed_in(worker, self)
 
     def apply(self, worker: Worker, one: Mean) -> None:
+        if (way := mean_way(worker, self, one)) is not None:
+            self._go(worker, way)
+
+    def settle(self, worker: Worker) -> None:
+        if self.secure and (way := masked_mean_way(worker, self)) is not None:
+            self._go(worker, way)
+
+    def _go(self, worker: Worker, delta: Flat) -> None:
         work: Served = worker.state
-        delta = one.mean
 
         def second(v: Tensor, d: Tensor) -> Tensor:
             return moved(self.server, v, d, self.beta2)

@@ -55,6 +55,8 @@ class Scaffold(FederatedSettings):
         super().__post_init__()
         if self.weigh != "equal":
             raise ConfigurationError('weigh is "examples"; scaffold needs "equal", as control variates count equally')
+        if self.noise > 0 or self.secure:
+            raise ConfigurationError("noise and secure hide ways only, and scaffold hands in control variates as well")
         if not self.server_rate > 0:
             raise ConfigurationError(f"server_rate is {self.server_rate}; it is a number above 0")
 
@@ -69,7 +71,7 @@ class Scaffold(FederatedSettings):
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         work: Controlled = worker.state
-        work.end_turn(worker, self.weigh)
+        work.end_turn(worker, self)
         way, count = work.mean_way() or (work.common, 0.0)
         return together([way, work.change / max(1.0, count)], work.told(worker, count)), count
 

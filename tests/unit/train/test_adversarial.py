@@ -77,6 +77,7 @@ def test_in_the_length_of_what_is_added_examples_are_projected_one_by_one() -> N
     inputs, _ = seen(epsilon=0.3, steps=5, norm="2")
     lengths = [(x - X).flatten(1).norm(dim=1) for x in inputs]
     assert all(float(each.max()) <= 0.3 + 1e-6 for each in lengths)
+    assert float(lengths[0].max()) < 0.2999, "it starts inside, not at the edge"
     assert float(lengths[-1].min()) == pytest.approx(0.3, rel=1e-3), "the worst is at the edge"
     g = gradient_of(net(), inputs[0])
     there = inputs[0] + 0.15 * g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1)

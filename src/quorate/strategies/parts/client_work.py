@@ -20,6 +20,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.local_steps import mean_of_all
+from quorate.strategies.parts.privacy import check_privacy, clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,19 @@ class FederatedSettings(Strategy):
     dropouts: float = 0.0
     """The share of drawn clients that leave before their round ends, by a draw; what they did is lost. For
     experiments."""
+    clip: float = 0.0
+    """The greatest length of a client's way: a longer one is shortened to it. 0: none is."""
+    noise: float = 0.0
+    """z: the deviation of the noise in the sum of a round's ways, in units of `clip` (differential privacy of clients);
+    they are drawn independently then."""
+    noise_seed: int | None = None
+    """Noise that can be repeated, for tests: it hides nothing. None: from the operating system."""
+    secure: bool = False
+    """Whether workers mask what they hand in, so that nobody learns more than the sum of all (extra `tls`)."""
+    secure_dropouts: int = 1
+    """How many workers may die while a masked sum is formed; with more, the round is left out."""
+    secure_bits: int = 16
+    """Binary digits behind the point in masked sums, which are whole numbers of 32 bits."""
     sync_every: int = 8
     """Where the loader plays no clients: each worker is one, and this is H, its local steps in a round."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
@@ -59,6 +73,11 @@ class FederatedSettings(Strategy):
             found = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
             raise ConfigurationError(f"{found}: they are shares from 0 on, together at most 1")
 
+        check_privacy(self.weigh, self.clip, self.noise)
+        if self.secure_dropouts < 0 or not 0 <= self.secure_bits <= 30:
+            found = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
+            raise ConfigurationError(f"{found}: the first is from 0 on, the second from 0 to 30")
+
     @property
     def client_terms(self) -> ClientTerms | None:
         return ClientTerms(
@@ -67,6 +86,7 @@ class FederatedSettings(Strategy):
             steps=self.local_steps or None,
             stragglers=self.stragglers,
             dropouts=self.dropouts,
+            is_independent=self.noise > 0,
         )
 
     @property
@@ -87,7 +107,7 @@ class ClientWork:
     running: dict[int, list[float]] = kept("keyed", default_factory=dict)
     """By the number of the client that is in the middle of its turn: its steps, and the weight of what it computed."""
     turn: Turn | None = kept("drop", default=None)
-    """Of that client's newest step."""
+    """Of the newest step in this round."""
 
     def begin(self, worker: Worker) -> None:
         """A step begins. Raises `ConfigurationError` for another client than the one that has not ended, and where the
@@ -120,22 +140,24 @@ class ClientWork:
         """Of the client that is in the middle of its turn."""
         return int(sum(steps for steps, _ in self.running.values()))
 
-    def end_turn(self, worker: Worker, weigh: str) -> Flat | None:
+    def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
         """The client has ended: its way counts, and the next one begins at x, with an optimizer that remembers nothing.
 
-        Returns its way; None where no client is running, or it drops out: what it did is lost then.
+        Returns whether it counts: not where no client is running, or where it drops out and what it did is lost. With
+        `is_early` the round ends in the middle of its turn; what is to be private counts once, and so not then.
         """
         if not self.running:
-            return None
+            return False
         turn, ((_, amount),) = self.turn, self.running.values()
-        self.running, way = {}, None
-        if turn is None or not turn.is_lost:
-            way = worker.parameters - self.point
-            self.add(way, 1.0 if weigh == "equal" else amount)
+        self.running = {}
+        counts = not (turn is not None and turn.is_lost) and not (is_early and strategy.noise > 0)
+        if counts:
+            way = clipped(worker.parameters - self.point, strategy.clip)
+            self.add(way, 1.0 if strategy.weigh == "equal" else amount)
         worker.parameters = self.point
         if turn is not None:
             worker.replica.forget_moments()
-        return way
+        return counts
 
     def add(self, way: Flat, weight: float) -> None:
         """One client's way counts so much."""
@@ -152,7 +174,7 @@ class ClientWork:
 
     def go_on_at(self, worker: Worker, point: Flat) -> None:
         """Begin a round at `point`, where all workers are."""
-        self.total, self.weight, self.running = None, 0.0, {}
+        self.total, self.weight, self.running, self.turn = None, 0.0, {}, None
         self.point = worker.parameters = point
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
@@ -173,8 +195,12 @@ def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None
     if not work.step_ends(worker, strategy):
         return
     if work.turn is not None:
-        work.end_turn(worker, strategy.weigh)
+        work.end_turn(worker, strategy)
         return
+    if strategy.noise > 0 or strategy.secure:
+        raise ConfigurationError(
+            "noise and secure are for the clients of a loader; give quorate.shard partition= and clients="
+        )
     given = strategy.contribution(worker)
     assert given is not None, "a client that has made steps gives its way"
     strategy.apply(worker, mean_of_all(worker, *given))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.client_work import ClientWork
+from quorate.strategies.parts.client_work import ClientWork, FederatedSettings
+from quorate.strategies.parts.several_vectors import of_worker, summed
 
 
 @dataclass(kw_only=True)
@@ -36,17 +36,17 @@ class Controlled(ClientWork):
         found = gradient.add_(self.common)
         return found.add_(self.own[client], alpha=-1.0) if client in self.own else found
 
-    def end_turn(self, worker: Worker, weigh: str) -> Flat | None:
+    def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
         running, steps, seen = list(self.running), self.steps, self.seen
         self.seen = None
-        way = super().end_turn(worker, weigh)
-        if way is not None and seen is not None:
+        counts = super().end_turn(worker, strategy, is_early=is_early)
+        if counts and seen is not None:
             (client,) = running
             new = seen / steps
             change = new - self.own[client] if client in self.own else new
             self.own[client] = new
             self.changed = change.clone() if self.changed is None else self.changed.add_(change)
-        return way
+        return counts
 
     @property
     def change(self) -> Flat:
@@ -55,15 +55,12 @@ class Controlled(ClientWork):
 
     def told(self, worker: Worker, count: float) -> list[float]:
         """What travels with a contribution of `count` clients, whose weight that is."""
-        return [self.clients, *(count if rank == worker.rank else 0.0 for rank in range(worker.size))]
+        return [self.clients, *of_worker(worker, count)]
 
     def heard(self, numbers: Sequence[float]) -> tuple[float, float]:
-        """N, and how many clients have handed in: |S|.
-
-        Of the mean of `told`, weighted by n_w clients, place w holds n_w^2 / |S|.
-        """
+        """N, and how many clients have handed in: |S|."""
         self.clients, *shares = numbers
-        return self.clients, sum(map(math.sqrt, shares)) ** 2
+        return self.clients, summed(shares)
 
     def go_on_at(self, worker: Worker, point: Flat) -> None:
         super().go_on_at(worker, point)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from quorate.buckets.flat import layout_of
+from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, Layout, pack
 
 
@@ -37,3 +39,13 @@ def apart(one: Flat, layout: Layout, count: int) -> tuple[list[Flat], list[float
         pack(list(segments[number * each : (number + 1) * each]), vector := Flat.zeros(layout))
         found.append(vector)
     return found, segments[-1].tolist()
+
+
+def of_worker(worker: Worker, weight: float) -> list[float]:
+    """What `summed` needs of a worker that gives so much weight to a mean; behind a vector, among its numbers."""
+    return [weight if rank == worker.rank else 0.0 for rank in range(worker.size)]
+
+
+def summed(shares: Sequence[float]) -> float:
+    """The sum W of all weights w, from the weighted mean of `of_worker`: place r of that holds w_r^2 / W."""
+    return float(sum(map(math.sqrt, shares)) ** 2)
