@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from quorate import optim as optim
     from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
+    from quorate.launch import flower as flower
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
     from quorate.launch.worker.join import join as join
@@ -41,6 +42,7 @@ __all__ = [
     "branches",
     "distribute",
     "files",
+    "flower",
     "forward_backward",
     "ghost_batch_norm",
     "join",
@@ -85,10 +87,12 @@ _PLACES = {
     "files": "quorate.data.files.files",
 }
 
+_MODULES = {"flower": "quorate.launch.flower", "optim": "quorate.optim"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "optim":
-        return importlib.import_module("quorate.optim")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _PLACES:
         raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "architecture": 24,
     "contract": 350,
-    "launchers": 540,
+    "launchers": 640,
     "soak": 33,
     "unit/aggregation": 10,
     "unit/agreement": 12,
