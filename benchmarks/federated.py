@@ -3,8 +3,8 @@
     python benchmarks/federated.py [--quick] [--parts rounds stragglers strategies] [--seeds 3]
 
 A network of one hidden layer learns the digits that scikit-learn bundles, on 20 to 50 clients that two virtual workers
-play. Where rounds are counted each arm has the best of a few learning rates; they are counted until the global model is right on so much of
-the test images for the first time.
+play. Where rounds are counted each arm has the best of a few learning rates; they are counted until the global model
+is right on so much of the test images for the first time.
 
 - `rounds`: FedSGD (one step on all of a client's data) and FedAvg of 1, 5 and 20 local epochs in batches of 10, to
   97 %; clients alike, and with about two labels each.

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from quorate.launch.worker.recording import log as log
     from quorate.launch.worker.world import World as World
     from quorate.optim.parameter_groups import parameter_groups as parameter_groups
-    from quorate.planning.privacy import privacy_spent as privacy_spent
     from quorate.sharding.experts.layer import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.sequence import sequence_attention as sequence_attention
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from quorate.train.distribute import distribute as distribute
     from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
+    from quorate.train.privacy import privacy_spent as privacy_spent
 
 __all__ = [
     "Experts",
@@ -81,7 +81,7 @@ _PLACES = {
     "ghost_batch_norm": "quorate.train.batch_norm",
     "sync_batch_norm": "quorate.train.batch_norm",
     "parameter_groups": "quorate.optim.parameter_groups",
-    "privacy_spent": "quorate.planning.privacy",
+    "privacy_spent": "quorate.train.privacy",
     "schedule": "quorate.train.example_schedule",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",

@@ -71,7 +71,7 @@ def test_strategies_make_their_rounds_of_what_nodes_send_back(name: str, tmp_pat
         capture_output=True,
         text=True,
         timeout=260,
-        env={**environment, "FLWR_TELEMETRY_ENABLED": "0"},
+        env=environment,
     )
     told = [line for line in ended.stdout.splitlines() if line.startswith("result ")]
     assert told, ended.stderr[-4000:]

@@ -37,6 +37,7 @@ class Controlled(ClientWork):
         return found.add_(self.own[client], alpha=-1.0) if client in self.own else found
 
     def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
+        """As of `ClientWork`; the client's control variate becomes the mean of the gradients that it has seen."""
         running, steps, seen = list(self.running), self.steps, self.seen
         self.seen = None
         counts = super().end_turn(worker, strategy, is_early=is_early)
@@ -63,5 +64,6 @@ class Controlled(ClientWork):
         return self.clients, summed(shares)
 
     def go_on_at(self, worker: Worker, point: Flat) -> None:
+        """As of `ClientWork`; control variates stay."""
         super().go_on_at(worker, point)
         self.seen = self.changed = None
