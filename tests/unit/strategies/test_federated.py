@@ -14,7 +14,10 @@ from torch import Tensor
 import quorate
 from quorate.core.clients import Turn
 from quorate.core.errors import ConfigurationError
+from quorate.data.context import data_context
+from quorate.data.limit import Limit
 from quorate.launch.worker.world import World
+from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.federated_trainings import (
     BATCH,
@@ -252,6 +255,76 @@ def kept(world: World, strategy: str, rounds: int, *, saves: bool = False, **set
     optimizer.finish()
     assert saves or began is None or loader.epoch == rounds - 1
     return flat(model)
+
+
+@pytest.mark.parametrize("strategy", ["fed-avg", "scaffold"])
+def test_a_training_that_was_cut_off_in_a_round_goes_on_client_by_client(strategy: str, tmp_path: Path) -> None:
+    choice: dict[str, Any] = {"sampled": 1.0, "local_epochs": 2}
+    whole = in_world(2, tmp_path / "none", lambda world: cut(world, strategy, **choice))
+    in_world(2, tmp_path / "kept", lambda world: cut(world, strategy, saves=5, ends=8, **choice))
+    rest = in_world(2, tmp_path / "kept", lambda world: cut(world, strategy, **choice))
+    assert rest[0][1] == rest[1][1] == 5
+    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(whole, rest, strict=True))
+
+
+def test_a_round_that_was_cut_off_begins_again_with_other_workers(tmp_path: Path) -> None:
+    choice: dict[str, Any] = {"sampled": 1.0, "local_epochs": 2}
+    in_world(2, tmp_path / "kept", lambda world: cut(world, "scaffold", saves=5, ends=8, **choice))
+    rest = in_world(3, tmp_path / "kept", lambda world: cut(world, "scaffold", **choice))
+    assert all(torch.equal(end, rest[0][0]) for end, _ in rest)
+    assert rest[0][0].isfinite().all()
+
+
+def cut(world: World, strategy: str, *, saves: int = -1, ends: int = 1000, **settings: Any) -> tuple[Tensor, int | None]:
+    """Two rounds, which may be saved in the middle of one; the model, and the step that it went on from."""
+    model = net()
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, strategy, **settings)
+    loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS)
+    began = step = quorate.load()
+    step = step or 0
+    for _ in range(loader.epoch, 2):
+        for x, y, _ in loader:
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            step += 1
+            if step == saves:
+                quorate.save()
+            if step == ends:
+                return flat(model), began
+    optimizer.finish()
+    return flat(model), began
+
+
+def test_workers_without_clients_keep_the_others_company() -> None:
+    found = VirtualWorld(5, seed=1).run(joined(lambda world: train(world, "fed-avg", clients=2, sampled=1.0)))
+    assert all(torch.equal(end, found[0]) for end in found)
+    alone = VirtualWorld(1, seed=1).run(joined(lambda world: train(world, "fed-avg", clients=2, sampled=1.0)))
+    close(found[0], alone[0])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_training_by_time_ends_for_all_at_a_round(size: int) -> None:
+    """Workers have unequally many batches, and one has none at all."""
+
+    def task(world: World) -> tuple[int, Tensor]:
+        data_context(current.here()).limit = Limit(world.wire, 3.0)
+        model, rounds = net(), 0
+        plain = torch.optim.SGD(model.parameters(), lr=RATE)
+        optimizer: Any = quorate.distribute(plain, model, "fed-avg", sampled=1.0)
+        loader = quorate.shard(DATA, BATCH, partition="iid", clients=2)
+        while world.wire.clock.now() < 3.0 and rounds < 500:
+            for x, y, _ in loader:
+                (model(x) - y).square().mean().backward()
+                optimizer.step()
+            rounds += 1
+        optimizer.finish()
+        return rounds, flat(model)
+
+    found = VirtualWorld(size, seed=1).run(joined(task))
+    assert len({rounds for rounds, _ in found}) == 1
+    assert 3 < found[0][0] < 500
+    assert all(torch.equal(end, found[0][1]) for _, end in found)
 
 
 def late_step(world: World) -> None:
