@@ -133,7 +133,9 @@ def test_a_state_says_the_law_of_every_field() -> None:
     class Silent:
         mass: float = 1.0
 
-    with pytest.raises(ConfigurationError, match="mass of Silent says no resize law; known: average, clients, drop, keyed, own"):
+    with pytest.raises(
+        ConfigurationError, match="mass of Silent says no resize law; known: average, clients, drop, keyed"
+    ):
         laws_of(Silent())
     with pytest.raises(ConfigurationError, match="a strategy's state is a dataclass"):
         laws_of(object())

@@ -275,7 +275,9 @@ def test_a_round_that_was_cut_off_begins_again_with_other_workers(tmp_path: Path
     assert rest[0][0].isfinite().all()
 
 
-def cut(world: World, strategy: str, *, saves: int = -1, ends: int = 1000, **settings: Any) -> tuple[Tensor, int | None]:
+def cut(
+    world: World, strategy: str, *, saves: int = -1, ends: int = 1000, **settings: Any
+) -> tuple[Tensor, int | None]:
     """Two rounds, which may be saved in the middle of one; the model, and the step that it went on from."""
     model = net()
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, strategy, **settings)
