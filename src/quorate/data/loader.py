@@ -28,11 +28,11 @@ class PassBatches:
         self, share: Share, examples: int, batch_size: int, ask: Callable[[list[int]], None] | None = None
     ) -> None:
         """`ask` is told of each list one list ahead, where examples are on their way for a while."""
-        self._length, self._ask = share.number_of_batches(examples, batch_size), ask
+        self._share, self._of, self._ask = share, (examples, batch_size), ask
         self.latest: Iteration | None = None
 
     def __len__(self) -> int:
-        return self._length
+        return self._share.number_of_batches(*self._of)
 
     def __iter__(self) -> Iterator[list[int]]:
         assert self.latest is not None, "a loader begins a pass before it iterates"

@@ -119,8 +119,8 @@ DATA = TensorDataset(torch.arange(30.0).unsqueeze(1), torch.arange(30) % 3)
 def test_the_loader_says_whose_each_batch_is() -> None:
     def task(world: quorate.World) -> list[tuple[int, bool, int]]:
         place = current.here()
-        data_context(place).client_terms = terms(sampled=0.5, epochs=2)
         loader = quorate.shard(DATA, 4, partition="label:each=1", clients=6)
+        data_context(place).client_terms = terms(sampled=0.5, epochs=2)  # an optimizer may be distributed later
         found = []
         from quorate.data.consumption import consumed
 
