@@ -16,5 +16,5 @@ def moved(kind: str, v: Tensor, delta: Tensor, beta2: float) -> Tensor:
     if kind == "adagrad":
         return v + square
     if kind == "yogi":
-        return v - (1 - beta2) * square * (v - square).sign()
+        return v - (1 - beta2) * square * (v - square).sgn()
     return beta2 * v + (1 - beta2) * square
