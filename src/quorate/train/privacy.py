@@ -17,9 +17,9 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
     `sampled` and `noise` are the settings of a federated strategy with `clip`: each client is drawn for a round by
     itself with probability `sampled`, and the sum of ways no longer than S has Gaussian noise of deviation `noise` S.
     Two trainings are neighbours where one has one client more. It is supposed that whoever sees the model does not know
-    who was drawn, which follows from the run's seed; where they may, `sampled` is 1 here. Rényi accounting of the Poisson-subsampled Gaussian
-    mechanism (Mironov, Talwar, Zhang 2019), by Google's dp-accounting, the extra `privacy`. `delta` is to be well below
-    1 over the number of clients.
+    who was drawn, which follows from the run's seed; where they may, `sampled` is 1 here. Rényi accounting of the
+    Poisson-subsampled Gaussian mechanism (Mironov, Talwar, Zhang 2019), by Google's dp-accounting, the extra `privacy`.
+    `delta` is to be well below 1 over the number of clients.
 
     Raises `MissingExtra` without the extra, and `ConfigurationError` for numbers that cannot be. Cost: some tenths of a
     second.
