@@ -53,7 +53,7 @@ test-hosts: venv
 
 LAUNCHERS := openssh-server openssh-client openmpi-bin slurmctld slurmd slurm-client munge iproute2
 
-# Ray goes into an environment of its own beside this one, whose packages it finds too.
+# Ray and Flower go into environments of their own beside this one, whose packages they find too.
 test-launchers: venv
 	@if command -v apt-get >/dev/null 2>&1 && [ "$$(id -u)" -eq 0 ] && ! dpkg-query -W $(LAUNCHERS) >/dev/null 2>&1; then \
 	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(LAUNCHERS); } \
@@ -64,6 +64,12 @@ test-launchers: venv
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; } || { \
 	  rm -rf $(VENV)/ray; echo "make test-launchers: Ray could not be installed" >&2; }
+	@[ -x $(VENV)/flower/bin/python ] || { \
+	  $(BIN)/python -m venv $(VENV)/flower && \
+	  $(VENV)/flower/bin/python -m pip install --disable-pip-version-check -q 'flwr[simulation]>=1.20' 2>/dev/null && \
+	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
+	    > "$$($(VENV)/flower/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; } || { \
+	  rm -rf $(VENV)/flower; echo "make test-launchers: Flower could not be installed" >&2; }
 	@$(BIN)/python -m pytest $(TWO) -m launchers tests/launchers
 
 check: venv

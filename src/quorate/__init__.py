@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from quorate import optim as optim
     from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
+    from quorate.launch import flower as flower
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
     from quorate.launch.worker.join import join as join
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
     from quorate.sharding.sequence import sequence_piece as sequence_piece
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
+    from quorate.train.adversarial import adversarial as adversarial
     from quorate.train.batch_norm import ghost_batch_norm as ghost_batch_norm
     from quorate.train.batch_norm import sync_batch_norm as sync_batch_norm
     from quorate.train.distribute import distribute as distribute
     from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
+    from quorate.train.privacy import privacy_spent as privacy_spent
 
 __all__ = [
     "Experts",
     "World",
+    "adversarial",
     "branches",
     "distribute",
     "files",
+    "flower",
     "forward_backward",
     "ghost_batch_norm",
     "join",
@@ -49,6 +54,7 @@ __all__ = [
     "optim",
     "parallelize",
     "parameter_groups",
+    "privacy_spent",
     "report",
     "save",
     "schedule",
@@ -61,6 +67,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "adversarial": "quorate.train.adversarial",
     "join": "quorate.launch.worker.join",
     "load": "quorate.launch.worker.checkpoints",
     "save": "quorate.launch.worker.checkpoints",
@@ -78,13 +85,16 @@ _PLACES = {
     "ghost_batch_norm": "quorate.train.batch_norm",
     "sync_batch_norm": "quorate.train.batch_norm",
     "parameter_groups": "quorate.optim.parameter_groups",
+    "privacy_spent": "quorate.train.privacy",
     "schedule": "quorate.train.example_schedule",
     "shard": "quorate.data.sharding",
     "files": "quorate.data.files.files",
 }
 
-
-_PACKAGES = ("launch", "optim", "report")
+_PACKAGES = {
+    "flower": "quorate.launch.flower",
+    **{name: f"quorate.{name}" for name in ("launch", "optim", "report")},
+}
 """Those that are part of it; `launch` and `report` can be called."""
 _FOR_LOWER_LAYERS = {"closing_line": "quorate.report.closing"}
 """What a layer asks of one above it, by name, as a user would: no part of the public face."""
@@ -92,7 +102,7 @@ _FOR_LOWER_LAYERS = {"closing_line": "quorate.report.closing"}
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return importlib.import_module(f"quorate.{name}")
+        return importlib.import_module(_PACKAGES[name])
     if name in _FOR_LOWER_LAYERS:
         return getattr(importlib.import_module(_FOR_LOWER_LAYERS[name]), name)
     if name not in _PLACES:

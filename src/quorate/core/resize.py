@@ -11,6 +11,7 @@ law       in a checkpoint       in a world of another size
 same      once                  as it is: it is equal on all workers
 sum       of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
 keyed     of every worker       a dict by the rank of another worker: empty, as ranks are others then
+clients   of every worker       a dict by client: each client's goes to the worker that plays it
 average   of every worker       everyone gets the mean of the old workers'
 own       of every worker       refused, with a sentence
 drop      not at all            what `start` makes
@@ -129,4 +130,16 @@ def _combined(name: str, values: Sequence[Any], combine: Callable[[Sequence[Any]
     raise CheckpointError(f"{name} is a {type(first).__name__} on some worker, which cannot be added up")
 
 
-LAWS: dict[str, Resize] = {"same": _same, "sum": _sum, "keyed": _keyed, "average": _average, "own": _own, "drop": _own}
+def _clients(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    return {key: value for one in old for key, value in one.items() if int(key) % size == rank}
+
+
+LAWS: dict[str, Resize] = {
+    "same": _same,
+    "sum": _sum,
+    "keyed": _keyed,
+    "clients": _clients,
+    "average": _average,
+    "own": _own,
+    "drop": _own,
+}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+from quorate.core.clients import ClientTerms, Turn
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Group
@@ -60,6 +61,10 @@ class Worker(Protocol):
     @property
     def examples(self) -> int:
         """Of the step that is being made. Raises `ConfigurationError` where the loader is not `quorate.shard`'s."""
+
+    @property
+    def turn(self) -> Turn | None:
+        """Whose batch that step is of; None where no clients are played. Raises `ConfigurationError` for several."""
 
     @property
     def gradient(self) -> Flat:
@@ -207,6 +212,11 @@ class Strategy(ABC):
         from what has arrived. What rounds have formed is the same for all of them.
         """
         return False
+
+    @property
+    def client_terms(self) -> ClientTerms | None:
+        """How many clients a round has, and what they compute, where it is for clients of federated training."""
+        return None
 
     @property
     def lets_join(self) -> bool:

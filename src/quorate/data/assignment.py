@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from quorate.core.clients import Turn
 from quorate.data.claims import Claims, ReplayedClaims
 
 
@@ -26,7 +27,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-STATIC, DYNAMIC, OWN = "static", "dynamic", "own"
+STATIC, DYNAMIC, OWN, CLIENTS = "static", "dynamic", "own", "clients"
 """The names of the ways to cut an epoch among workers."""
 
 
@@ -58,6 +59,19 @@ class Share(ABC):
     @abstractmethod
     def number_of_batches(self, examples: int, batch_size: int) -> int:
         """How many batches this worker has in an epoch, as far as that is known beforehand."""
+
+    def of_epoch(self, epoch: int) -> Share:
+        """The share in that epoch, where it is not the same in all."""
+        return self
+
+    @property
+    def is_round(self) -> bool:
+        """Whether a pass is a round of clients, which ends for all workers together."""
+        return False
+
+    def turn(self, number: int) -> Turn | None:
+        """Whose batch that one is, where clients are played."""
+        return None
 
     def length(self, examples: int) -> int:
         """How many examples this worker has in an epoch over `examples`, if all have equally many."""

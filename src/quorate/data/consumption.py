@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from quorate.core.clients import Turn
+from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
 from quorate.wire import current
 
@@ -26,6 +28,9 @@ class Consumed:
         self.tokens: int | None = None
         self.steps: int | None = None
         """How many steps optimizers have taken, all together; None: it is not known, as none is distributed."""
+        self._turns: list[Turn] = []
+        """Whose batches were taken since the step before, where clients are played."""
+        self._of_step: int | None = None
         self.dealt: float | None = None
         """Under a dynamic share: the synchronous steps that all batches up to the newest one would have made."""
 
@@ -38,6 +43,35 @@ class Consumed:
         if isinstance(tokens, int):
             self.tokens = (self.tokens or 0) + tokens
             self.all_tokens += tokens
+
+    def took_turn(self, turn: Turn | None) -> None:
+        """The batch that was taken last is of that client."""
+        if self._of_step != self.steps or turn is None:
+            self._turns.clear()
+        self._of_step = self.steps
+        if turn is not None:
+            self._turns.append(turn)
+
+    @property
+    def turn(self) -> Turn | None:
+        """Whose batches the step that is being made is of; None where no clients are played.
+
+        Raises `ConfigurationError` for those of several.
+        """
+        several = sorted({turn.client for turn in self._turns})
+        if len(several) > 1:
+            raise ConfigurationError(
+                f"one step has batches of clients {several[0]} and {several[1]}; a step is of one client: step after "
+                "every batch"
+            )
+        return self._turns[-1] if self._turns else None
+
+    @property
+    def of_step(self) -> int:
+        """Examples of the step that is being made. Raises `ConfigurationError` where nobody counts them."""
+        if self.examples is None:
+            raise ConfigurationError("examples are counted by quorate.shard's loader only; count steps or seconds")
+        return self.examples
 
     def follow_steps(self) -> None:
         """From now on an optimizer calls `stepped`, so that a batch is known to be computed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quorate.core.clients import ClientTerms
 from quorate.core.rows import Claim
 from quorate.data.limit import Limit
 from quorate.wire.current import Place
@@ -25,6 +26,10 @@ class DataContext:
     None: as many as there are workers."""
     repeats: bool = False
     """Whether another worker counts the examples that this one has as well."""
+    client_terms: ClientTerms | None = None
+    """Of the strategy that an optimizer was distributed by, where it knows clients."""
+    bypassed: str | None = None
+    """The name of such a strategy that a worker alone does without."""
     nobody_waits: bool = False
     """Whether an optimizer was distributed by a strategy that does not wait for all workers in each step."""
     needs_equal_shares: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from quorate.core.clients import Turn
 from quorate.data.assignment import Share, epoch_order
 from quorate.data.position import Begun, left_of, numbers_in, union
 
@@ -18,7 +19,7 @@ class Iteration:
 
     def __init__(self, share: Share, examples: int, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
         self.epoch, self.number, self.began = epoch, number, begun
-        self._share, self._batch_size = share, batch_size
+        self._share, self._batch_size = share.of_epoch(epoch), batch_size
         order = epoch_order(examples, seed=share.seed, epoch=epoch, shuffle=share.shuffle)
         self._order: Tensor | None = left_of(order, begun.past)
         self._fetched: deque[tuple[int, list[int]]] = deque()
@@ -50,6 +51,16 @@ class Iteration:
         self.newest = number
         self._steps = steps
         return len(examples)
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is a round of clients."""
+        return self._share.is_round
+
+    @property
+    def turn(self) -> Turn | None:
+        """Whose the batch is that was given last, where clients are played."""
+        return self._share.turn(self.newest)
 
     def settle(self, steps: int | None) -> None:
         """The worker has taken `steps` by now; what it had in hand before the last of them was computed in it.

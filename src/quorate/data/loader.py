@@ -29,7 +29,7 @@ class PassBatches:
         self, share: Share, examples: int, batch_size: int, ask: Callable[[list[int]], None] | None = None
     ) -> None:
         """`ask` is told of each list one list ahead, where examples are on their way for a while."""
-        self._length, self._ask = share.number_of_batches(examples, batch_size), ask
+        self._share, self._of, self._ask = share, (examples, batch_size), ask
         self.latest: Iteration | None = None
 
     def resize(self, share: Share, examples: int, batch_size: int) -> None:
@@ -37,7 +37,7 @@ class PassBatches:
         self._length = share.number_of_batches(examples, batch_size)
 
     def __len__(self) -> int:
-        return self._length
+        return self._share.number_of_batches(*self._of)
 
     def __iter__(self) -> Iterator[list[int]]:
         assert self.latest is not None, "a loader begins a pass before it iterates"
@@ -224,14 +224,17 @@ class Loader:
         """The batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
+        rests, is_first = self._rests or this.is_round, True
         taken.full_batch = max(taken.full_batch, self.batch_size)
         context = data_context(place)
         limit = context.limit
         is_over = False
         while True:
             trains = is_training(place)
-            if trains and limit is not None and limit.is_reached():
+            counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
+            if trains and limit is not None and counts and limit.is_reached():
                 break
+            is_first = False
             if trains:
                 self._trained, self._current = True, this
                 self._left.pop(this.epoch, None)
@@ -245,7 +248,7 @@ class Loader:
                 batch = next(batches)
             except StopIteration:
                 is_over = True
-                if trains and limit is not None:
+                if trains and limit is not None and not this.is_round:
                     limit.had_none()
                 break
             indices = None
@@ -254,10 +257,11 @@ class Loader:
             size = this.give(taken.steps, indices)
             if trains:
                 taken.note(clock.now() - begin, size, batch)
+                taken.took_turn(this.turn)
                 if self.share.kind == DYNAMIC:
                     taken.dealt = this.epoch * len(self) + this.newest / self.share.size
             yield batch
-        if self._rests and trains:
+        if rests and trains:
             for rest in tuple(context.rests):
                 rest()
         if is_over and self._current is this:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.assignment import DYNAMIC, OWN, STATIC, Share, StaticShare
+from quorate.data.assignment import CLIENTS, DYNAMIC, OWN, STATIC, Share, StaticShare
 
 Spans = tuple[tuple[int, int], ...]
 """A set of whole numbers: sorted pairs (first, one behind the last)."""
@@ -195,6 +195,8 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
     first, last = min(worker.epoch for worker in workers), max(worker.epoch for worker in workers)
     if not any(worker.trained for worker in workers):
         return last, {}
+    if workers[0].share == CLIENTS:
+        return first, {}  # other workers play the clients: the round begins again
     if last - first > MOST_APART:
         raise ConfigurationError(
             f"workers were in epochs {first} to {last}; at most {MOST_APART} apart can go on with others than they were"
@@ -251,7 +253,7 @@ _MOST = {"size": 1_000_000}
 def _checked(name: str, value: Any) -> Any:
     """`value`, if it is what `name` is: a word, a truth, or else a whole number that is not negative."""
     if name == "share":
-        is_right = value in (STATIC, DYNAMIC, OWN)
+        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS)
     elif name in ("drop_last", "shuffle", "trained"):
         is_right = isinstance(value, bool)
     else:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.tape import Replaying
-from quorate.data.assignment import DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, Share, StaticShare
+from quorate.data.assignment import CLIENTS, DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, Share, StaticShare
 from quorate.data.claims import Claims, ReplayedClaims
+from quorate.data.client_split import clients_from
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
 from quorate.data.given import Loading, check_choices, check_dataset, number_of_examples
@@ -39,6 +41,9 @@ def shard(
     batch: str = "fixed",
     most_batch_size: int | None = None,
     share: str | None = None,
+    partition: str | None = None,
+    clients: int | None = None,
+    labels: Sequence[Any] | Tensor | None = None,
     shuffle: bool = True,
     seed: int | None = None,
     drop_last: bool = False,
@@ -61,18 +66,26 @@ def shard(
     number of workers, and leaves out an incomplete last batch; otherwise some examples come twice. "dynamic" gives
     each batch of the epoch to the worker that asks first, so that every example comes once and fast workers compute
     more; under strategies that wait for all, an epoch ends for all together. None is "static", or "dynamic" where the
-    optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled. With `batch` "auto"
-    batches grow: between two epochs they are doubled while those of all workers together are then no larger than the
-    critical batch, by the noise of gradients as it is measured, up to `most_batch_size` (None: so that an epoch has
-    eight batches). `seed` None is the run's (0 unless told).
+    optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled.
+
+    With `batch` "auto" batches grow: between two epochs they are doubled while those of all workers together are then
+    no larger than the critical batch, by the noise of gradients as it is measured, up to `most_batch_size` (None: so
+    that an epoch has eight batches).
+
+    With `partition` ("iid", "dirichlet:alpha=0.3", "label:each=2", "group") the examples lie on `clients`, by default
+    one on each worker, and do not leave them: a worker has those of its own clients. Under a federated strategy one
+    pass of the loader is one round, in which the worker plays those of its clients that are drawn, one after the other
+    (docs/howto/federated.md). `labels` are those that a partition goes by, one for each example; None: the dataset's
+    `labels` or `targets`, or the last item of every example.
+
+    `seed` None is the run's (0 unless told).
     With `device` batches come there; on a GPU the next one is copied, from pinned memory
     (`pin_memory`, which is then True unless told), while this one is computed on. The other arguments are those of
     torch's DataLoader. `dataset` and all arguments must be equal on every worker.
 
-    Raises `ConfigurationError` before `quorate.join()`, for an unknown `share`, a batch size below 1, a dataset that
-    is empty or has no length, a device that is not there, a batch larger than the dataset where it is shuffled, and,
-    with `drop_last`, one larger
-    than the share.
+    Raises `ConfigurationError` before `quorate.join()`, for an unknown `share` or `partition`, a batch size below 1, a
+    dataset that is empty or has no length, a device that is not there, a batch larger than the dataset where it is
+    shuffled, and, with `drop_last`, one larger than the share.
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
@@ -83,12 +96,19 @@ def shard(
     context = data_context(place)
     usual = DYNAMIC if shuffle and context.nobody_waits and context.needs_equal_shares is None else STATIC
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
+    split = clients_from(partition, clients, dataset, labels, place, share=share, files=ends is not None)
     if ends is not None and share is not None:
         raise ConfigurationError(f'share is "{share}", and every worker has files of its own here: leave it out')
     chosen = OWN if ends is not None else (context.share if shuffle else None) or share or usual
+    chosen = chosen if split is None else CLIENTS
     number = context.made = context.made + 1
     order_seed = context.seed if seed is None else seed
-    mine = _share(place, chosen, number, ends or (), seed=order_seed, shuffle=shuffle, drop_last=drop_last)
+    choices: dict[str, Any] = {"seed": order_seed, "shuffle": shuffle, "drop_last": drop_last}
+    mine = (
+        _share(place, chosen, number, ends or (), **choices)
+        if split is None
+        else split.share(place, batch_size, **choices)
+    )
     loading = Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,

@@ -148,7 +148,8 @@ class _Launch:
 
     def _as_processes(self) -> Conclusion:
         from quorate.launch.local.console import ShownConsole
-        from quorate.launch.local.processes import Command, StartedRanks, run_crew, show
+        from quorate.launch.local.processes import run_crew, show
+        from quorate.launch.local.started import Command, StartedRanks
         from quorate.launch.local.verdict import log_of
         from quorate.wire.socket_folder import make_socket_folder
 

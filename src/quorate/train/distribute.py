@@ -175,6 +175,8 @@ def distribute(
             steps_on_host(optimizer, host)
             kept.pause = host.catch_up
         listeners(place).all.append(LeavesAlone(place))
+        if chosen is not None and chosen.client_terms is not None:
+            data_context(place).bypassed = label
         if timing(place).recorder is not None or injected(place).pacing is not None:
             Watch(optimizer, place, channel)
     elif baseline is not None:
@@ -213,6 +215,7 @@ def distribute(
         )
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
+        data_context(place).client_terms = chosen.client_terms or data_context(place).client_terms
         if chosen.waits:
             rests_with_loaders(place)
         else:

@@ -16,6 +16,7 @@ from quorate.agreement.servers import ServedParameters
 from quorate.agreement.worker_group import WorkerGroup
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
+from quorate.core.clients import Turn
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.servers import ServerTerms
@@ -104,17 +105,16 @@ class StrategyWorker:
         return NeighbourExchange(*own, is_gossip=self.strategy.is_gossip, codec=codec)
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
-        place = self._place
         watches = Watches(
-            announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite, self.noise),
-            spending=listeners(place).spending,
-            beside=place.context(SumsOfWorker).all if self.tolerates_death else None,
+            announced=Announced(stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise),
+            spending=listeners(self._place).spending,
+            beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             within=self._row,
         )
         shadow = Shadow(
             contribution=partial(self.strategy.contribution, self),
             apply=partial(self.strategy.apply, self),
-            synchronized=lambda: synchronize(self.means, place),
+            synchronized=lambda: synchronize(self.means, self._place),
         )
         overlaps = self.agrees_in_backward and self.strategy.meets == "all"
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
@@ -149,10 +149,11 @@ class StrategyWorker:
 
     @property
     def examples(self) -> int:
-        found = consumed(self._place).examples
-        if found is None:
-            raise ConfigurationError("examples are counted by quorate.shard's loader only; count steps or seconds")
-        return found
+        return consumed(self._place).of_step
+
+    @property
+    def turn(self) -> Turn | None:
+        return consumed(self._place).turn
 
     @property
     def gradient(self) -> Flat:

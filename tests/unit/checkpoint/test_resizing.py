@@ -133,7 +133,9 @@ def test_a_state_says_the_law_of_every_field() -> None:
     class Silent:
         mass: float = 1.0
 
-    with pytest.raises(ConfigurationError, match="mass of Silent says no resize law; known: average, drop, keyed, own"):
+    with pytest.raises(
+        ConfigurationError, match="mass of Silent says no resize law; known: average, clients, drop, keyed"
+    ):
         laws_of(Silent())
     with pytest.raises(ConfigurationError, match="a strategy's state is a dataclass"):
         laws_of(object())
@@ -166,3 +168,9 @@ def test_what_is_kept_by_rank_is_empty_where_ranks_are_others() -> None:
     old = [{1: 2.0}, {0: 3.0}]
     assert [resized("keyed", "x", old, rank, 2) for rank in range(2)] == old
     assert [resized("keyed", "x", old, rank, 3) for rank in range(3)] == [{}, {}, {}]
+
+
+def test_what_is_kept_by_client_goes_to_the_worker_that_plays_it() -> None:
+    old: list[dict[int, float]] = [{0: 0.5, 4: 4.5}, {1: 1.5, 5: 5.5}]
+    assert [resized("clients", "x", old, rank, 2) for rank in range(2)] == old
+    assert [resized("clients", "x", old, rank, 3) for rank in range(3)] == [{0: 0.5}, {4: 4.5, 1: 1.5}, {5: 5.5}]

@@ -22,8 +22,8 @@ EXCHANGES_GRADIENTS = [
     for name in NAMES
     if strategies.get(name).replicas == "equal"
     or (strategies.get(name).meets, strategies.get(name).replicas) == ("servers", "meet")
-    or name == "post-local-sgd"
-]  # the last one begins with synchronous steps
+    or name in ("post-local-sgd", "fed-prox", "scaffold")
+]  # one begins with synchronous steps, the others add something dense to each gradient
 
 
 def run(task: Callable[[quorate.World], Any], size: int = 2) -> list[Any]:

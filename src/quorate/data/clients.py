@@ -1,0 +1,157 @@
+"""Clients: many of them on each worker, which plays those that are drawn for a round one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quorate.core.clients import ClientTerms, Turn
+from quorate.data.assignment import CLIENTS, StaticShare
+from quorate.data.partitions import Indices
+
+_DRAWN, _ORDER = 0xC11E, 0x0DE4
+"""Tags that keep the draws of one seed apart."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One client that was drawn for a round."""
+
+    client: int
+    work: float
+    """The part of its batches that it computes; at least one batch."""
+    is_lost: bool
+
+
+def drawn(terms: ClientTerms, clients: int, *, seed: int, round: int) -> list[Drawn]:
+    """The clients of a round, ascending: the same on all workers, by the seed and the round's number.
+
+    Those of `dropouts` are among those of as many `stragglers`: equal draws compare what becomes of equal delays.
+    """
+    draw = np.random.default_rng([seed % 2**64, _DRAWN, round])
+    if terms.is_independent:
+        chosen = np.flatnonzero(draw.random(clients) < terms.sampled)
+    else:
+        chosen = np.sort(draw.choice(clients, max(1, round_half_up(terms.sampled * clients)), replace=False))
+    luck, work = draw.random(len(chosen)), draw.random(len(chosen))
+    late = luck < terms.dropouts + terms.stragglers
+    parts = np.where(late, work, 1.0)
+    return [
+        Drawn(int(client), float(part), bool(is_lost))
+        for client, part, is_lost in zip(chosen, parts, luck < terms.dropouts, strict=True)
+    ]
+
+
+def round_half_up(x: float) -> int:
+    """The nearest whole number; of two the greater one."""
+    return math.floor(x + 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientShare(StaticShare):
+    """The clients of one worker: client k is worker k modulo `size`'s in every round, so its data stays there.
+
+    Under a strategy of clients one pass of the loader is one round: the worker's drawn clients in turn, each through
+    its own examples in an order drawn by (seed, round, client, epoch), so no client's position has to be kept. Under
+    other strategies a worker has all examples of its clients in each pass, and all workers have as many batches as the
+    one with the most, others some examples again; with `drop_last` as many as the one with the fewest.
+    """
+
+    kind: ClassVar[str] = CLIENTS
+    examples_of: tuple[Indices, ...]
+    """By client."""
+    batch_size: int
+    terms: Callable[[], ClientTerms | None] = field(compare=False)
+    """Of the strategy; None where it knows no clients."""
+    round: int = 0
+
+    def of_epoch(self, epoch: int) -> ClientShare:
+        return replace(self, round=epoch)
+
+    @property
+    def is_round(self) -> bool:
+        return self.terms() is not None
+
+    def length(self, examples: int) -> int:
+        counts = [sum(map(len, self.examples_of[rank :: self.size])) for rank in range(self.size)]
+        return min(counts) if self.drop_last else max(counts)
+
+    def number_of_batches(self, examples: int, batch_size: int) -> int:
+        """Of a round: on average over workers and draws, and at least one."""
+        terms = self.terms()
+        if terms is None:
+            return super().number_of_batches(examples, batch_size)
+        each = [self._batches_of(client, terms) for client in range(len(self.examples_of))]
+        return max(1, round_half_up(terms.sampled * sum(each) / self.size))
+
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
+        if self.is_round:
+            yield from ((number, indices) for number, (_, indices) in enumerate(self._round))
+            return
+        own = np.concatenate([np.zeros(0, np.int64), *self.examples_of[self.rank :: self.size]])
+        if not len(own):
+            return
+        is_own = torch.zeros(len(order), dtype=torch.bool)
+        is_own[torch.from_numpy(own)] = True
+        mine = order[is_own[order]]
+        mine = mine[torch.arange(self.length(len(order))) % len(mine)]
+        for number in range(self.number_of_batches(len(order), batch_size)):
+            yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+
+    def turn(self, number: int) -> Turn | None:
+        return self._round[number][0] if self.is_round else None
+
+    @cached_property
+    def _round(self) -> list[tuple[Turn, list[int]]]:
+        """The batches of this worker in this round, each with whose it is."""
+        terms = self.terms()
+        assert terms is not None, "a round has terms"
+        everyone = drawn(terms, len(self.examples_of), seed=self.seed, round=self.round)
+        own = [one for one in everyone if one.client % self.size == self.rank]
+        players = len({one.client % self.size for one in everyone})
+        found = []
+        for one in own:
+            turn = Turn(
+                round=self.round,
+                client=one.client,
+                clients=len(self.examples_of),
+                drawn=len(everyone),
+                players=players,
+                own=len(own),
+                is_lost=one.is_lost,
+            )
+            lists = list(self._lists(one, terms))
+            found += [(replace(turn, is_last=place == len(lists) - 1), batch) for place, batch in enumerate(lists)]
+        return found
+
+    def _lists(self, one: Drawn, terms: ClientTerms) -> Iterator[list[int]]:
+        count = self._batches_of(one.client, terms)
+        left = count if one.work == 1.0 else max(1, math.floor(one.work * count))
+        for epoch in range(terms.epochs):
+            for batch in self._epoch(one.client, epoch):
+                if not left:
+                    return
+                left -= 1
+                yield batch
+
+    def _epoch(self, client: int, epoch: int) -> Iterator[list[int]]:
+        mine = self.examples_of[client]
+        if self.shuffle:
+            mine = np.random.default_rng([self.seed % 2**64, _ORDER, self.round, client, epoch]).permutation(mine)
+        for begin in range(0, self._full(len(mine)), self.batch_size):
+            yield mine[begin : begin + self.batch_size].tolist()
+
+    def _full(self, examples: int) -> int:
+        """How many of a client's examples are in an epoch; one with fewer than a batch keeps what it has."""
+        return examples - examples % self.batch_size if self.drop_last and examples > self.batch_size else examples
+
+    def _batches_of(self, client: int, terms: ClientTerms) -> int:
+        count = terms.epochs * math.ceil(self._full(len(self.examples_of[client])) / self.batch_size)
+        return count if terms.steps is None else min(count, terms.steps)

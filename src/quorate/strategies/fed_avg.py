@@ -1,0 +1,68 @@
+"""Federated averaging: clients train on their own data, and the model becomes the mean of what they have made of it.
+
+Idea: In each round a share of all clients (`sampled`) is drawn. Each begins at the global model, goes `local_epochs`
+times through its own examples with the user's optimizer, which remembers nothing from before, and hands in how far it
+came. The global model goes the mean of these ways, in which a client counts by the examples it has computed, so that
+one which ended early counts less. A worker plays any number of clients one after the other.
+
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every round, however many clients there are, not
+overlapped; three copies of the parameters in memory. A round lasts as long as the worker with the most to compute.
+
+When it loses: Where clients' data differ much and they make many steps: each goes towards a minimum of its own, and
+the mean of these ways is not the way to the common one (`fed-prox`, `scaffold`). Per example computed it is behind
+synchronous steps; what it saves are rounds. BatchNorm's statistics are of mixed clients, which hurts in the same case.
+
+Honesty:
+- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
+  over
+- slow worker: goes on; everyone waits for it at the end of every round
+- corrupt gradient: untested; it spoils one client's way, and with it the round
+- resize: goes on; from the global model, and the round begins again
+- resume: goes on; in the middle of a round, each client where it was
+
+Paper: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-efficient learning of deep networks from
+decentralized data", AISTATS 2017, Algorithm 1 (C = 0.1, E = 1 to 20, B = 10 to all).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.means import Mean
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
+from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
+
+
+@register("fed-avg")
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(FederatedSettings):
+    """Clients train on their own data, and the model becomes the mean of what they have made of it."""
+
+    def start(self, worker: Worker) -> ClientWork:
+        return ClientWork(point=worker.parameters)
+
+    def step(self, worker: Worker) -> None:
+        worker.state.begin(worker)
+        make_step(worker, self)  # ClientUpdate(k, w): w <- w - eta grad
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
+        return handed_in(worker, self)
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        if (way := mean_way(worker, self, one)) is not None:
+            self._go(worker, way)
+
+    def settle(self, worker: Worker) -> None:
+        if self.secure and (way := masked_mean_way(worker, self)) is not None:
+            self._go(worker, way)
+
+    def _go(self, worker: Worker, way: Flat) -> None:
+        work: ClientWork = worker.state
+        work.go_on_at(worker, work.point + way)  # w <- sum of n_k / n w_k, over the clients of the round
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)

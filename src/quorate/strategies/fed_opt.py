@@ -1,0 +1,105 @@
+"""FedOpt: federated averaging whose mean way is the gradient of an adaptive optimizer on the server's side.
+
+Idea: Clients train as in `fed-avg`. Their mean way is taken for a gradient by Adagrad, Yogi or Adam (`server`), which
+every worker runs alike: coordinates that move little, such as rare words, are moved as far as others.
+
+Cost: As `fed-avg`, and two copies of the parameters more, for the optimizer's moments.
+
+When it loses: Where coordinates are alike, as in convolutions: plain averaging is as good and has nothing to tune. The
+server's rate does not scale with how far clients go, and has to be tuned: with a rate far above the usual length of a
+way the first rounds overshoot.
+
+Honesty:
+- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
+  over
+- slow worker: goes on; everyone waits for it at the end of every round
+- corrupt gradient: untested; it spoils one client's way, the round, and the optimizer's moments
+- resize: goes on; from the global model with the optimizer's moments, and the round begins again
+- resume: goes on; in the middle of a round, each client where it was
+
+Paper: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, "Adaptive federated optimization", ICLR 2021,
+Algorithm 2 (beta1 0.9, beta2 0.99, tau 0.001, no bias correction; v begins at tau squared).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
+from quorate.core.resize import kept
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
+from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
+from quorate.strategies.parts.server_moments import moved
+
+
+@dataclass(kw_only=True)
+class Served(ClientWork):
+    """The work of clients, and the moments of the server's optimizer."""
+
+    m: Flat = kept("same")
+    v: Flat = kept("same")
+
+
+@register("fed-opt")
+@dataclass(frozen=True, kw_only=True)
+class FedOpt(FederatedSettings):
+    """Federated averaging whose mean way is the gradient of Adagrad, Yogi or Adam."""
+
+    server: Literal["adagrad", "adam", "yogi"] = "yogi"
+    """The optimizer of the global model."""
+    server_rate: float = 0.03
+    """eta: its learning rate."""
+    beta1: float = 0.9
+    """Its momentum."""
+    beta2: float = 0.99
+    """How slowly the second moments of Yogi and Adam change."""
+    tau: float = 1e-3
+    """How adaptive it is: a coordinate whose ways are far below tau moves less than others."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.server_rate > 0 and self.tau > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            found = f"server_rate={self.server_rate}, beta1={self.beta1}, beta2={self.beta2}, tau={self.tau}"
+            raise ConfigurationError(f"{found}: server_rate and tau are above 0, and the betas from 0 to below 1")
+
+    def start(self, worker: Worker) -> Served:
+        x = worker.parameters
+        return Served(point=x, m=x * 0.0, v=x.map(lambda part: torch.full_like(part, self.tau**2)))
+
+    def step(self, worker: Worker) -> None:
+        worker.state.begin(worker)
+        make_step(worker, self)
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
+        return handed_in(worker, self)
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        if (way := mean_way(worker, self, one)) is not None:
+            self._go(worker, way)
+
+    def settle(self, worker: Worker) -> None:
+        if self.secure and (way := masked_mean_way(worker, self)) is not None:
+            self._go(worker, way)
+
+    def _go(self, worker: Worker, delta: Flat) -> None:
+        work: Served = worker.state
+
+        def second(v: Tensor, d: Tensor) -> Tensor:
+            return moved(self.server, v, d, self.beta2)
+
+        work.m = work.m * self.beta1 + delta * (1 - self.beta1)
+        work.v = work.v.map(second, delta)
+        way = work.m.map(lambda m, v: self.server_rate * m / (v.sqrt() + self.tau), work.v)
+        work.go_on_at(worker, work.point + way)
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)

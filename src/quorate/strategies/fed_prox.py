@@ -1,0 +1,77 @@
+"""FedProx: federated averaging in which clients are held near the global model, and partial work is welcome.
+
+Idea: As `fed-avg`, but each client minimizes its own loss plus `mu` / 2 times the squared distance from the global
+model, so that clients with different data do not run apart, however much each of them computes. A client that ends
+early hands in what it has.
+
+Cost: As `fed-avg`, and two passes over the parameters in every local step.
+
+When it loses: Where clients' data is alike, and where they make few steps: what is held back was progress. `mu` has to
+be tuned (published: 0.001, 0.01, 0.1 or 1, one for each data set); too great, it slows everything down.
+
+Honesty:
+- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
+  over
+- slow worker: goes on; everyone waits for it at the end of every round
+- corrupt gradient: untested; it spoils one client's way, and with it the round
+- resize: goes on; from the global model, and the round begins again
+- resume: goes on; in the middle of a round, each client where it was
+
+Paper: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated optimization in heterogeneous networks", MLSys 2020,
+Algorithm 2. Clients are drawn uniformly and weighed by what they computed, as in its experiments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
+from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
+
+
+@register("fed-prox")
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FederatedSettings):
+    """Federated averaging in which clients are held near the global model."""
+
+    mu: float = 0.01
+    """How strongly a client is held near the global model; 0: `fed-avg`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mu >= 0:
+            raise ConfigurationError(f"mu is {self.mu}; it is a number from 0 on")
+
+    def start(self, worker: Worker) -> ClientWork:
+        return ClientWork(point=worker.parameters)
+
+    def step(self, worker: Worker) -> None:
+        work: ClientWork = worker.state
+        work.begin(worker)
+        gradient = worker.gradient
+        gradient.add_(worker.parameters - work.point, alpha=self.mu)  # of h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2
+        make_step(worker, self, gradient)
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
+        return handed_in(worker, self)
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        if (way := mean_way(worker, self, one)) is not None:
+            self._go(worker, way)
+
+    def settle(self, worker: Worker) -> None:
+        if self.secure and (way := masked_mean_way(worker, self)) is not None:
+            self._go(worker, way)
+
+    def _go(self, worker: Worker, way: Flat) -> None:
+        work: ClientWork = worker.state
+        work.go_on_at(worker, work.point + way)
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)

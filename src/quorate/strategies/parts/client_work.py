@@ -1,0 +1,206 @@
+"""Rounds of clients: what a worker has of those that it plays, from where all began to the mean of all.
+
+In a round every drawn client begins at the global model x, makes local steps, and hands in the way from x to where it
+came. A worker plays several clients one after the other, adds up their weighted ways, and goes back to x after each, so
+it holds three vectors beside the model, however many clients there are.
+
+Where the loader plays clients (`quorate.shard(..., partition=, clients=)`), a round is one pass of it: its end is
+reached by all workers together, and the mean is formed there. Workers have unequally many steps in a round, or none.
+Elsewhere each worker is one client, whose round is `sync_every` steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.clients import ClientTerms, Turn
+from quorate.core.errors import ConfigurationError
+from quorate.core.resize import kept
+from quorate.core.strategy import Strategy, Worker
+from quorate.core.vectors import Flat
+from quorate.strategies.parts.local_steps import mean_of_all
+from quorate.strategies.parts.privacy import check_privacy, clipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedSettings(Strategy):
+    """The settings that strategies of clients have in common; their hooks are their own."""
+
+    replicas = "meet"
+
+    sampled: float = 0.1
+    """C: the share of all clients that is drawn for each round, at least one client."""
+    local_epochs: int = 1
+    """E: how often a client goes through its examples in a round."""
+    local_steps: int = 0
+    """At most so many batches of each client in a round; 0: as many as `local_epochs` makes."""
+    weigh: Literal["examples", "equal"] = "examples"
+    """What a client counts in the mean: the examples that it has computed in the round, or as much as any other."""
+    stragglers: float = 0.0
+    """The share of drawn clients that end their round early, by a draw; what they did counts. For experiments."""
+    dropouts: float = 0.0
+    """The share of drawn clients that leave before their round ends, by a draw; what they did is lost. For
+    experiments."""
+    clip: float = 0.0
+    """The greatest length of a client's way: a longer one is shortened to it. 0: none is."""
+    noise: float = 0.0
+    """z: the deviation of the noise in the sum of a round's ways, in units of `clip` (differential privacy of clients);
+    they are drawn independently then."""
+    noise_seed: int | None = None
+    """Noise that can be repeated, for tests: it hides nothing. None: from the operating system."""
+    secure: bool = False
+    """Whether workers mask what they hand in, so that nobody learns more than the sum of all (extra `tls`)."""
+    secure_dropouts: int = 1
+    """How many workers may die while a masked sum is formed; with more, the round is left out."""
+    secure_bits: int = 16
+    """Binary digits behind the point in masked sums, which are whole numbers of 32 bits."""
+    sync_every: int = 8
+    """Where the loader plays no clients: each worker is one, and this is H, its local steps in a round."""
+    buffers: Literal["none", "mean", "rank0"] = "mean"
+    """As of `local-sgd`: those of workers, not of clients."""
+    on_death: Literal["stop", "continue"] = "continue"
+    """Whether the others go on without a worker that has died, and its clients; or all stop."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.sampled <= 1:
+            raise ConfigurationError(f"sampled is {self.sampled}; it is a share of all clients, above 0 and up to 1")
+        for name, least in (("local_epochs", 1), ("local_steps", 0), ("sync_every", 1)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; it is a whole number from {least} on")
+        if self.stragglers < 0 or self.dropouts < 0 or self.stragglers + self.dropouts > 1:
+            found = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
+            raise ConfigurationError(f"{found}: they are shares from 0 on, together at most 1")
+
+        check_privacy(self.weigh, self.clip, self.noise)
+        if self.secure_dropouts < 0 or not 0 <= self.secure_bits <= 30:
+            found = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
+            raise ConfigurationError(f"{found}: the first is from 0 on, the second from 0 to 30")
+
+    @property
+    def client_terms(self) -> ClientTerms | None:
+        return ClientTerms(
+            sampled=self.sampled,
+            epochs=self.local_epochs,
+            steps=self.local_steps or None,
+            stragglers=self.stragglers,
+            dropouts=self.dropouts,
+            is_independent=self.noise > 0,
+        )
+
+    @property
+    def lets_join(self) -> bool:
+        return False
+
+
+@dataclass(kw_only=True)
+class ClientWork:
+    """One worker's part of a round; the state of a federated strategy, or a part of it."""
+
+    point: Flat = kept("same")
+    """x: the global model, where every client of the round begins."""
+    total: Flat | None = kept("sum", default=None)
+    """The ways of the clients that have ended, each times its weight."""
+    weight: float = kept("sum", default=0.0)
+    """The sum of these weights."""
+    running: dict[int, list[float]] = kept("keyed", default_factory=dict)
+    """By the number of the client that is in the middle of its turn: its steps, and the weight of what it computed."""
+    turn: Turn | None = kept("drop", default=None)
+    """Of the newest step in this round."""
+
+    def begin(self, worker: Worker) -> None:
+        """A step begins. Raises `ConfigurationError` for another client than the one that has not ended, and where the
+        model is not where clients begin."""
+        turn = worker.turn
+        client = worker.rank if turn is None else turn.client
+        if self.running and client not in self.running:
+            (before,) = self.running
+            raise ConfigurationError(
+                f"a step of client {client} came before client {before} had ended: step after every batch, and let the "
+                "loop over the loader end by itself"
+            )
+        if turn is not None and not self.running and worker.replica.take_edits(self.point, into=self.point):
+            raise ConfigurationError(
+                "parameters were written to between two clients, of whom only the next would see it; write to them "
+                "inside world.evaluate(), on all workers"
+            )
+        self.running.setdefault(client, [0, 0.0])
+        self.turn = turn
+
+    def step_ends(self, worker: Worker, strategy: FederatedSettings) -> bool:
+        """Count the step that the client has just made; whether its turn is over."""
+        turn, (mine,) = self.turn, self.running.values()
+        mine[0] += 1
+        mine[1] += worker.weight if turn is None else worker.examples
+        return self.steps >= strategy.sync_every if turn is None else turn.is_last
+
+    @property
+    def steps(self) -> int:
+        """Of the client that is in the middle of its turn."""
+        return int(sum(steps for steps, _ in self.running.values()))
+
+    def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
+        """The client has ended: its way counts, and the next one begins at x, with an optimizer that remembers nothing.
+
+        Returns whether it counts: not where no client is running, or where it drops out and what it did is lost. With
+        `is_early` the round ends in the middle of its turn; what is to be private counts once, and so not then.
+        """
+        if not self.running:
+            return False
+        turn, ((_, amount),) = self.turn, self.running.values()
+        self.running = {}
+        counts = not (turn is not None and turn.is_lost) and not (is_early and strategy.noise > 0)
+        if counts:
+            way = clipped(worker.parameters - self.point, strategy.clip)
+            self.add(way, 1.0 if strategy.weigh == "equal" else amount)
+        worker.parameters = self.point
+        if turn is not None:
+            worker.replica.forget_moments()
+        return counts
+
+    def add(self, way: Flat, weight: float) -> None:
+        """One client's way counts so much."""
+        if self.total is None:
+            self.total = Flat.zeros(way.layout)
+        self.total.add_(way, alpha=weight)
+        self.weight += weight
+
+    def mean_way(self) -> tuple[Flat, float] | None:
+        """The mean way of this worker's clients and its weight; None where no client has ended."""
+        if self.total is None or self.weight == 0:
+            return None
+        return self.total / self.weight, self.weight
+
+    def go_on_at(self, worker: Worker, point: Flat) -> None:
+        """Begin a round at `point`, where all workers are."""
+        self.total, self.weight, self.running, self.turn = None, 0.0, {}, None
+        self.point = worker.parameters = point
+
+    def restore(self, worker: Worker, at: Flat | None) -> None:
+        """Go on from `at`, or with None from what a checkpoint has kept."""
+        if at is not None:
+            self.point = at
+        elif not self.running:
+            worker.parameters = self.point
+
+
+def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None = None) -> None:
+    """A local step of a client, on the gradient in `.grad` or this one; the last of its turn ends it.
+
+    Where workers are clients, it ends the round as well.
+    """
+    work: ClientWork = worker.state
+    worker.update(gradient)
+    if not work.step_ends(worker, strategy):
+        return
+    if work.turn is not None:
+        work.end_turn(worker, strategy)
+        return
+    if strategy.noise > 0 or strategy.secure:
+        raise ConfigurationError(
+            "noise and secure are for the clients of a loader; give quorate.shard partition= and clients="
+        )
+    given = strategy.contribution(worker)
+    assert given is not None, "a client that has made steps gives its way"
+    strategy.apply(worker, mean_of_all(worker, *given))

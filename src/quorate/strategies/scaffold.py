@@ -1,0 +1,86 @@
+"""SCAFFOLD: federated averaging that corrects each client's gradients by how its data differ from all.
+
+Idea: Each client keeps the mean gradient of its newest round (its control variate), and all workers the mean of these
+over all clients. In every local step a client adds the common one and takes its own away, so that it goes where the
+mean of all clients would go. Clients count equally, as their control variates do.
+
+Cost: Twice that of `fed-avg` on the wire: the change of the control variates travels with the ways. A vector as long as
+the parameters for each client that has ever been drawn, on the worker that plays it; four more beside the model.
+
+When it loses: Where few of many clients are drawn in a round: a control variate is as old as the client's newest round.
+Where batches are small and gradients noisy, it is the mean of few noisy gradients. Where clients' data is alike, it is
+`fed-avg` at twice the traffic.
+
+Honesty:
+- worker death: goes on; the clients that it played are gone with it, while the common control variate holds what they
+  had told
+- pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
+  over
+- slow worker: goes on; everyone waits for it at the end of every round
+- corrupt gradient: untested; it spoils one client's way, the round, and the control variates
+- resize: goes on; each client's control variate goes with it to the worker that plays it, and the round begins again
+- resume: goes on; in the middle of a round, each client where it was
+
+Paper: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: stochastic controlled averaging for federated
+learning", ICML 2020, Algorithm 1. Control variates are those of option II: for SGD (x - y) / (K eta) - c + c_i is the
+mean of the gradients that the client has seen, which is what is kept here, so that it holds for any optimizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
+from quorate.core.strategy import Worker
+from quorate.core.vectors import Flat
+from quorate.strategies import register
+from quorate.strategies.parts.client_work import FederatedSettings, make_step
+from quorate.strategies.parts.control_variates import Controlled
+from quorate.strategies.parts.several_vectors import apart, together
+
+
+@register("scaffold")
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(FederatedSettings):
+    """Federated averaging that corrects each client's gradients by how its data differ from all."""
+
+    weigh: Literal["examples", "equal"] = "equal"
+    """As of `fed-avg`; "equal" only."""
+    server_rate: float = 1.0
+    """eta_g: how many times the mean way the global model goes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weigh != "equal":
+            raise ConfigurationError('weigh is "examples"; scaffold needs "equal", as control variates count equally')
+        if self.noise > 0 or self.secure:
+            raise ConfigurationError("noise and secure hide ways only, and scaffold hands in control variates as well")
+        if not self.server_rate > 0:
+            raise ConfigurationError(f"server_rate is {self.server_rate}; it is a number above 0")
+
+    def start(self, worker: Worker) -> Controlled:
+        x = worker.parameters
+        return Controlled(point=x, common=x * 0.0, clients=float(worker.size))
+
+    def step(self, worker: Worker) -> None:
+        work: Controlled = worker.state
+        work.begin(worker)
+        make_step(worker, self, work.corrected(worker.gradient))  # line 10: y <- y - eta_l (g - c_i + c)
+
+    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        work: Controlled = worker.state
+        work.end_turn(worker, self)
+        way, count = work.mean_way() or (work.common, 0.0)
+        return together([way, work.change / max(1.0, count)], work.told(worker, count)), count
+
+    def apply(self, worker: Worker, one: Mean) -> None:
+        work: Controlled = worker.state
+        (way, change), numbers = apart(one.mean, worker.parameters.layout, 2)
+        clients, handed_in = work.heard(numbers)
+        work.common = work.common + change * (handed_in / clients)  # line 17: c <- c + |S| / N mean(c_i+ - c_i)
+        work.go_on_at(worker, work.point + way * self.server_rate)  # line 16: x <- x + eta_g mean(y_i - x)
+
+    def restored(self, worker: Worker, at: Flat | None) -> None:
+        worker.state.restore(worker, at)

@@ -1,0 +1,235 @@
+"""Adversarial training: the worst examples near a batch take its place in the user's loss."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from quorate.core.arguments import one_sentence
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.local_tensor import is_sharded
+
+Attack = Literal["fgsm", "pgd"]
+Norm = Literal["inf", "2"]
+Loss = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """How the worst inputs are looked for; `steps` of `step_size` inside the ball of `epsilon`."""
+
+    epsilon: float
+    steps: int
+    step_size: float
+    norm: Norm
+    starts_inside: bool
+    bounds: tuple[float, float] | None
+
+    def worst(self, x: Tensor, loss_at: Callable[[Tensor], Tensor]) -> Tensor:
+        """The input that the search ends at: x^{t+1} = P(x^t + step_size direction(gradient)), P the projection."""
+        plain = x.detach()
+        found = self._inside(plain, plain + self._random(plain)) if self.starts_inside else plain
+        for _ in range(self.steps):
+            found = found.detach().requires_grad_()
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(loss_at(found), found, allow_unused=True)
+            if gradient is None:
+                raise ConfigurationError("the loss does not depend on the input that adversarial() changes; name it")
+            found = self._inside(plain, found.detach() + self.step_size * self._direction(gradient))
+        return found
+
+    def _direction(self, gradient: Tensor) -> Tensor:
+        if self.norm == "inf":
+            return gradient.sign()
+        return gradient / _lengths(gradient).clamp_min(1e-12)
+
+    def _inside(self, x: Tensor, there: Tensor) -> Tensor:
+        way = there - x
+        if self.norm == "inf":
+            way = way.clamp(-self.epsilon, self.epsilon)
+        else:
+            way = way * (self.epsilon / _lengths(way).clamp_min(1e-12)).clamp_max(1.0)
+        found = x + way
+        return found if self.bounds is None else found.clamp(*self.bounds)
+
+    def _random(self, x: Tensor) -> Tensor:
+        if self.norm == "inf":
+            return torch.empty_like(x).uniform_(-self.epsilon, self.epsilon)
+        way = torch.randn_like(x)
+        each = x[0].numel() if x.dim() else 1
+        radius = torch.rand(_lengths(x).shape, device=x.device, dtype=x.dtype) ** (1 / max(1, each))
+        return way / _lengths(way).clamp_min(1e-12) * radius * self.epsilon
+
+
+def _lengths(x: Tensor) -> Tensor:
+    """Of every example, broadcastable over `x`."""
+    found: Tensor = x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1)) if x.dim() > 1 else x.abs()
+    return found
+
+
+@one_sentence({"epsilon": "it is how far an input may be changed, in the units of the inputs"})
+def adversarial(
+    loss: Loss,
+    *,
+    epsilon: float,
+    attack: Attack = "pgd",
+    steps: int | None = None,
+    step_size: float | None = None,
+    norm: Norm = "inf",
+    clean: float | None = None,
+    bounds: tuple[float, float] | None = None,
+    of: str | int | None = None,
+) -> Loss:
+    """`loss(model, batch, ...)`, of the worst inputs within `epsilon` of those of the batch; the same signature.
+
+    "fgsm" is one step of length `epsilon` along the sign of the input's gradient; the loss is then `clean` times that
+    of the batch as it is and 1 - `clean` times that of the changed one, 0.5 unless told (Goodfellow, Shlens, Szegedy,
+    ICLR 2015, equations 2 and 3 and section 6). "pgd" makes `steps` (7) of `step_size` (2.5 `epsilon` / `steps`) from a
+    random point inside, each projected back; `clean` is 0 unless told (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR
+    2018, equation 2.1 and section 2.1). `norm` says what "within" means: "inf", each number by itself, or "2", the
+    length of what is added to each example (dimension 0 counts examples), along its normalized gradient. `bounds` are
+    the least and the greatest number that an input may have. `of` names the input: a field or a key of the batch, or
+    its place in it; None: the first floating-point tensor among what comes behind the model.
+
+    Inner gradients are of the input alone: no `.grad` is touched, no hook of a parameter runs, and no worker talks to
+    another, so any strategy trains with it. The buffers of the model (BatchNorm's statistics) take in only what the
+    loss itself is computed on. Cost: `steps` passes forward and backward more per step, and one forward where `clean`
+    is between 0 and 1.
+
+    Raises `ConfigurationError` for settings that cannot be, and when called: without such an input, and for a model in
+    shards.
+    """
+    search, share = _search(epsilon, attack, steps, step_size, norm, bounds), 0.5 if attack == "fgsm" else 0.0
+    share = share if clean is None else clean
+    if not callable(loss):
+        raise ConfigurationError(f"loss is a function of a model and a batch, not a {type(loss).__name__}")
+    if not 0 <= share <= 1:
+        raise ConfigurationError(f"clean is {share}; it is a share of the loss, from 0 to 1")
+
+    @functools.wraps(loss)
+    def of_the_worst(*given: Any, **named: Any) -> Tensor:
+        place = _place_of(given, of)
+        x = _at(given, place)
+        model = next((one for one in given if isinstance(one, Module)), None)
+        if model is not None and any(map(is_sharded, model.parameters())):
+            raise ConfigurationError("adversarial() trains whole models, and the parameters of this one are in shards")
+
+        def loss_at(changed: Tensor) -> Tensor:
+            return loss(*_with(given, place, changed), **named)
+
+        with _buffers_kept(model):
+            worst = search.worst(x, loss_at)
+        if share == 0:
+            return loss_at(worst)
+        if share == 1:
+            return loss_at(x)
+        return share * loss_at(x) + (1 - share) * loss_at(worst)
+
+    return of_the_worst
+
+
+def _search(
+    epsilon: float,
+    attack: str,
+    steps: int | None,
+    step_size: float | None,
+    norm: str,
+    bounds: tuple[float, float] | None,
+) -> _Search:
+    if attack not in get_args(Attack):
+        raise unknown("attack", str(attack), get_args(Attack))
+    if norm not in get_args(Norm):
+        raise unknown("norm", str(norm), get_args(Norm))
+    if attack == "fgsm" and (steps is not None or step_size is not None):
+        raise ConfigurationError('"fgsm" is one step of length epsilon; give steps and step_size with attack="pgd"')
+    count = (1 if attack == "fgsm" else 7) if steps is None else steps
+    if not epsilon > 0 or count < 1 or (step_size is not None and not step_size > 0):
+        found = f"epsilon={epsilon}, steps={steps}, step_size={step_size}"
+        raise ConfigurationError(f"{found}: epsilon and step_size are above 0, and steps from 1 on")
+    if bounds is not None and not bounds[0] < bounds[1]:
+        raise ConfigurationError(f"bounds are {bounds}; they are the least and the greatest number of an input")
+    usual = epsilon if attack == "fgsm" else 2.5 * epsilon / count
+    return _Search(
+        epsilon=epsilon,
+        steps=count,
+        step_size=usual if step_size is None else step_size,
+        norm="inf" if norm == "inf" else "2",
+        starts_inside=attack == "pgd",
+        bounds=bounds,
+    )
+
+
+Place = tuple[Any, ...]
+"""Keys and numbers, from outside in, that lead to one tensor."""
+
+
+def _place_of(given: Sequence[Any], of: str | int | None) -> Place:
+    """Of the input in what the loss was given."""
+    for first, one in enumerate(given):
+        if isinstance(one, Module):
+            continue
+        for place, x in _tensors(one):
+            named = of is None or (place and place[0] == of) or _field(one, of) == place
+            if named and x.is_floating_point():
+                return (first, *place)
+    raise ConfigurationError(
+        "there is no floating-point tensor to change behind the model"
+        + ("" if of is None else f" under of={of!r}")
+        + "; give the loss the batch, and name its input by of="
+    )
+
+
+def _field(one: Any, of: str | int | None) -> Place | None:
+    fields: Sequence[str] = getattr(one, "_fields", ())
+    return (fields.index(of),) if isinstance(of, str) and of in fields else None
+
+
+def _tensors(one: Any) -> Iterator[tuple[Place, Tensor]]:
+    if isinstance(one, Tensor):
+        yield (), one
+    elif isinstance(one, Mapping):
+        for key, inside in one.items():
+            yield from (((key, *place), x) for place, x in _tensors(inside))
+    elif isinstance(one, list | tuple):
+        for number, inside in enumerate(one):
+            yield from (((number, *place), x) for place, x in _tensors(inside))
+
+
+def _at(one: Any, place: Place) -> Any:
+    for key in place:
+        one = one[key]
+    return one
+
+
+def _with(one: Any, place: Place, x: Tensor) -> Any:
+    """`one` with `x` at that place; what is on the way there is copied."""
+    if not place:
+        return x
+    key, *rest = place
+    inside = _with(one[key], tuple(rest), x)
+    if isinstance(one, Mapping):
+        return {**one, key: inside}
+    items = [inside if number == key else item for number, item in enumerate(one)]
+    if hasattr(one, "_fields"):
+        return type(one)(*items)
+    return items if isinstance(one, list) else tuple(items)
+
+
+@contextmanager
+def _buffers_kept(model: Module | None) -> Iterator[None]:
+    """After what is inside the buffers of the model are as before."""
+    buffers = [] if model is None else list(model.buffers())
+    before = [x.detach().clone() for x in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for x, numbers in zip(buffers, before, strict=True):
+                x.copy_(numbers)

@@ -1,0 +1,80 @@
+"""Federated strategies in Flower's simulation: the numbers of their algorithms, written out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.architecture.tree import ROOT
+
+PYTHON = ROOT / ".venv" / "flower" / "bin" / "python"
+"""Of an environment with Flower, which `make test-launchers` makes."""
+SCRIPT = ROOT / "tests" / "support" / "flower_training.py"
+CLIENTS, ROUNDS, RATE = 3, 4, 0.05
+
+pytestmark = [
+    pytest.mark.launchers,
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs Flower in .venv/flower: make test-launchers installs it"),
+]
+
+
+def gradient(w: Tensor, client: int) -> Tensor:
+    """Of the loss on a client's data, at a linear model's weights and bias."""
+    draw = torch.Generator().manual_seed(10 + client)
+    x = torch.randn(8 + 4 * client, 4, generator=draw)
+    residual = x @ w[:4] + w[4] - x.sum(1) - client
+    return torch.cat([2 * x.T @ residual / len(x), 2 * residual.mean().reshape(1)])
+
+
+def expected(name: str) -> Tensor:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 1)
+    x = torch.cat([layer.weight.detach().reshape(-1), layer.bias.detach()])
+    m, v, c = torch.zeros(5), torch.full((5,), 1e-6), torch.zeros(5)
+    own = [torch.zeros(5) for _ in range(CLIENTS)]
+    for _ in range(ROUNDS):
+        ways, changes = [], []
+        for client in range(CLIENTS):
+            y, seen = x.clone(), torch.zeros(5)
+            for _ in range(3):
+                g = gradient(y, client)
+                seen += g / 3
+                y = y - RATE * (g + (0.3 * (y - x) if name == "fed-prox" else 0) + c - own[client])
+            ways.append(y - x)
+            changes.append(seen - own[client] if name == "scaffold" else torch.zeros(5))
+            own[client] = own[client] + changes[-1]
+        sizes = [1.0 if name == "scaffold" else 8.0 + 4 * client for client in range(CLIENTS)]
+        delta = sum(way * size for way, size in zip(ways, sizes, strict=True)) / sum(sizes)
+        c = c + sum(changes) / CLIENTS
+        if name == "fed-opt":
+            m, v = 0.9 * m + 0.1 * delta, 0.99 * v + 0.01 * delta**2
+            delta = 0.1 * m / (v.sqrt() + 1e-3)
+        x = x + delta
+    return x
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("name", ["fed-prox", "fed-opt", "scaffold"])
+def test_strategies_make_their_rounds_of_what_nodes_send_back(name: str, tmp_path: Path) -> None:
+    environment: dict[str, Any] = {"PYTHONPATH": f"{ROOT / 'src'}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment["FLWR_TELEMETRY_ENABLED"] = "0"
+    words = [str(PYTHON), str(SCRIPT), name]
+    ended = subprocess.run(
+        words,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=260,
+        env=environment,
+    )
+    told = [line for line in ended.stdout.splitlines() if line.startswith("result ")]
+    assert told, ended.stderr[-4000:]
+    model = json.loads(told[0].removeprefix("result "))
+    found = torch.tensor([*model["weight"][0], *model["bias"]])
+    torch.testing.assert_close(found, expected(name), rtol=1e-4, atol=1e-5)
