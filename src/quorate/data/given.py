@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from quorate.core.errors import ConfigurationError
+from quorate.data.assignment import Share
 from quorate.data.unordered import Labelled
 
 
@@ -90,3 +91,22 @@ def check_choices(*, seed: object, **choices: object) -> None:
     for name, value in choices.items():
         if not (isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))):
             raise ConfigurationError(f"{name} is True or False, not {value!r}")
+
+
+def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
+    """Raise `ConfigurationError` for one that is no number, or larger than there are examples."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigurationError(
+            f"batch_size must be a whole number of at least 1 (it is per worker), not {batch_size}"
+        )
+    mine = share.length(examples)
+    if share.drop_last and batch_size > mine:
+        smaller = f"use a batch_size of at most {mine} or " if mine else ""
+        raise ConfigurationError(
+            f"batch_size {batch_size} is larger than this rank's share of {mine} examples; drop_last=True would "
+            f"leave no batch: {smaller}drop_last=False"
+        )
+    if share.shuffle and batch_size > examples:  # what is not shuffled serves evaluation, in batches of any size
+        raise ConfigurationError(
+            f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it is at most {examples}"
+        )

@@ -13,7 +13,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
-from quorate.data.given import Loading, check_count, number_of_examples
+from quorate.data.given import Loading, check_batch_size, check_count, number_of_examples
 from quorate.data.growth import Growing, growth
 from quorate.data.iteration import Iteration
 from quorate.data.on_device import on_device
@@ -281,22 +281,3 @@ class Loader:
         That of a whole epoch, also where a part of it is left.
         """
         return len(self._batches)
-
-
-def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
-    """Raise `ConfigurationError` for one that is no number, or larger than there are examples."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ConfigurationError(
-            f"batch_size must be a whole number of at least 1 (it is per worker), not {batch_size}"
-        )
-    mine = share.length(examples)
-    if share.drop_last and batch_size > mine:
-        smaller = f"use a batch_size of at most {mine} or " if mine else ""
-        raise ConfigurationError(
-            f"batch_size {batch_size} is larger than this rank's share of {mine} examples; drop_last=True would "
-            f"leave no batch: {smaller}drop_last=False"
-        )
-    if share.shuffle and batch_size > examples:  # what is not shuffled serves evaluation, in batches of any size
-        raise ConfigurationError(
-            f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it is at most {examples}"
-        )

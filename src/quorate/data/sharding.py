@@ -18,9 +18,9 @@ from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.client_split import clients_from
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
-from quorate.data.given import Loading, check_choices, check_dataset, number_of_examples
+from quorate.data.given import Loading, check_batch_size, check_choices, check_dataset, number_of_examples
 from quorate.data.growth import growing
-from quorate.data.loader import Loader, check_batch_size
+from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
 from quorate.data.resuming import add
 from quorate.wire.current import Place, here
