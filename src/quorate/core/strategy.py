@@ -13,6 +13,7 @@ from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
+from quorate.core.redundancy import Redundancy
 from quorate.core.servers import Servers, ServerTerms
 from quorate.core.vectors import Flat, Layout
 
@@ -215,6 +216,12 @@ class Strategy(ABC):
         All workers must have begun equally many collectives when a step ends.
         """
         return not self.is_gossip
+
+    @property
+    def redundancy(self) -> Callable[[int], Redundancy] | None:
+        """How so many workers compute the same batches; it raises `ConfigurationError` where so many cannot. None: each
+        has its own."""
+        return None
 
     def __post_init__(self) -> None:
         if self.on_error == "continue" and self.on_death != "continue":

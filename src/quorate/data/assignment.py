@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -26,7 +26,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-STATIC, DYNAMIC, OWN = "static", "dynamic", "own"
+STATIC, DYNAMIC, OWN, REPEATED = "static", "dynamic", "own", "repeated"
 """The names of the ways to cut an epoch among workers."""
 
 
@@ -58,6 +58,10 @@ class Share(ABC):
     @abstractmethod
     def number_of_batches(self, examples: int, batch_size: int) -> int:
         """How many batches this worker has in an epoch, as far as that is known beforehand."""
+
+    def is_first(self, number: int) -> bool:
+        """Whether no other worker counts the examples of this worker's batch of that number."""
+        return True
 
     def length(self, examples: int) -> int:
         """How many examples this worker has in an epoch over `examples`, if all have equally many."""
@@ -156,3 +160,27 @@ class OwnShare(StaticShare):
         mine = mine[torch.arange(self.length(len(order))) % len(mine)]
         for number in range(self.number_of_batches(len(order), batch_size)):
             yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedShare(StaticShare):
+    """DDP's equal split, of which every worker computes its own batches and those of as many ranks behind it.
+
+    For each batch of the equal split come `times`: the worker's own, and, one after the other, those that the ranks
+    behind it have with the same number, round in a ring. Batches have numbers per worker.
+    """
+
+    kind: ClassVar[str] = REPEATED
+    times: int
+
+    def is_first(self, number: int) -> bool:
+        return number % self.times == 0
+
+    def number_of_batches(self, examples: int, batch_size: int) -> int:
+        return self.times * super().number_of_batches(examples, batch_size)
+
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
+        of_ranks = [replace(self, rank=(self.rank + step) % self.size).places(len(order)) for step in range(self.times)]
+        for number in range(self.number_of_batches(len(order), batch_size)):
+            begin = number // self.times * batch_size
+            yield number, order[of_ranks[number % self.times][begin : begin + batch_size]].tolist()

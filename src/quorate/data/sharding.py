@@ -11,8 +11,9 @@ from torch.utils.data import Dataset
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.redundancy import Redundancy
 from quorate.core.tape import Replaying
-from quorate.data.assignment import DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, Share, StaticShare
+from quorate.data.assignment import DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, RepeatedShare, Share, StaticShare
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
@@ -106,6 +107,14 @@ def _share(
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
     wire, context = place.wire, data_context(place)
     size, own = (wire.size, wire.rank) if context.deals is None else context.deals
+    known = context.redundancy if shuffle else Redundancy()  # what is not shuffled serves evaluation
+    if known.is_there and kind != STATIC:
+        raise ConfigurationError(
+            f'share="{kind}" does not go with a strategy under which several workers compute the same batches; use '
+            'share="static", and read no files by worker'
+        )
+    if known.groups:
+        size, own = known.groups, known.group_of(wire.rank, wire.size)
     choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
     seat = (own if context.seat is None or context.deals is not None else context.seat) % size
     if kind == OWN:
@@ -120,6 +129,8 @@ def _share(
                 "quorate.join(), on all that begin together"
             )
         return OwnShare(rank=seat, ends=ends, **choices)
+    if known.batches > 1:
+        return RepeatedShare(rank=own, times=known.batches, **choices)
     if kind == STATIC:
         return StaticShare(rank=seat, **choices)
     baseline = context.needs_equal_shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.redundancy import Redundancy
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout
 from quorate.reducers import WITHOUT_CODEC, reducers
@@ -78,6 +79,8 @@ class Reduction:
     """What is formed in the place of means."""
     is_bound: bool = True
     """Whether `f` of the rule was asked for; else it is less among few workers."""
+    redundancy: Callable[[int], Redundancy] | None = None
+    """How so many workers compute the same batches; None: each has its own."""
 
     @property
     def is_of_gradients(self) -> bool:
@@ -117,11 +120,21 @@ class Reduction:
         if self.rule is not None:
             from quorate.reducers.robust import Robust
 
-            rule = self.rule
+            rule, known = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
+            if known.batches > 1:
+                if rule.name != "Mean":
+                    raise ConfigurationError(
+                        f'reduce="{self.settings.reduce}" does not go with a cyclic code, which decodes the mean; '
+                        "leave reduce out"
+                    )
+                from quorate.reducers.cyclic import Cyclic
+
+                return Cyclic(layout, wire, seed, known)
+            count = known.groups or wire.size
             if not self.is_bound:
-                rule = rule.with_f(min(rule.f, max(0, rule.most_of(wire.size))))
-            rule.check(wire.size)
-            return Robust(layout, wire, rule, seed)
+                rule = rule.with_f(min(rule.f, max(0, rule.most_of(count))))
+            rule.check(count)
+            return Robust(layout, wire, rule, seed, known)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)

@@ -68,9 +68,7 @@ class Robust(OwnedPieces):
     as many. Raises `Mismatch` for a group without a majority, unless it may be left out.
     """
 
-    def __init__(
-        self, layout: Layout, wire: Wire, rule: Rule, seed: int, redundancy: Redundancy | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, wire: Wire, rule: Rule, seed: int, redundancy: Redundancy | None = None) -> None:
         super().__init__(layout, wire)
         self.rule, self._seed, self._state = rule, seed, RobustState()
         self._redundancy = Redundancy() if redundancy is None else redundancy

@@ -38,6 +38,7 @@ from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, let_own_tensors
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
+from quorate.train.redundant import check_redundancy, deal_out
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
 from quorate.train.step_weight import Weight, check_weighable
@@ -189,6 +190,7 @@ def distribute(
         swapped.__class__ = class_of(Distributes, plain)
         try:
             check_weighable(weight, chosen, label)
+            check_redundancy(chosen, place, label, is_whole=spread is None)
             check_gains(optimizer, chosen, label, is_whole=spread is None)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
@@ -198,6 +200,7 @@ def distribute(
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, listeners(place).all)
+            deal_out(chosen, place)
         except BaseException:
             swapped.__class__ = plain
             raise

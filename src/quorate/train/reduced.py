@@ -40,6 +40,8 @@ def with_reduction(
             f'attack="{reduction.settings.attack}" does not go with {label}: attacks change gradients (all-reduce, '
             "robust), and how far workers went (diloco)"
         )
+    if made.redundancy is not None and made.meets == "all":
+        reduction = _with_redundancy(made, reduction, label)
     if reduction.codec is not None:
         _check(made, reduction, label)
         if made.compresses == "differences":
@@ -54,6 +56,16 @@ def with_reduction(
             f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); what {label} averages is none'
         )
     return made, reduction
+
+
+def _with_redundancy(strategy: Strategy, reduction: Reduction, label: str) -> Reduction:
+    if reduction.rule is None:
+        asked = "compress" if reduction.codec is not None else "reduce"
+        raise ConfigurationError(
+            f'{asked}="{getattr(reduction.settings, asked)}" does not go with {label}, which compares gradients, or '
+            f"decodes them, as they are; leave {asked} out"
+        )
+    return dataclasses.replace(reduction, redundancy=strategy.redundancy)
 
 
 def reducer_of(reduction: Reduction, strategy: Strategy, layout: Layout, wire: Wire, seed: int) -> Reducer:
