@@ -37,6 +37,8 @@ class OwnedPieces(Remembering):
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         super().__init__(layout, wire, range(len(layout.parts)))
+        self._of = layout
+        """Of the vector that a sum was begun of last; longer than a gradient where it has moments or numbers."""
         self._counts = torch.ones(wire.size, dtype=torch.float64)
         """What each worker's newest vector counts."""
 
@@ -84,13 +86,33 @@ class OwnedPieces(Remembering):
         size = self.wire.size
         return list(pairwise(round(numbers * rank / size) for rank in range(size + 1)))
 
-    def _own_piece(self, part: int) -> slice:
-        width = 2 if self.layout.parts[part].dtype.is_complex else 1
-        return slice(*self._pieces(width * self._numbers(part, self.layout))[self.wire.rank])
+    def _own_piece(self, part: int, layout: Layout) -> slice:
+        width = 2 if layout.parts[part].dtype.is_complex else 1
+        return slice(*self._pieces(width * self._numbers(part, layout))[self.wire.rank])
+
+    def _first(self, part: int, x: Tensor) -> Work[Any]:
+        return self._launched(part, x)
+
+    def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
+        self._of = x.layout
+        found = super().start(x, kept)
+        self._of = self.layout
+        return found
+
+    def abandon(self, x: Flat) -> Work[list[Any]]:
+        self._of = self.layout
+        return super().abandon(x)
+
+    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
+        self._finish_as(x.layout, dict(enumerate(x.parts)), dict(enumerate(found)))
+        return x
+
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+        self._finish_as(self.layout, into, found)
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
         """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
-        numbers = self._numbers(part, self.layout)
+        numbers = self._numbers(part, self._of)
         own = reals(x[:numbers])
         works: list[Work[Any]] = [
             self.wire.all_to_all([own[begin:end].clone() for begin, end in self._pieces(len(own))])
@@ -101,12 +123,12 @@ class OwnedPieces(Remembering):
             works.append(self.wire.all_reduce(header))
         return Together(works, lambda found: found, self.wire.clock)
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+    def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
         order, everyone = sorted(into), range(self.wire.size)
         weights = next((some[1] for some in found.values() if len(some) > 1), None)
         if weights is not None:  # else a part is summed again, without the header
             self._counts = torch.cat([one.reshape(1).cpu() for one in weights])
-        counts, pieces = self._counts, {part: self._own_piece(part) for part in order}
+        counts, pieces = self._counts, {part: self._own_piece(part, layout) for part in order}
         with self.spending("decode"):
             rows = {}
             for part in order:
@@ -119,11 +141,11 @@ class OwnedPieces(Remembering):
             mine = {part: self._back(part, made(part, rows[part]), pieces[part]) for part in order}
         works = {part: self.wire.all_gather(mine[part]) for part in order}
         for part, work in works.items():
-            numbers = self._numbers(part, self.layout)
+            numbers = self._numbers(part, layout)
             reals(into[part][:numbers]).copy_(torch.cat(list(work.wait())))
             if numbers < into[part].numel() and len(found[part]) > 1:
                 into[part][numbers:] = found[part][2]
-        if len(order) == len(self.layout.parts):
+        if len(order) == len(layout.parts):
             self._made([into[part] for part in order])
 
     def wire_bytes(self, size: int) -> int:
