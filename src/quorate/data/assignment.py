@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from quorate.core.errors import ConfigurationError
 from quorate.data.claims import Claims, ReplayedClaims
 
 
@@ -26,7 +27,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-STATIC, DYNAMIC, OWN, REPEATED = "static", "dynamic", "own", "repeated"
+STATIC, DYNAMIC, OWN, REPEATED, BY_ROUND = "static", "dynamic", "own", "repeated", "by round"
 """The names of the ways to cut an epoch among workers."""
 
 
@@ -184,3 +185,29 @@ class RepeatedShare(StaticShare):
         for number in range(self.number_of_batches(len(order), batch_size)):
             begin = number // self.times * batch_size
             yield number, order[of_ranks[number % self.times][begin : begin + batch_size]].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByRoundShare(RepeatedShare):
+    """As `RepeatedShare`, where nobody waits for those that are late: the batches of a step follow from its round.
+
+    `round_now()` is the newest round that this worker has applied; all workers begin a pass at the same one. Whoever
+    is late leaves out what the others have gone through. Nothing is fetched ahead. Raises `ConfigurationError` where a
+    batch is asked for, and no round has come since the one before.
+    """
+
+    kind: ClassVar[str] = BY_ROUND
+    round_now: Callable[[], int]
+
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
+        every = dict(super().batches(order, batch_size, iteration))
+        begun, newest = self.round_now(), -1
+        while (step := self.round_now() - begun) < len(every) // self.times:
+            if step <= newest:
+                raise ConfigurationError(
+                    "under gradient-coding a batch follows from the round of its step, and no step was made with the "
+                    "one before; call optimizer.step() once for each batch, without accumulate()"
+                )
+            newest = step
+            for number in range(step * self.times, (step + 1) * self.times):
+                yield number, every[number]

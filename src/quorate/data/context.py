@@ -26,6 +26,8 @@ class DataContext:
     None: as many as there are workers."""
     redundancy: Redundancy = field(default_factory=Redundancy)
     """How workers compute the same batches of what they train on."""
+    round_now: Callable[[], int] | None = None
+    """The newest round that the worker has applied, where the batch of a step follows from its round."""
     repeats: bool = False
     """Whether another worker counts the examples that this one has as well."""
     nobody_waits: bool = False

@@ -13,7 +13,18 @@ from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
 from quorate.core.tape import Replaying
-from quorate.data.assignment import DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, RepeatedShare, Share, StaticShare
+from quorate.data.assignment import (
+    BY_ROUND,
+    DYNAMIC,
+    OWN,
+    STATIC,
+    ByRoundShare,
+    DynamicShare,
+    OwnShare,
+    RepeatedShare,
+    Share,
+    StaticShare,
+)
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
@@ -96,7 +107,13 @@ def shard(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC, device=there)
+    if mine.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
+        raise ConfigurationError(
+            "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
+            "num_workers, device and quorate.files"
+        )
+    rests = mine.kind in (DYNAMIC, BY_ROUND)
+    loader = Loader(dataset, batch_size, mine, loading, place, rests=rests, device=there)
     add(place, number, loader)
     return loader
 
@@ -129,6 +146,9 @@ def _share(
                 "quorate.join(), on all that begin together"
             )
         return OwnShare(rank=seat, ends=ends, **choices)
+    if known.by_round:
+        assert context.round_now is not None, "a strategy of rounds has rounds"
+        return ByRoundShare(rank=own, times=known.batches, round_now=context.round_now, **choices)
     if known.batches > 1:
         return RepeatedShare(rank=own, times=known.batches, **choices)
     if kind == STATIC:

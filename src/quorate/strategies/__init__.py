@@ -36,6 +36,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "eamsgd": "quorate.strategies.presets.eamsgd:EAMSGD",
         "easgd": "quorate.strategies.easgd:EASGD",
         "ecd-psgd": "quorate.strategies.ecd_psgd:ECDPSGD",
+        "gradient-coding": "quorate.strategies.gradient_coding:GradientCoding",
         "group-averaging": "quorate.strategies.group_averaging:GroupAveraging",
         "hierarchical-local-sgd": "quorate.strategies.hierarchical_local_sgd:HierarchicalLocalSGD",
         "hogwild": "quorate.strategies.hogwild:Hogwild",

@@ -200,7 +200,7 @@ def distribute(
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, listeners(place).all)
-            deal_out(chosen, place)
+            deal_out(chosen, place, lambda: loop.worker.version)
         except BaseException:
             swapped.__class__ = plain
             raise
@@ -216,7 +216,7 @@ def distribute(
         )
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
-        if chosen.waits:
+        if chosen.waits or data_context(place).redundancy.by_round:
             rests_with_loaders(place)
         else:
             data_context(place).nobody_waits = True

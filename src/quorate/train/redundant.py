@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorate.core.errors import ConfigurationError
 from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy
@@ -30,12 +32,14 @@ def check_redundancy(strategy: Strategy, place: Place, label: str, *, is_whole: 
         )
 
 
-def deal_out(strategy: Strategy, place: Place) -> None:
-    """Let loaders give workers the batches that the strategy means; those whose examples others count do not."""
+def deal_out(strategy: Strategy, place: Place, round_now: Callable[[], int]) -> None:
+    """Let loaders give workers the batches that the strategy means; those whose examples others count do not.
+
+    `round_now` gives the newest round that the worker has applied."""
     known, data, wire = _among(strategy, place), data_context(place), place.wire
     if not known.is_there:
         return
-    data.redundancy = known
+    data.redundancy, data.round_now = known, round_now
     if known.groups:
         data.repeats = wire.rank > 0 and known.group_of(wire.rank, wire.size) == known.group_of(
             wire.rank - 1, wire.size

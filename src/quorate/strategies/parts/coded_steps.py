@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.aggregation.cyclic_code import cyclic_code
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
+
+_BARREN = 3
+"""Rounds without an update until that is an error: one may come of a worker that was stopped for a moment."""
 
 
 def check_redundancy(s: int | None) -> None:
@@ -52,6 +55,8 @@ class CodedSteps:
     """Of the batches of this step so far; None before the first."""
     computed: int = kept("own", default=0)
     """How many these are."""
+    barren: int = kept("drop", default=0)
+    """Rounds in turn that brought no update."""
 
     def added(self, worker: Worker, known: Redundancy) -> Flat | None:
         """The gradient in `.grad` by what the code says; the combination, where it was the step's last batch."""
@@ -63,3 +68,13 @@ class CodedSteps:
             return None
         found, self.code, self.computed = self.code, None, 0
         return found
+
+    def saw(self, rounds: int, updates: int) -> None:
+        """So many rounds have come in a step, and so many updates of them. Raises `Mismatch` where no round has
+        brought an update any more: more are missing than the code bears."""
+        self.barren = 0 if updates else self.barren + rounds
+        if self.barren >= _BARREN:
+            raise Mismatch(
+                f"{self.barren} rounds in turn had too few workers to decode a mean from: more have died, or are late, "
+                "than the code bears"
+            )
