@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.rounds.combining import Combine
+
+if TYPE_CHECKING:
+    from quorate.rounds.combining import Combine
 
 _LARGE = 1 << 16
 """Bytes from which carrying a vector may take longer than answering."""
