@@ -30,8 +30,8 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
+from quorate.reducers.outcome import Outcome
 from quorate.reducers.owned_pieces import Made, OwnedPieces, relative
-from quorate.reducers.robust import Outcome
 
 _CHUNK = 1 << 18
 
@@ -49,6 +49,10 @@ class Cyclic(OwnedPieces):
         self._rounding = max((torch.finfo(part.dtype).eps for part in layout.parts), default=0.0) / 2
         self.newest = Outcome()
         """Of the newest sum."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.newest
 
     def commit(self) -> None:
         """The newest sum counts: another vector is drawn for the next one."""
@@ -100,7 +104,8 @@ class Cyclic(OwnedPieces):
             )
         not_finite = [rank for rank in here if rank not in finite]
         absent = [rank for rank in range(size) if rank not in here]
-        self.newest = Outcome(absent, not_finite, [rank for rank in finite if rank not in present], weights.tolist())
+        outvoted = [rank for rank in finite if rank not in present]
+        self.newest = Outcome(absent, not_finite, outvoted, (), [float(rank in present) for rank in range(size)])
         places = [ranks.index(rank) for rank in present]
 
         def made(part: int, rows: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
+from quorate.reducers.outcome import Outcome
 from quorate.reducers.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
 
@@ -72,6 +73,11 @@ class FaultTolerantSum:
     def state(self) -> Any:
         """See `Reducer.state`."""
         return self.of.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """See `Reducer.outcome`."""
+        return self.of.outcome
 
     @property
     def calls(self) -> int:

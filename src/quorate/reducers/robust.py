@@ -20,11 +20,12 @@ El-Mhamdi, Guerraoui, Guirguis and Rouault, "Genuinely distributed Byzantine mac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from quorate.aggregation.outliers import far_rows
 from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
 from quorate.aggregation.votes import differing, vote
 from quorate.core.codec import Draw
@@ -33,6 +34,7 @@ from quorate.core.errors import Mismatch, ranks_in_words
 from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
 from quorate.core.vectors import Layout
+from quorate.reducers.outcome import Outcome
 from quorate.reducers.owned_pieces import Made, OwnedPieces, reals, relative
 from quorate.reducers.reducer import Reducer
 
@@ -45,19 +47,6 @@ class RobustState:
     """Results so far; what is drawn is drawn for each."""
     centre: dict[str, Tensor] = kept("same", default_factory=dict)
     """The newest result by the tensor's name, flat; empty where the rule does not look from it."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one sum."""
-
-    absent: Sequence[int] = ()
-    """Ranks that had no gradient."""
-    not_finite: Sequence[int] = ()
-    outvoted: Sequence[int] = ()
-    """Ranks that sent something else than most of their group."""
-    weights: Sequence[float] = field(default=())
-    """Of each rank, the mean weight of its vector in what the rule combines."""
 
 
 class Robust(OwnedPieces):
@@ -80,6 +69,10 @@ class Robust(OwnedPieces):
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
         """Of the newest sum."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.newest
 
     @property
     def state(self) -> RobustState:
@@ -161,7 +154,9 @@ class Robust(OwnedPieces):
                 each[other] = float(chosen[place]) / len(equal)
         weights = [each[ranks.index(rank)] if rank in ranks else 0.0 for rank in range(self.wire.size)]
         absent = [rank for rank in range(self.wire.size) if rank not in ranks or not here[ranks.index(rank)]]
-        self.newest = Outcome(absent, wrong, outvoted, weights)
+        kept_ranks = [rank for place, rank in enumerate(ranks) if keep[place]]
+        far = [kept_ranks[place] for place in far_rows(gram[keep][:, keep])] if self.rule.f else []
+        self.newest = Outcome(absent, wrong, outvoted, far, weights)
         self._is_formed = bool(keep.any())
 
         def made(part: int, rows: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from quorate.membership.survivors import synchronize
 from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
+from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.losses import Losses
@@ -108,6 +109,7 @@ class StrategyWorker:
             announced=Announced(stop_of(place), SaveFlags(saving(place), self), self.finite, self.noise),
             spending=listeners(place).spending,
             beside=place.context(SumsOfWorker).all if self.tolerates_death else None,
+            exclusions=ExclusionWatch(self.timer, self.losses),
             within=self._row,
         )
         shadow = Shadow(
@@ -115,10 +117,9 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             synchronized=lambda: synchronize(self.means, place),
         )
-        overlaps = self.agrees_in_backward and self.strategy.meets == "all"
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
-        return MeansOfAll(*of, overlaps=overlaps, before=before)
+        return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
 
     def lay_out(self) -> None:
         """Go on with the parameters that are trained now; nothing is in flight."""
