@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 from quorate.core.exclusion_rows import Excluded
+from quorate.core.telling import tell
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.reducers.outcome import Outcome
 
 SUMS = 10
 """In one row."""
+OFTEN, WITHIN = 20, 100
+"""A worker whose gradients were absurd so often in so many sums is to be looked at."""
 
 
 class ExclusionWatch:
@@ -18,17 +21,40 @@ class ExclusionWatch:
 
     def __init__(self, timer: StepTimer, losses: Losses) -> None:
         self._timer, self._losses = timer, losses
-        self._sums = 0
+        self._sums, self._all = 0, 0
         self._counts: Counter[tuple[int, str]] = Counter()
+        self._offences: dict[int, deque[int]] = {}
+        """By rank, the numbers of the last sums in which it was absurd."""
 
     def saw(self, outcome: Outcome | None) -> None:
         """What became of a sum; None where everything counts in sums."""
-        if outcome is None or self._timer.recorder is None or len(outcome.absent) == len(outcome.weights):
+        self._all += 1
+        if outcome is None or len(outcome.absent) == len(outcome.weights):
+            return
+        for rank in outcome.absurd:
+            self._offends(rank, is_told=outcome.is_told)
+        if self._timer.recorder is None:
             return
         self._sums += 1
         self._counts.update(outcome.excluded)
         if self._sums >= SUMS:
             self.tell()
+
+    def _offends(self, rank: int, *, is_told: bool) -> None:
+        """The first time is told of, and that it is time to look at the worker."""
+        known = self._offences.setdefault(rank, deque(maxlen=OFTEN))
+        known.append(self._all)
+        does, over = "counts like any other" if is_told else "is left out", known[-1] - known[0] + 1
+        update = self._timer.rounds + 1
+        if self._losses.is_first and len(known) == 1:
+            tell(
+                f"quorate: rank {rank}'s gradient in update {update} is absurd beside those of the others; it {does}\n"
+            )
+        elif self._losses.is_first and len(known) == OFTEN and over <= WITHIN:
+            seen = f"rank {rank}'s gradients were absurd in {OFTEN} of {over} updates"
+            tell(f"quorate: {seen}; look at that worker, or train without it\n")
+            known.clear()
+            known.append(self._all)
 
     def tell(self) -> None:
         """Write what was counted since the last row, if anybody was left out."""

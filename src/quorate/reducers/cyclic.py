@@ -105,7 +105,7 @@ class Cyclic(OwnedPieces):
         not_finite = [rank for rank in here if rank not in finite]
         absent = [rank for rank in range(size) if rank not in here]
         outvoted = [rank for rank in finite if rank not in present]
-        self.newest = Outcome(absent, not_finite, outvoted, (), [float(rank in present) for rank in range(size)])
+        self.newest = Outcome(absent, not_finite, outvoted, weights=[float(rank in present) for rank in range(size)])
         places = [ranks.index(rank) for rank in present]
 
         def made(part: int, rows: Tensor) -> Tensor:

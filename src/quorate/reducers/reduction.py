@@ -56,6 +56,9 @@ class ReductionSettings:
     attack: str = ""
     """For tests and teaching, what the last workers send in the place of their gradients: `sign-flip:2` (two workers),
     `noise`, `little-is-enough` ...; empty: nothing else."""
+    on_anomaly: Literal["ignore", "warn", "skip"] = "ignore"
+    """What becomes of a gradient that is out of all proportion to those of the others: "warn" names its worker, "skip"
+    leaves it out of the mean as well."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
@@ -110,6 +113,10 @@ class Reduction:
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """What forms sums of vectors laid out so; `seed` is the run's."""
         made = self._reducer(layout, wire, seed)
+        if self.settings.on_anomaly != "ignore":
+            from quorate.reducers.guarded import Guarded
+
+            made = Guarded(made, seed, skips=self.settings.on_anomaly == "skip")
         if not self.settings.attack:
             return made
         from quorate.reducers.attacked import Attacked
@@ -165,6 +172,8 @@ class Reduction:
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
         attack = {"attack": self.settings.attack} if self.settings.attack else {}
+        if self.settings.on_anomaly != "ignore":
+            attack["on_anomaly"] = self.settings.on_anomaly
         if self.rule is not None:
             return {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
         if self.codec is None:
@@ -190,7 +199,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if reduce in rules:
         return _by_rule(dataclasses.replace(settings, reduce=reduce), of_rule | rest, raw.keys())
     if settings.compress == NONE:
-        others = raw.keys() - {"compress", "reduce", "attack"}
+        others = raw.keys() - {"compress", "reduce", "attack", "on_anomaly"}
         if others:
             raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
@@ -232,7 +241,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
 
 
 def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    others = set(given) & set(NAMES) - {"compress", "reduce", "attack"}
+    others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
     if others:
         raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
     if settings.compress != NONE:

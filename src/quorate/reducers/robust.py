@@ -156,7 +156,7 @@ class Robust(OwnedPieces):
         absent = [rank for rank in range(self.wire.size) if rank not in ranks or not here[ranks.index(rank)]]
         kept_ranks = [rank for place, rank in enumerate(ranks) if keep[place]]
         far = [kept_ranks[place] for place in far_rows(gram[keep][:, keep])] if self.rule.f else []
-        self.newest = Outcome(absent, wrong, outvoted, far, weights)
+        self.newest = Outcome(absent, wrong, outvoted, far, weights=weights)
         self._is_formed = bool(keep.any())
 
         def made(part: int, rows: Tensor) -> Tensor:

@@ -45,6 +45,8 @@ def with_reduction(
             f'attack="{reduction.settings.attack}" does not go with {label}: attacks change gradients (all-reduce, '
             "robust), and how far workers went (diloco)"
         )
+    if reduction.settings.on_anomaly != "ignore":
+        _check_watched(made, reduction, label)
     if made.redundancy is not None and made.meets == "all":
         reduction = _with_redundancy(made, reduction, label)
     if reduction.codec is not None:
@@ -67,6 +69,20 @@ def with_reduction(
             f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); what {label} averages is none'
         )
     return made, reduction
+
+
+def _check_watched(strategy: Strategy, reduction: Reduction, label: str) -> None:
+    asked = f'on_anomaly="{reduction.settings.on_anomaly}"'
+    if strategy.meets != "all" or strategy.compresses != "gradients":
+        raise ConfigurationError(
+            f"{asked} does not go with {label}: it compares the gradients in a mean of all workers (all-reduce)"
+        )
+    if not reduction.forms_means:
+        raise ConfigurationError(
+            f"{asked} watches over plain means; with compress={reduction.settings.compress!r} and "
+            f"reduce={reduction.settings.reduce!r} leave it out: a rule finds what is wrong by itself, and codes of "
+            "gradients are no gradients"
+        )
 
 
 def _with_redundancy(strategy: Strategy, reduction: Reduction, label: str) -> Reduction:

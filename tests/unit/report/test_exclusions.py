@@ -12,6 +12,7 @@ from torch import nn
 import quorate
 from quorate.core.records import Recorder, records_of, rows
 from quorate.observe.step_times import timing
+from quorate.report.closing import closing_line
 from quorate.report.figures.exclusions import exclusions_of
 from quorate.report.page.page import page
 from quorate.report.plot_data import tables
@@ -43,6 +44,12 @@ def test_counts_are_added_up_by_rank_and_reason(tmp_path: Path) -> None:
     told = [(one.rank, one.why, one.count, one.share, len(one.times)) for one in found.ranks]
     assert told == [(1, "not finite", 1, 0.05, 1), (2, "far", 18, 0.9, 2)]
     assert found.ranks[1].last - found.ranks[1].first == 1.0
+
+
+def test_the_closing_line_tells_of_it(tmp_path: Path) -> None:
+    run_of(tmp_path, [[2, "far", 10], [1, "not finite", 1], [0, "no weight", 10]], [[2, "far", 9], [0, "no weight", 9]])
+    told = "; rank 2's gradients were far off in 95% of the means; rank 1's gradients were not finite in 5.0% of the "
+    assert told in (closing_line(tmp_path) or "")
 
 
 @pytest.mark.parametrize("ranks", [3, None, [3], [["a", "far", 1]], [[1, "far"]]])
