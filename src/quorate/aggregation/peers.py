@@ -5,9 +5,10 @@ drawn signs, and added up in a few hundred groups (Charikar, Chen and Farach-Col
 long all gradients are, and how they lie to each other, from one short message of each.
 
 A length is judged by its logarithm against the median of the others of the same sum, in units of how lengths have
-differed in the last sums (the median absolute deviation, z-scores as in Iglewicz and Hoaglin, 1993); agreement, the
-cosine of a gradient and the mean of the others, likewise, in the mean of a worker's last sums. Both have to be far out
-as they are, too, so that workers that hardly differ, or hardly agree, are not told apart.
+differed in the last sums (the median absolute deviation, z-scores as in Iglewicz and Hoaglin, 1993), and has to be ten
+times what any other has had in these: late in a training a hard batch is much longer than the others, and seldom.
+Agreement, the cosine of a gradient and the mean of the others, is judged likewise, in the mean of a worker's last sums.
+Both have to be far out as they are, too, so that workers that hardly differ, or hardly agree, are not told apart.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Peers:
     def __init__(self) -> None:
         self._lengths: deque[list[float]] = deque(maxlen=_SUMS)
         self._agreements: deque[list[float]] = deque(maxlen=_SUMS)
+        self._norms: deque[dict[int, float]] = deque(maxlen=_SUMS)
         self._own: dict[int, deque[float]] = {}
 
     def absurd(self, sketches: Tensor, ranks: Sequence[int]) -> list[int]:
@@ -71,11 +73,20 @@ class Peers:
 
     def _long(self, rows: Tensor, ranks: Sequence[int]) -> list[int]:
         logs = rows.norm(dim=1).clamp_min(1e-300).log()
+        self._norms.append(dict(zip(ranks, logs.tolist(), strict=True)))
         off = [float(logs[place] - _without(logs, place).median()) for place in range(len(ranks))]
         spread = _spread([one for sums in (*self._lengths, off) for one in sums])
         self._lengths.append(off)
         bound = min(max(_Z * spread, _LONGER), _FAR_LONGER)
-        return [rank for rank, one in zip(ranks, off, strict=True) if one > bound]
+        return [
+            rank
+            for rank, one in zip(ranks, off, strict=True)
+            if one > bound and self._norms[-1][rank] > self._longest_but(rank) + _LONGER
+        ]
+
+    def _longest_but(self, rank: int) -> float:
+        """What any other has had in the last sums: hard batches are seldom, and not one worker's."""
+        return max(one for sums in self._norms for other, one in sums.items() if other != rank)
 
     def _against(self, rows: Tensor, ranks: Sequence[int]) -> list[int]:
         unit = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)

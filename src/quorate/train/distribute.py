@@ -123,6 +123,9 @@ def distribute(
     does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
     `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
 
+    `on_anomaly` "warn" names the worker whose gradient is out of all proportion to those of the others, and "skip"
+    leaves it out of the mean as well, under `all-reduce` (docs/howto/wrong-gradients.md).
+
     `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
     loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size; or
     "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).

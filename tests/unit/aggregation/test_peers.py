@@ -38,6 +38,16 @@ def test_nobody_is_where_all_are_alike(count: int, noise: float) -> None:
         assert peers.absurd(sketched(rows), range(count)) == []
 
 
+@pytest.mark.parametrize("count", [3, 8])
+def test_nobody_is_where_hard_batches_are_seldom(count: int) -> None:
+    """One gradient in thirty is a hundred times as long, of whichever worker."""
+    peers, generator = Peers(), torch.Generator().manual_seed(5)
+    for number in range(300):
+        lengths = torch.where(torch.rand(count, generator=generator) < 1 / 30, 100.0, 1.0)
+        found = peers.absurd(sketched(drawn(count, number, 1.0) * lengths.unsqueeze(1)), range(count))
+        assert number < 40 or found == []
+
+
 @pytest.mark.parametrize("begins", [0, 20])
 def test_one_that_is_far_longer_is_at_once(begins: int) -> None:
     peers = Peers()
