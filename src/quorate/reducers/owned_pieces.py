@@ -114,9 +114,7 @@ class OwnedPieces(Remembering):
         """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
         numbers = self._numbers(part, self._of)
         own = reals(x[:numbers])
-        works: list[Work[Any]] = [
-            self.wire.all_to_all([own[begin:end].clone() for begin, end in self._pieces(len(own))])
-        ]
+        works: list[Work[Any]] = [self.wire.all_to_all([own[begin:end] for begin, end in self._pieces(len(own))])]
         if numbers < x.numel():
             header = x[numbers:].clone()
             works.append(self.wire.all_gather(reals(header)[:1].double()))

@@ -64,7 +64,10 @@ class Robust(OwnedPieces):
         for segment in layout.segments if rule.has_centre else ():
             about = layout.parts[segment.part]
             self._state.centre[segment.name] = torch.zeros(segment.numel, dtype=about.dtype, device=about.device)
-        self._next: dict[str, Tensor] | None = None
+        self._next: tuple[dict[str, Tensor], list[Tensor]] | None = None
+        self._of_parts: dict[str, Tensor] | None = None
+        self._centre_parts: list[Tensor] = []
+        """The centre as it lies in parts; of `_of_parts`."""
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -92,7 +95,9 @@ class Robust(OwnedPieces):
         """The newest sum counts: the rule looks from its result."""
         if self._is_over:
             self._state.number += 1
-            self._state.centre, self._next = self._next or self._state.centre, None
+            if self._next is not None:
+                self._state.centre, self._centre_parts = self._next
+                self._of_parts, self._next = self._state.centre, None
             self._is_over = False
 
     # -- of pieces
@@ -116,7 +121,7 @@ class Robust(OwnedPieces):
     def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
         """Inner products of all pairs; with votes also how many pieces of a pair differ."""
         blank = torch.zeros(len(ranks), len(ranks), dtype=torch.float64)
-        gram = sum((inner_products(one) for one in rows), blank)
+        gram = sum((inner_products(one, is_exact=self.rule.is_exact) for one in rows), blank)
         groups = self._groups(ranks)
         return torch.stack([gram, sum((differing(one, groups) for one in rows), blank)]) if groups else gram
 
@@ -169,18 +174,26 @@ class Robust(OwnedPieces):
 
     def _made(self, parts: Sequence[Tensor]) -> None:
         if self.rule.has_centre and self._is_formed:
-            self._next = {
-                one.name: parts[one.part][one.offset : one.offset + one.numel].clone() for one in self.layout.segments
-            }
+            whole = [part[: self._numbers(number, self.layout)].clone() for number, part in enumerate(parts)]
+            self._next = self._by_name(whole), whole
+
+    def _by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The tensors that lie in these parts, flat, in the same memory."""
+        return {one.name: parts[one.part][one.offset : one.offset + one.numel] for one in self.layout.segments}
 
     def _centre(self, part: int) -> Tensor:
         """Where the rule looks from, of one part, as real numbers."""
-        about = self.layout.parts[part]
-        found = torch.zeros(self._numbers(part, self.layout), dtype=about.dtype, device=about.device)
-        for index in self.layout.by_part[part]:
-            one = self.layout.segments[index]
-            found[one.offset : one.offset + one.numel] = self._state.centre[one.name].to(found)
-        return reals(found)
+        kept_parts, centre = self._centre_parts, self._state.centre
+        if centre is not self._of_parts:  # it is a checkpoint's, or of other parameters
+            self._of_parts, self._centre_parts = centre, []
+            for number, about in enumerate(self.layout.parts):
+                whole = torch.zeros(self._numbers(number, self.layout), dtype=about.dtype, device=about.device)
+                for index in self.layout.by_part[number]:
+                    one = self.layout.segments[index]
+                    whole[one.offset : one.offset + one.numel] = centre[one.name].to(whole)
+                self._centre_parts.append(whole)
+            kept_parts = self._centre_parts
+        return reals(kept_parts[part])
 
     def _rule_of(self, count: int, excluded: int) -> Rule:
         """For `count` gradients: f is what it was, less what was left out, and no more than so many bear."""

@@ -42,7 +42,10 @@ class ByRule:
             torch.stack([vectors[rank].bare().parts[part] * (self.size / weights[rank]) for rank in ranks])
             for part in range(len(like.parts))
         ]
-        gram = sum((inner_products(one) for one in rows), torch.zeros(len(ranks), len(ranks), dtype=torch.float64))
+        gram = sum(
+            (inner_products(one, is_exact=self.rule.is_exact) for one in rows),
+            torch.zeros(len(ranks), len(ranks), dtype=torch.float64),
+        )
         keep = finite_rows(gram)
         if not bool(keep.any()):
             return None
