@@ -136,15 +136,22 @@ class OwnedPieces(Remembering):
         measured = self.wire.all_reduce(measured).wait()
         with self.spending("decode"):
             made = self._decided(measured, counts, everyone)
-            mine = {part: self._back(part, made(part, rows[part]), pieces[part]) for part in order}
+            mine = {part: self._shared(self._back(part, made(part, rows[part]), pieces[part])) for part in order}
         works = {part: self.wire.all_gather(mine[part]) for part in order}
         for part, work in works.items():
             numbers = self._numbers(part, layout)
-            reals(into[part][:numbers]).copy_(torch.cat(list(work.wait())))
+            own, begin = reals(into[part][:numbers]), 0
+            for piece in work.wait():
+                own[begin : begin + len(piece)] = piece
+                begin += len(piece)
             if numbers < into[part].numel() and len(found[part]) > 1:
                 into[part][numbers:] = found[part][2]
         if len(order) == len(layout.parts):
             self._made([into[part] for part in order])
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """The same in memory from which workers of this host read it as it lies."""
+        return x if x.device.type != "cpu" else self.wire.empty(x.numel(), x.dtype).copy_(x)
 
     def wire_bytes(self, size: int) -> int:
         """Bytes this worker sends for one sum among `size` workers."""
