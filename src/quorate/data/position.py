@@ -262,7 +262,7 @@ _MOST = {"size": 1_000_000}
 def _checked(name: str, value: Any) -> Any:
     """`value`, if it is what `name` is: a word, a truth, or else a whole number that is not negative."""
     if name == "share":
-        is_right = value in (STATIC, DYNAMIC, OWN)
+        is_right = value in (STATIC, DYNAMIC, OWN, REPEATED, BY_ROUND)
     elif name in ("drop_last", "shuffle", "trained"):
         is_right = isinstance(value, bool)
     else:
