@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
+from tests.support.kept_trainings import in_world
 
 EXAMPLES, BATCH, EPOCHS = 48, 4, 2
 Wrong = Callable[[int], bool]
@@ -196,3 +198,36 @@ def test_data_is_dealt_out_after_distribute_and_by_no_other_way() -> None:
 
     with pytest.raises(ConfigurationError, match='share="dynamic" does not go with a strategy'):
         VirtualWorld(3).run(joined(dynamic))
+
+
+def steps_of(world: World, steps: int, saves: int, settings: dict[str, Any]) -> list[Tensor]:
+    """The parameters after so many steps in all, of which the one with the number `saves` is kept."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer: Any = quorate.distribute(plain, model, **settings)
+    x = torch.randn(EXAMPLES, 4, generator=torch.Generator().manual_seed(1))
+    loader = quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), BATCH, seed=0)
+    done = quorate.load() or 0
+    while done < steps:
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            (model(inputs) - targets).square().mean().backward()
+            optimizer.step()
+            done += 1
+            if done == saves:
+                quorate.save()
+            if done == steps:
+                break
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("saves", [3, 7])
+@pytest.mark.parametrize(
+    "settings", [{"strategy": "draco"}, {"strategy": "draco", "code": "cyclic"}, {"strategy": "detox"}]
+)
+def test_it_goes_on_where_it_was_kept(settings: dict[str, Any], saves: int, tmp_path: Path) -> None:
+    wanted = in_world(3, tmp_path / "straight", lambda world: steps_of(world, 18, 0, settings))
+    in_world(3, tmp_path / "kept", lambda world: steps_of(world, 12, saves, settings))
+    found = in_world(3, tmp_path / "kept", lambda world: steps_of(world, 18, 0, settings))
+    assert all(same(one, wanted[0]) for one in found)
