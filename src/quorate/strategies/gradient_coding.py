@@ -95,9 +95,9 @@ class GradientCoding(Strategy):
         code = worker.gradient if known.groups else state.added(worker, known)
         if code is None:
             return
-        begun, updates = worker.rounds.standing.version, 0
+        updates = 0
         worker.rounds.contribute(code, weight=1.0).wait()
         for one in worker.rounds.completed():
             worker.update(one.mean, options=one.options)
             updates += 1
-        state.saw(worker.rounds.standing.version - begun, updates)
+        state.saw(updates)

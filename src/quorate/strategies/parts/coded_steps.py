@@ -13,7 +13,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 
 _BARREN = 3
-"""Rounds without an update until that is an error: one may come of a worker that was stopped for a moment."""
+"""Steps without an update until that is an error: one may come of a worker that was stopped for a moment."""
 
 
 def check_redundancy(s: int | None) -> None:
@@ -56,7 +56,7 @@ class CodedSteps:
     computed: int = kept("own", default=0)
     """How many these are."""
     barren: int = kept("drop", default=0)
-    """Rounds in turn that brought no update."""
+    """Steps in turn that brought no update."""
 
     def added(self, worker: Worker, known: Redundancy) -> Flat | None:
         """The gradient in `.grad` by what the code says; the combination, where it was the step's last batch."""
@@ -69,12 +69,12 @@ class CodedSteps:
         found, self.code, self.computed = self.code, None, 0
         return found
 
-    def saw(self, rounds: int, updates: int) -> None:
-        """So many rounds have come in a step, and so many updates of them. Raises `Mismatch` where no round has
-        brought an update any more: more are missing than the code bears."""
-        self.barren = 0 if updates else self.barren + rounds
+    def saw(self, updates: int) -> None:
+        """So many updates have come in a step. Raises `Mismatch` where rounds bring none any more: more are missing
+        than the code bears."""
+        self.barren = 0 if updates else self.barren + 1
         if self.barren >= _BARREN:
             raise Mismatch(
-                f"{self.barren} rounds in turn had too few workers to decode a mean from: more have died, or are late, "
-                "than the code bears"
+                f"the rounds of {self.barren} steps in turn had too few workers to decode a mean from: more have died, or "
+                "are late, than the code bears"
             )
