@@ -64,7 +64,7 @@ def total_of(
     number: int,
     hosts: Iterable[Iterable[int]],
     given: Mapping[int, Contribution],
-    blank: Callable[[Layout], Flat] | None,
+    blank: Callable[[Layout], Flat] | None = None,
 ) -> Flat | None:
     """What the vectors that were given become: their sum, host by host, or what was agreed in its place."""
     if agreed.combine is None:
