@@ -1,11 +1,13 @@
 """What is learnt while some workers send wrong gradients, under each aggregation rule, and what a rule costs.
 
-    python benchmarks/robust.py [--quick] [--parts attacks cost]
+    python benchmarks/robust.py [--quick] [--parts attacks coded cost]
 
 - `attacks`: 10 and 15 virtual workers train a small network on the digits that scikit-learn bundles, with the strategy
   `robust` (momentum 0.9), each rule under each attack of 0, 1 or 3 workers: test accuracy in percent, in a table and,
   with --picture FILE, a heat map. Workers have like data. An attack that flips labels is one of data: the last workers
   learn that a digit c is 9 - c.
+- `coded`: the same training with `draco` and `detox`, whose groups compute the same batches, of 1 worker in each group:
+  under how many attacks `draco` ends elsewhere than without attackers, in any bit, and the accuracy of both.
 - `cost`: seconds of a step's exchange of 10 million numbers among 4 real workers, `median` and `centered-clipping` over
   the mean that `all-reduce` forms in shared memory, in turn (A B C A B C); and memory.
 """
@@ -88,6 +90,58 @@ def accuracy(workers: int, rule: str, f: int, attack: str, data: Any, seeds: int
     except ConfigurationError:
         return None
     return sum(runs) / len(runs)
+
+
+def coded_end(strategy: str, attack: str, data: Any, world: Any) -> tuple[float, list[float]]:
+    """One worker's part: the accuracy and the parameters at the end; workers of a group draw the same batches."""
+    import torch
+    from torch import nn
+
+    import quorate
+    from quorate.strategies.parts.coded_steps import in_groups
+
+    x, y, others, labels = data
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    settings: dict[str, Any] = {"attack": f"{attack}:1"} if attack and attack != LABELS else {}
+    plain = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer: Any = quorate.distribute(plain, model, strategy, on_nonfinite="ignore", s=1, **settings)
+    group = in_groups(strategy, 1, 2, world.size).group_of(world.rank, world.size)
+    draw = torch.Generator().manual_seed(group)
+    flips = attack == LABELS and world.rank == world.size - 1
+    for _ in range(STEPS):
+        rows = torch.randint(0, len(x), (BATCH,), generator=draw)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), 9 - y[rows] if flips else y[rows]).backward()
+        optimizer.step()
+    optimizer.finish()
+    with torch.no_grad():
+        right = 100 * float((model(others).argmax(1) == labels).float().mean())
+    return right, [float(number) for p in model.parameters() for number in p.detach().flatten()]
+
+
+def coded(report: record.Report, sizes: Sequence[int], strategies: Sequence[str], attacks: Sequence[str]) -> None:
+    """Votes, under these attacks."""
+    from quorate.wire.virtual.world import VirtualWorld
+
+    data = digits()
+
+    def end(strategy: str, attack: str, workers: int) -> tuple[float, list[float]]:
+        return VirtualWorld(workers, timeout=600.0).run(joined(partial(coded_end, strategy, attack, data)))[0]
+
+    for workers in sizes:
+        for strategy in strategies:
+            free, wanted = end(strategy, "", workers)
+            elsewhere, found = 0, [free]
+            for attack in attacks:
+                right, numbers = end(strategy, attack, workers)
+                elsewhere += numbers != wanted
+                found.append(right)
+            name = f"{workers} workers, {strategy}"
+            print(f"{name}: {min(found):.1f} to {max(found):.1f} %, {elsewhere} attacks end elsewhere", flush=True)
+            report.rows.append(record.figure(f"{name}, without and under attacks: accuracy", found))
+            if strategy == "draco":
+                report.bar(f"{name}: attacks that end elsewhere than without", float(elsewhere), at_most=0.0)
 
 
 def under_attack(
@@ -220,7 +274,7 @@ def slowest(said: list[dict[str, float]]) -> float:
 def main() -> int:
     parser = record.arguments(str(__doc__))
     parser.add_argument(
-        "--parts", nargs="*", default=["attacks", "cost"], choices=["attacks", "cost"], help="what (both)"
+        "--parts", nargs="*", default=["attacks", "coded", "cost"], choices=["attacks", "coded", "cost"], help="what"
     )
     parser.add_argument("--seeds", type=int, default=1, help="of each training (1)")
     parser.add_argument("--turns", type=int, default=5, help="of each exchange (5)")
@@ -233,6 +287,11 @@ def main() -> int:
             under_attack(report, (10,), (1,), ("trimmed-mean", "krum"), 1, told.picture)
         else:
             under_attack(report, (10, 15), (1, 3), RULES, told.seeds, told.picture)
+    if "coded" in told.parts:
+        if told.quick:
+            coded(report, (10,), ("draco",), ("sign-flip", "nan"))
+        else:
+            coded(report, (10, 15), ("draco", "detox"), ALL_ATTACKS)
     if "cost" in told.parts:
         cost(report, *((1, 3) if told.quick else (told.turns, 9)))
     return report.show(told)

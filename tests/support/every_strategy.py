@@ -14,4 +14,6 @@ OF_ONE_HOST = ["hogwild"]
 """Those whose workers have memory in common."""
 OF_ONE_TENSOR: dict[str, dict[str, Any]] = {"streaming-diloco": {"fragments": 1}}
 """The settings with which a model of one tensor is trained, where defaults need more of them."""
-NAMES = [*(name for name in strategies.names() if name not in OWN), *OWN]
+OF_THE_SAME_BATCHES = ["detox", "draco", "gradient-coding"]
+"""Those under which workers compute the same batches, which laws about batches of their own are not for."""
+NAMES = [*(name for name in strategies.names() if name not in (*OWN, *OF_THE_SAME_BATCHES)), *OWN]

@@ -37,6 +37,7 @@ class CenteredClipping(Rule):
     iterations: int = 3
 
     breakdown: ClassVar[str] = "f below half of the vectors"
+    is_exact: ClassVar[bool] = False
     has_centre: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -18,8 +18,9 @@ from torch import Tensor
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 
-_CHUNK = 1 << 18
-"""Coordinates that are looked at together, so that copies stay small."""
+_CHUNK, _ROUGH_CHUNK = 1 << 18, 1 << 12
+_COLUMNS = 1 << 16
+"""Coordinates that are looked at together, so that copies stay small, and near."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,9 @@ class Rule(ABC):
 
     breakdown: ClassVar[str]
     """Of how many vectors f may be wrong, in words."""
+    is_exact: ClassVar[bool] = True
+    """Whether products and sums are formed in float64, as where vectors are told apart by distances; else in float32,
+    which is many times as fast."""
     has_centre: ClassVar[bool] = False
     """Whether vectors are looked at from the newest result."""
 
@@ -82,32 +86,36 @@ class Rule(ABC):
         return rows.mean(0)
 
 
-def inner_products(rows: Tensor) -> Tensor:
+def inner_products(rows: Tensor, *, is_exact: bool = True) -> Tensor:
     """Of all pairs of rows (n, c): (n, n) in float64 on the CPU; those of pieces of vectors add up. Cost: n^2 c
-    products, and a copy of 2^18 columns at a time."""
+    products; where it is to be exact to float64, a copy of 2^18 columns at a time, else sums of 2^12 are in float32."""
     found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for chunk in rows.split(_CHUNK, 1):
-        wide = chunk.double()
-        found.addmm_(wide, wide.T)
+    for chunk in rows.split(_CHUNK if is_exact else _ROUGH_CHUNK, 1):
+        if is_exact:
+            wide = chunk.double()
+            found.addmm_(wide, wide.T)
+        else:
+            found += chunk @ chunk.T
     return found.cpu()
 
 
 def mixed_rows(rows: Tensor, weights: Tensor | None, combine: Rule) -> Tensor:
     """What `combine` makes of rows (n, c) that are mixed by `weights` (m, n), some columns at a time."""
     found = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for chunk, into in zip(rows.split(_CHUNK, 1), found.split(_CHUNK), strict=True):
+    for chunk, into in zip(rows.split(_COLUMNS, 1), found.split(_COLUMNS), strict=True):
         if weights is not None:
-            chunk = _selected(chunk, weights)
+            chunk = _selected(chunk, weights, is_exact=combine.is_exact)
         into.copy_(combine.combined(chunk))
     return found
 
 
-def _selected(rows: Tensor, weights: Tensor) -> Tensor:
-    """Rows as they are where weights choose, so that what is chosen keeps its bits; else sums in float64."""
+def _selected(rows: Tensor, weights: Tensor, *, is_exact: bool) -> Tensor:
+    """Rows as they are where weights choose, so that what is chosen keeps its bits; else sums."""
     is_choice = bool(((weights == 0) | (weights == 1)).all()) and bool((weights.sum(1) == 1).all())
     if is_choice:
         return rows[weights.argmax(1).to(rows.device)]
-    return (weights.to(rows.device) @ rows.double()).to(rows.dtype)
+    weights = weights.to(rows.device)
+    return (weights @ rows.double()).to(rows.dtype) if is_exact else weights.to(rows.dtype) @ rows
 
 
 def finite_rows(gram: Tensor) -> Tensor:
@@ -124,7 +132,7 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
     rule.check(len(vectors))
     rows = vectors if vectors.dtype == torch.float64 else vectors.float()
     seen = rows if centre is None or not rule.has_centre else rows - centre.to(rows)
-    gram = inner_products(seen)
+    gram = inner_products(seen, is_exact=rule.is_exact)
     kept = finite_rows(gram)
     if not bool(kept.any()):
         raise ConfigurationError(f"none of {len(vectors)} vectors is finite")

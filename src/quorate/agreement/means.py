@@ -17,6 +17,7 @@ from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
 from quorate.observe.backward import Spending
+from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.reducers.reducer import Reducer
@@ -47,6 +48,7 @@ class Watches:
     spending: Spending
     beside: list[FaultTolerantSum] | None
     """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""
+    exclusions: ExclusionWatch
     within: Wire | None = None
     """The workers that hold the other pieces of this replica; None where it holds the whole."""
 
@@ -84,7 +86,7 @@ class MeansOfAll:
         flat = Flat.unwritten(self.layout) if self._stays else self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
-        self._timer, self._shadow, self._spending = timer, shadow, watches.spending
+        self._timer, self._shadow, self._watches = timer, shadow, watches
         self.ready = ReadyGradients(
             self._parameters, flat, self._launch if overlaps and not self._stays else None, self._blank
         )
@@ -110,7 +112,7 @@ class MeansOfAll:
         self.ready.begin()
 
     def _launch(self, part: int, x: Tensor) -> None:
-        self._spending.backward_has_done(self._done_by[part])
+        self._watches.spending.backward_has_done(self._done_by[part])
         if part < len(self.layout.parts) - 1:
             self.headers.look(x)
         self.reducer.part_ready(part, x)
@@ -146,8 +148,6 @@ class MeansOfAll:
     def _arrive(self) -> None:
         self._timer.arrived()
         self._settle_shadow()
-
-    # -- for the loop
 
     def of_number(self, value: Tensor) -> Tensor:
         """The mean of every worker's `value`; all that train ask for it at the same place."""
@@ -225,6 +225,7 @@ class MeansOfAll:
             weight, contributors = header[WEIGHT], header[VECTORS]
             self._learn(header)
         self._timer.contributors = round(contributors or 0)
+        self._watches.exclusions.saw(self.reducer.outcome)
         factor = self.reducer.factor(self.size, weight) if weight else 1.0
         return sums if factor == 1.0 else sums.mul_(factor)
 
@@ -263,10 +264,9 @@ class MeansOfAll:
 
     def _answer(self) -> None:
         """One more mean with weight 0, if the last one is over."""
-        if self._under_way is not None:
-            if not self._under_way.done():
-                return
-            self._settle_shadow()
+        if self._under_way is not None and not self._under_way.done():
+            return
+        self._settle_shadow()
         if not (self.all_ended or self.all_away):
             given = self._vector(*(self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)))
             given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
@@ -285,13 +285,13 @@ class MeansOfAll:
             self._shadow.synchronized()
         for part, changed in enumerate(header[self.headers.changed]):
             if changed:
-                zeros = torch.zeros_like(sums.parts[part])
-                self.reducer.again(part, zeros).wait()
+                self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
         if header[VECTORS] > 0:
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
 
     def close(self) -> None:
         self.ready.close()
+        self._watches.exclusions.tell()
 
 
 _: type[Means] = MeansOfAll

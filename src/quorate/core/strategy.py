@@ -14,6 +14,7 @@ from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
+from quorate.core.redundancy import Redundancy
 from quorate.core.servers import Servers, ServerTerms
 from quorate.core.vectors import Flat, Layout
 
@@ -225,6 +226,11 @@ class Strategy(ABC):
         All workers must have begun equally many collectives when a step ends.
         """
         return not self.is_gossip
+
+    @property
+    def redundancy(self) -> Callable[[int], Redundancy] | None:
+        """How so many workers (or it raises `ConfigurationError`) compute the same batches; None: each has its own."""
+        return None
 
     def __post_init__(self) -> None:
         if self.on_error == "continue" and self.on_death != "continue":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from quorate.core.clients import Turn
+from quorate.core.errors import ConfigurationError
 from quorate.data.claims import Claims, ReplayedClaims
 
 
@@ -28,6 +29,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
 
 
 STATIC, DYNAMIC, OWN, CLIENTS = "static", "dynamic", "own", "clients"
+REPEATED, BY_ROUND = "repeated", "by round"
 """The names of the ways to cut an epoch among workers."""
 
 
@@ -72,6 +74,10 @@ class Share(ABC):
     def turn(self, number: int) -> Turn | None:
         """Whose batch that one is, where clients are played."""
         return None
+
+    def is_first(self, number: int) -> bool:
+        """Whether no other worker counts the examples of this worker's batch of that number."""
+        return True
 
     def length(self, examples: int) -> int:
         """How many examples this worker has in an epoch over `examples`, if all have equally many."""
@@ -170,3 +176,53 @@ class OwnShare(StaticShare):
         mine = mine[torch.arange(self.length(len(order))) % len(mine)]
         for number in range(self.number_of_batches(len(order), batch_size)):
             yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedShare(StaticShare):
+    """DDP's equal split, of which every worker computes its own batches and those of as many ranks behind it.
+
+    For each batch of the equal split come `times`: the worker's own, and, one after the other, those that the ranks
+    behind it have with the same number, round in a ring. Batches have numbers per worker.
+    """
+
+    kind: ClassVar[str] = REPEATED
+    times: int
+
+    def is_first(self, number: int) -> bool:
+        return number % self.times == 0
+
+    def number_of_batches(self, examples: int, batch_size: int) -> int:
+        return self.times * super().number_of_batches(examples, batch_size)
+
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
+        of_ranks = [replace(self, rank=(self.rank + step) % self.size).places(len(order)) for step in range(self.times)]
+        for number in range(self.number_of_batches(len(order), batch_size)):
+            begin = number // self.times * batch_size
+            yield number, order[of_ranks[number % self.times][begin : begin + batch_size]].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByRoundShare(RepeatedShare):
+    """As `RepeatedShare`, where nobody waits for those that are late: the batches of a step follow from its round.
+
+    `round_now()` is the newest round that this worker has applied; all workers begin a pass at the same one. Whoever
+    is late leaves out what the others have gone through. Nothing is fetched ahead. Raises `ConfigurationError` where a
+    batch is asked for, and no round has come since the one before.
+    """
+
+    kind: ClassVar[str] = BY_ROUND
+    round_now: Callable[[], int]
+
+    def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
+        every = dict(super().batches(order, batch_size, iteration))
+        begun, newest = self.round_now(), -1
+        while (step := self.round_now() - begun) < len(every) // self.times:
+            if step <= newest:
+                raise ConfigurationError(
+                    "under gradient-coding a batch follows from the round of its step, and no step was made with the "
+                    "one before; call optimizer.step() once for each batch, without accumulate()"
+                )
+            newest = step
+            for number in range(step * self.times, (step + 1) * self.times):
+                yield number, every[number]

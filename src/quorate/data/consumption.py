@@ -34,9 +34,13 @@ class Consumed:
         self.dealt: float | None = None
         """Under a dynamic share: the synchronous steps that all batches up to the newest one would have made."""
 
-    def note(self, seconds: float, examples: int, batch: Any) -> None:
-        """One batch was taken; its `tokens`, where it has some, is a whole number."""
+    def note(self, seconds: float, examples: int, batch: Any, *, counts: bool = True) -> None:
+        """One batch was taken; its `tokens`, where it has some, is a whole number. With `counts` False another worker
+        counts what is in it."""
         self.seconds += seconds
+        if not counts:
+            self.examples = self.examples or 0
+            return
         self.examples = (self.examples or 0) + examples
         self.all_examples += examples
         tokens = getattr(batch, "tokens", None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from quorate.core.clients import ClientTerms
+from quorate.core.redundancy import Redundancy
 from quorate.core.rows import Claim
 from quorate.data.limit import Limit
 from quorate.wire.current import Place
@@ -24,6 +25,10 @@ class DataContext:
     deals: tuple[int, int] | None = None
     """Into how many shares data is dealt out, and which is this worker's, where several workers have the same one;
     None: as many as there are workers."""
+    redundancy: Redundancy = field(default_factory=Redundancy)
+    """How workers compute the same batches of what they train on."""
+    round_now: Callable[[], int] | None = None
+    """The newest round that the worker has applied, where the batch of a step follows from its round."""
     repeats: bool = False
     """Whether another worker counts the examples that this one has as well."""
     client_terms: ClientTerms | None = None
@@ -50,6 +55,12 @@ class DataContext:
     """Called, in order, when a training loop asks a loader for its next batch: the step before has ended."""
     rests: list[Callable[[], object]] = field(default_factory=list)
     """Called, in order, when a loader that ends for all together has given its last batch before the others have."""
+
+    def with_batches_of_their_own(self, workers: float, size: int) -> float:
+        """As how many such so many of `size` workers count, in each step of the optimizer."""
+        if self.deals is not None:
+            return workers * self.deals[0] / size
+        return workers * (self.redundancy.groups or size) / size / self.redundancy.batches
 
 
 def data_context(place: Place) -> DataContext:

@@ -256,7 +256,7 @@ class Loader:
                 indices, batch = batch
             size = this.give(taken.steps, indices)
             if trains:
-                taken.note(clock.now() - begin, size, batch)
+                taken.note(clock.now() - begin, size, batch, counts=self.share.is_first(this.newest))
                 taken.took_turn(this.turn)
                 if self.share.kind == DYNAMIC:
                     taken.dealt = this.epoch * len(self) + this.newest / self.share.size

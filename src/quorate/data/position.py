@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.assignment import CLIENTS, DYNAMIC, OWN, STATIC, Share, StaticShare
+from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, OWN, REPEATED, STATIC, Share, StaticShare
 
 Spans = tuple[tuple[int, int], ...]
 """A set of whole numbers: sorted pairs (first, one behind the last)."""
@@ -143,8 +143,9 @@ class Position:
         """Raise `ValueError` for more batches than examples: what is read must not cost more than the data it is of."""
         own = [begun.consumed for begun in self.begun.values()]
         spans = chain(own, (each for begun in self.begun.values() for dealt in begun.past for each in dealt.consumed))
-        if any(end > self.examples for each in spans for _, end in each):
-            raise ValueError(f"a batch's number is larger than {self.examples}")
+        most = self.examples * (self.size if self.share in (REPEATED, BY_ROUND) else 1)
+        if any(end > most for each in spans for _, end in each):
+            raise ValueError(f"a batch's number is larger than {most}")
 
     @property
     def sharing(self) -> tuple[str, int, int, bool]:
@@ -157,6 +158,11 @@ class Position:
 
     def check(self, share: Share, examples: int) -> None:
         """Raise `ConfigurationError` where what is left cannot be known, since the data or its order is another."""
+        if self.share == BY_ROUND and any(begun.consumed for begun in self.begun.values()):
+            raise ConfigurationError(
+                "the position was kept in the middle of an epoch in which batches follow from rounds; go on from a "
+                "checkpoint at the end of an epoch"
+            )
         if self.examples != examples:
             raise ConfigurationError(
                 f"the position was kept in a dataset of {self.examples} examples, and this one has {examples}; go on "
@@ -191,6 +197,11 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
         raise ConfigurationError(
             'where every worker has files of its own (read="own"), nobody else can go on with what one has left; go on '
             f"with {workers[0].size} workers, and the same batch_size and drop_last"
+        )
+    if any(worker.share in (REPEATED, BY_ROUND) for worker in workers):
+        raise ConfigurationError(
+            "where every worker computes batches of others as well, nobody else can go on in the middle of an epoch; "
+            f"go on with {workers[0].size} workers, and the same batch_size and drop_last"
         )
     first, last = min(worker.epoch for worker in workers), max(worker.epoch for worker in workers)
     if not any(worker.trained for worker in workers):
@@ -253,7 +264,7 @@ _MOST = {"size": 1_000_000}
 def _checked(name: str, value: Any) -> Any:
     """`value`, if it is what `name` is: a word, a truth, or else a whole number that is not negative."""
     if name == "share":
-        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS)
+        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS, REPEATED, BY_ROUND)
     elif name in ("drop_last", "shuffle", "trained"):
         is_right = isinstance(value, bool)
     else:

@@ -12,8 +12,21 @@ from torch.utils.data import Dataset
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.redundancy import Redundancy
 from quorate.core.tape import Replaying
-from quorate.data.assignment import CLIENTS, DYNAMIC, OWN, STATIC, DynamicShare, OwnShare, Share, StaticShare
+from quorate.data.assignment import (
+    BY_ROUND,
+    CLIENTS,
+    DYNAMIC,
+    OWN,
+    STATIC,
+    ByRoundShare,
+    DynamicShare,
+    OwnShare,
+    RepeatedShare,
+    Share,
+    StaticShare,
+)
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.client_split import clients_from
 from quorate.data.context import data_context
@@ -122,8 +135,14 @@ def shard(
         in_order=in_order,
     )
     check_batch_size(batch_size, mine, number_of_examples(dataset))
+    if mine.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
+        raise ConfigurationError(
+            "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
+            "num_workers, device and quorate.files"
+        )
     grows = growing(place, number, batch, most_batch_size, mine, batch_size, number_of_examples(dataset))
-    loader = Loader(dataset, batch_size, mine, loading, place, rests=chosen == DYNAMIC, device=there, growing=grows)
+    rests = mine.kind in (DYNAMIC, BY_ROUND)
+    loader = Loader(dataset, batch_size, mine, loading, place, rests=rests, device=there, growing=grows)
     add(place, number, loader)
     return loader
 
@@ -134,6 +153,14 @@ def _share(
     """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
     wire, context = place.wire, data_context(place)
     size, own = (wire.size, wire.rank) if context.deals is None else context.deals
+    known = context.redundancy if shuffle else Redundancy()  # what is not shuffled serves evaluation
+    if known.is_there and kind != STATIC:
+        raise ConfigurationError(
+            f'share="{kind}" does not go with a strategy under which several workers compute the same batches; use '
+            'share="static", and read no files by worker'
+        )
+    if known.groups:
+        size, own = known.groups, known.group_of(wire.rank, wire.size)
     choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
     seat = (own if context.seat is None or context.deals is not None else context.seat) % size
     if kind == OWN:
@@ -148,6 +175,11 @@ def _share(
                 "quorate.join(), on all that begin together"
             )
         return OwnShare(rank=seat, ends=ends, **choices)
+    if known.by_round:
+        assert context.round_now is not None, "a strategy of rounds has rounds"
+        return ByRoundShare(rank=own, times=known.batches, round_now=context.round_now, **choices)
+    if known.batches > 1:
+        return RepeatedShare(rank=own, times=known.batches, **choices)
     if kind == STATIC:
         return StaticShare(rank=seat, **choices)
     baseline = context.needs_equal_shares

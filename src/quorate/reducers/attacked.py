@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quorate.core.vectors import Flat
+    from quorate.reducers.outcome import Outcome
 
 
 class Attacked(Reducer):
@@ -44,6 +45,10 @@ class Attacked(Reducer):
     @property
     def state(self) -> Any:
         return self._inner.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._inner.outcome
 
     def part_ready(self, part: int, x: Tensor) -> None:
         """Parts are held back until all are there."""

@@ -23,6 +23,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
+from quorate.reducers.outcome import Outcome
 from quorate.reducers.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
 
@@ -74,6 +75,11 @@ class FaultTolerantSum:
         return self.of.state
 
     @property
+    def outcome(self) -> Outcome | None:
+        """See `Reducer.outcome`."""
+        return self.of.outcome
+
+    @property
     def calls(self) -> int:
         """Sums so far."""
         return self._calls
@@ -105,7 +111,7 @@ class FaultTolerantSum:
         `kept` gives this worker's contribution once more, with nothing in `changed`, if need be.
         """
         self._calls += 1
-        whole = self._launched(x)
+        whole = self._launched(x, kept)
         work = self.of.abandon(x) if whole is None else whole
         self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=whole is not None))
         self._lacks_parts = False
@@ -131,11 +137,11 @@ class FaultTolerantSum:
             other.look()
         return bool(others)
 
-    def _launched(self, x: Flat) -> Work[Flat] | None:
+    def _launched(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat] | None:
         if self._lacks_parts or not self.is_whole or self.wire.dead:
             return None
         try:
-            return self.of.start(x)
+            return self.of.start(x, kept)
         except PeerFailed:
             return None  # whoever has died will be on the board
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quorate.core.vectors import Flat, Layout
+    from quorate.reducers.outcome import Outcome
 
 
 class Reducer(ABC):
@@ -35,6 +36,11 @@ class Reducer(ABC):
     def state(self) -> Any:
         """What it remembers from one sum to the next: a dataclass whose fields say their law (`core.resize`), or None;
         as it is behind the newest sum, which counts."""
+        return None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of the newest sum; None where everything counts in it."""
         return None
 
     @abstractmethod

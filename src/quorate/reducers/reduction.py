@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.redundancy import Redundancy
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout
 from quorate.reducers import WITHOUT_CODEC, reducers
@@ -55,6 +56,9 @@ class ReductionSettings:
     attack: str = ""
     """For tests and teaching, what the last workers send in the place of their gradients: `sign-flip:2` (two workers),
     `noise`, `little-is-enough` ...; empty: nothing else."""
+    on_anomaly: Literal["ignore", "warn", "skip"] = "ignore"
+    """What becomes of a gradient that is out of all proportion to those of the others: "warn" names its worker, "skip"
+    leaves it out of the mean as well."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
@@ -78,6 +82,8 @@ class Reduction:
     """What is formed in the place of means."""
     is_bound: bool = True
     """Whether `f` of the rule was asked for; else it is less among few workers."""
+    redundancy: Callable[[int], Redundancy] | None = None
+    """How so many workers compute the same batches; None: each has its own."""
 
     @property
     def is_of_gradients(self) -> bool:
@@ -107,6 +113,10 @@ class Reduction:
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """What forms sums of vectors laid out so; `seed` is the run's."""
         made = self._reducer(layout, wire, seed)
+        if self.settings.on_anomaly != "ignore":
+            from quorate.reducers.guarded import Guarded
+
+            made = Guarded(made, seed, skips=self.settings.on_anomaly == "skip")
         if not self.settings.attack:
             return made
         from quorate.reducers.attacked import Attacked
@@ -117,11 +127,21 @@ class Reduction:
         if self.rule is not None:
             from quorate.reducers.robust import Robust
 
-            rule = self.rule
+            rule, known = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
+            if known.batches > 1:
+                if rule.name != "Mean":
+                    raise ConfigurationError(
+                        f'reduce="{self.settings.reduce}" does not go with a cyclic code, which decodes the mean; '
+                        "leave reduce out"
+                    )
+                from quorate.reducers.cyclic import Cyclic
+
+                return Cyclic(layout, wire, seed, known)
+            count = known.groups or wire.size
             if not self.is_bound:
-                rule = rule.with_f(min(rule.f, max(0, rule.most_of(wire.size))))
-            rule.check(wire.size)
-            return Robust(layout, wire, rule, seed)
+                rule = rule.with_f(min(rule.f, max(0, rule.most_of(count))))
+            rule.check(count)
+            return Robust(layout, wire, rule, seed, known)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
@@ -152,6 +172,8 @@ class Reduction:
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
         attack = {"attack": self.settings.attack} if self.settings.attack else {}
+        if self.settings.on_anomaly != "ignore":
+            attack["on_anomaly"] = self.settings.on_anomaly
         if self.rule is not None:
             return {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
         if self.codec is None:
@@ -177,7 +199,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if reduce in rules:
         return _by_rule(dataclasses.replace(settings, reduce=reduce), of_rule | rest, raw.keys())
     if settings.compress == NONE:
-        others = raw.keys() - {"compress", "reduce", "attack"}
+        others = raw.keys() - {"compress", "reduce", "attack", "on_anomaly"}
         if others:
             raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
@@ -219,7 +241,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
 
 
 def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    others = set(given) & set(NAMES) - {"compress", "reduce", "attack"}
+    others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
     if others:
         raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
     if settings.compress != NONE:

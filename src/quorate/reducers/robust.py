@@ -19,24 +19,24 @@ El-Mhamdi, Guerraoui, Guirguis and Rouault, "Genuinely distributed Byzantine mac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from quorate.aggregation.outliers import far_rows
 from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
+from quorate.aggregation.votes import differing, vote
 from quorate.core.codec import Draw
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Wire
+from quorate.core.errors import Mismatch, ranks_in_words
+from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Layout
+from quorate.reducers.outcome import Outcome
+from quorate.reducers.owned_pieces import Made, OwnedPieces, reals, relative
 from quorate.reducers.reducer import Reducer
-from quorate.reducers.remembering import Remembering
-from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.exchange import sum_in_order
-from quorate.wire.work import Together
 
 
 @dataclass(kw_only=True)
@@ -49,34 +49,33 @@ class RobustState:
     """The newest result by the tensor's name, flat; empty where the rule does not look from it."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one sum."""
-
-    absent: Sequence[int] = ()
-    """Ranks that had no gradient."""
-    not_finite: Sequence[int] = ()
-    weights: Sequence[float] = field(default=())
-    """Of each rank, the mean weight of its vector in what the rule combines."""
-
-
-class Robust(Remembering):
+class Robust(OwnedPieces):
     """What `rule` makes of the vectors of all workers, in the place of P times their mean.
 
-    Cost per worker: `wire_bytes` sent; as in an all-reduce, and P^2 + P numbers of 8 bytes.
+    Where groups of workers compute the same (`redundancy`), each votes first, and the rule combines what groups have
+    elected. Cost per worker: `wire_bytes` sent; as in an all-reduce, and P^2 + P numbers of 8 bytes; with votes twice
+    as many. Raises `Mismatch` for a group without a majority, unless it may be left out.
     """
 
-    def __init__(self, layout: Layout, wire: Wire, rule: Rule, seed: int) -> None:
-        super().__init__(layout, wire, range(len(layout.parts)))
+    def __init__(self, layout: Layout, wire: Wire, rule: Rule, seed: int, redundancy: Redundancy | None = None) -> None:
+        super().__init__(layout, wire)
         self.rule, self._seed, self._state = rule, seed, RobustState()
+        self._redundancy = Redundancy() if redundancy is None else redundancy
         for segment in layout.segments if rule.has_centre else ():
             about = layout.parts[segment.part]
             self._state.centre[segment.name] = torch.zeros(segment.numel, dtype=about.dtype, device=about.device)
-        self._next: dict[str, Tensor] | None = None
-        self._counts = torch.ones(wire.size, dtype=torch.float64)
-        """What each worker's newest vector counts."""
+        self._next: tuple[dict[str, Tensor], list[Tensor]] | None = None
+        self._of_parts: dict[str, Tensor] | None = None
+        self._centre_parts: list[Tensor] = []
+        """The centre as it lies in parts; of `_of_parts`."""
+        self._is_formed = False
+        """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
         """Of the newest sum."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.newest
 
     @property
     def state(self) -> RobustState:
@@ -96,159 +95,115 @@ class Robust(Remembering):
         """The newest sum counts: the rule looks from its result."""
         if self._is_over:
             self._state.number += 1
-            self._state.centre, self._next = self._next or self._state.centre, None
+            if self._next is not None:
+                self._state.centre, self._centre_parts = self._next
+                self._of_parts, self._next = self._state.centre, None
             self._is_over = False
 
-    def factor(self, size: int, weight: float) -> float:
-        """The number of workers, by which each has divided."""
-        return float(size)
+    # -- of pieces
 
-    def _numbers(self, part: int, layout: Layout) -> int:
-        """Of a part, without the header behind the last one."""
-        return layout.parts[part].numel - (layout.header if part == len(layout.parts) - 1 else 0)
+    def _draw(self) -> Draw:
+        return Draw(seed=self._seed, round=self._state.number)
 
-    def _pieces(self, numbers: int) -> list[tuple[int, int]]:
-        """Where each worker's piece of so many begins and ends."""
-        size = self.wire.size
-        return list(pairwise(round(numbers * rank / size) for rank in range(size + 1)))
+    def _measured_numbers(self, size: int) -> int:
+        return size * size * (2 if self._redundancy.groups else 1)
 
-    def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
-        numbers = self._numbers(part, self.layout)
-        own = _reals(x[:numbers])
-        works: list[Work[Any]] = [
-            self.wire.all_to_all([own[begin:end].clone() for begin, end in self._pieces(len(own))])
-        ]
-        if numbers < x.numel():
-            header = x[numbers:].clone()
-            works.append(self.wire.all_gather(_reals(header)[:1].double()))
-            works.append(self.wire.all_reduce(header))
-        return Together(works, lambda found: found, self.wire.clock)
+    def _seen(self, part: int, rows: Tensor, counts: Tensor, piece: slice) -> Tensor:
+        """As if each counted 1, from the centre."""
+        rows = relative(rows, counts)
+        return rows - self._centre(part)[piece].to(rows) if self.rule.has_centre else rows
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
-        order = sorted(into)
-        weights = next((some[1] for some in found.values() if len(some) > 1), None)
-        if weights is not None:  # else a part is summed again, without the header
-            self._counts = torch.cat([one.reshape(1).cpu() for one in weights])
-        counts = self._counts
-        with self.spending("decode"):
-            rows = {part: torch.stack(list(found[part][0])) for part in order}
-            centre = {part: self._centre(part, rows[part]) for part in order}
-            for part in order:
-                rows[part] = _relative(rows[part], counts, centre[part])
-            gram = sum((inner_products(rows[part]) for part in order), torch.zeros(len(counts), len(counts)).double())
-        gram = self.wire.all_reduce(gram).wait()
-        with self.spending("decode"):
-            keep, rule, mixing = self._decided(gram, counts)
-            mine = {}
-            for part in order:
-                mine[part] = self._combined(rows[part], keep, rule, mixing, centre[part])
-        works = {part: self.wire.all_gather(mine[part]) for part in order}
-        for part, work in works.items():
-            numbers = self._numbers(part, self.layout)
-            _reals(into[part][:numbers]).copy_(torch.cat(list(work.wait())))
-            if numbers < into[part].numel() and len(found[part]) > 1:
-                into[part][numbers:] = found[part][2]
-        if self.rule.has_centre and bool(keep.any()) and len(order) == len(self.layout.parts):
-            self._next = self._by_name([into[part] for part in order])
+    def _back(self, part: int, made: Tensor, piece: slice) -> Tensor:
+        if not (self.rule.has_centre and self._is_formed):
+            return made
+        return made.add_(self._centre(part)[piece].to(made))
 
-    def _combined(self, rows: Tensor, keep: Tensor, rule: Rule, mixing: Tensor | None, centre: Tensor | None) -> Tensor:
-        """Zeros where nobody has a gradient, and NaN where nobody's is finite."""
-        if not bool(keep.any()):
-            return torch.full_like(rows[0], torch.nan if self.newest.not_finite else 0.0)
-        found = mixed_rows(rows[keep.to(rows.device)], mixing, rule)
-        return found if centre is None else found.add_(centre)
+    def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
+        """Inner products of all pairs; with votes also how many pieces of a pair differ."""
+        blank = torch.zeros(len(ranks), len(ranks), dtype=torch.float64)
+        gram = sum((inner_products(one, is_exact=self.rule.is_exact) for one in rows), blank)
+        groups = self._groups(ranks)
+        return torch.stack([gram, sum((differing(one, groups) for one in rows), blank)]) if groups else gram
 
-    def _centre(self, part: int, rows: Tensor) -> Tensor | None:
-        """This worker's piece of where the rule looks from."""
-        if not self.rule.has_centre:
-            return None
-        whole = self._whole_centre(part)
-        begin, end = self._pieces(len(whole))[self.wire.rank]
-        return whole[begin:end].to(rows)
+    def _groups(self, ranks: Sequence[int]) -> list[list[int]]:
+        """Places, in `ranks`, of the workers of each group that votes."""
+        known = self._redundancy
+        at = [known.group_of(rank, self.wire.size) for rank in ranks] if known.groups else []
+        return [[place for place, one in enumerate(at) if one == group] for group in range(known.groups)]
 
-    def _whole_centre(self, part: int) -> Tensor:
-        """Of one part, as real numbers."""
-        about = self.layout.parts[part]
-        found = torch.zeros(self._numbers(part, self.layout), dtype=about.dtype, device=about.device)
-        for index in self.layout.by_part[part]:
-            one = self.layout.segments[index]
-            found[one.offset : one.offset + one.numel] = self._state.centre[one.name].to(found)
-        return _reals(found)
+    def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
+        """Which rows count, and how the rule for so many mixes them."""
+        groups = self._groups(ranks)
+        gram = measured[0] if groups else measured
+        here, finite = counts > 0, finite_rows(gram)
+        keep, alike = here & finite, {place: [place] for place in range(len(ranks))}
+        wrong = [rank for place, rank in enumerate(ranks) if here[place] and not finite[place]]
+        candidates, left_out, outvoted = int(here.sum()), len(wrong), list[int]()
+        if groups:
+            votes = [vote(measured[1], group, keep.tolist()) for group in groups]
+            alike = {one.winners[0]: list(one.winners) for one in votes if one.winners}
+            for group, one in zip(groups, votes, strict=True):
+                if here[group].any() and not one.winners and self._redundancy.decides == "all":
+                    raise Mismatch(_no_majority([ranks[place] for place in group]))
+                outvoted += [ranks[place] for place in one.voters if place not in one.winners]
+            candidates = sum(bool(here[group].any()) for group in groups)
+            left_out = candidates - len(alike)
+            keep = torch.tensor([place in alike for place in range(len(ranks))])
+        rule = self._rule_of(candidates, left_out)
+        mixing = rule.mixing(gram[keep][:, keep], self._draw()) if keep.any() else None
+        chosen = torch.zeros(len(ranks), dtype=torch.float64)
+        chosen[keep] = 1 / max(1, int(keep.sum())) if mixing is None else mixing.mean(0)
+        each = [0.0] * len(ranks)
+        for place, equal in alike.items():
+            for other in equal:
+                each[other] = float(chosen[place]) / len(equal)
+        weights = [each[ranks.index(rank)] if rank in ranks else 0.0 for rank in range(self.wire.size)]
+        absent = [rank for rank in range(self.wire.size) if rank not in ranks or not here[ranks.index(rank)]]
+        kept_ranks = [rank for place, rank in enumerate(ranks) if keep[place]]
+        far = [kept_ranks[place] for place in far_rows(gram[keep][:, keep])] if self.rule.f else []
+        self.newest = Outcome(absent, wrong, outvoted, far, weights=weights)
+        self._is_formed = bool(keep.any())
+
+        def made(part: int, rows: Tensor) -> Tensor:
+            """Zeros where nobody has a gradient, and NaN where nobody's is finite."""
+            if not self._is_formed:
+                return torch.full_like(rows[0], torch.nan if wrong else 0.0)
+            return mixed_rows(rows[keep.to(rows.device)], mixing, rule)
+
+        return made
+
+    def _made(self, parts: Sequence[Tensor]) -> None:
+        if self.rule.has_centre and self._is_formed:
+            whole = [part[: self._numbers(number, self.layout)].clone() for number, part in enumerate(parts)]
+            self._next = self._by_name(whole), whole
 
     def _by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What the newest result is, by tensor."""
-        return {one.name: parts[one.part][one.offset : one.offset + one.numel].clone() for one in self.layout.segments}
+        """The tensors that lie in these parts, flat, in the same memory."""
+        return {one.name: parts[one.part][one.offset : one.offset + one.numel] for one in self.layout.segments}
 
-    def _decided(self, gram: Tensor, counts: Tensor) -> tuple[Tensor, Rule, Tensor | None]:
-        """Which rows count, the rule for so many, and how it mixes them."""
-        here, finite = counts > 0, finite_rows(gram)
-        keep = here & finite
-        wrong = [rank for rank in range(len(counts)) if here[rank] and not finite[rank]]
-        rule = self._rule_of(int(here.sum()), len(wrong))
-        mixing = (
-            rule.mixing(gram[keep][:, keep], Draw(seed=self._seed, round=self._state.number)) if keep.any() else None
-        )
-        each = torch.zeros(len(counts), dtype=torch.float64)
-        each[keep] = 1 / max(1, int(keep.sum())) if mixing is None else mixing.mean(0)
-        absent = [rank for rank in range(len(counts)) if not here[rank]]
-        self.newest = Outcome(absent, wrong, each.tolist())
-        return keep, rule, mixing
+    def _centre(self, part: int) -> Tensor:
+        """Where the rule looks from, of one part, as real numbers."""
+        kept_parts, centre = self._centre_parts, self._state.centre
+        if centre is not self._of_parts:  # it is a checkpoint's, or of other parameters
+            self._of_parts, self._centre_parts = centre, []
+            for number, about in enumerate(self.layout.parts):
+                whole = torch.zeros(self._numbers(number, self.layout), dtype=about.dtype, device=about.device)
+                for index in self.layout.by_part[number]:
+                    one = self.layout.segments[index]
+                    whole[one.offset : one.offset + one.numel] = centre[one.name].to(whole)
+                self._centre_parts.append(whole)
+            kept_parts = self._centre_parts
+        return reals(kept_parts[part])
 
     def _rule_of(self, count: int, excluded: int) -> Rule:
         """For `count` gradients: f is what it was, less what was left out, and no more than so many bear."""
         most = max(0, self.rule.most_of(count))
         return self.rule.with_f(max(0, min(self.rule.f, most) - excluded))
 
-    def wire_bytes(self, size: int) -> int:
-        """Bytes this worker sends for one sum among `size` workers."""
-        sent, mine = 0, self.wire.rank
-        for number, part in enumerate(self.layout.parts):
-            width = 2 if part.dtype.is_complex else 1
-            pieces = self._pieces(width * self._numbers(number, self.layout))
-            each = [(end - begin) * part.dtype.itemsize // width for begin, end in pieces]
-            sent += sum(each) - each[mine] + (size - 1) * each[mine]
-            if number == len(self.layout.parts) - 1 and self.layout.header:
-                sent += 8 * (size - 1) + all_reduce_bytes(self.layout.header * part.dtype.itemsize, size)
-        return sent + all_reduce_bytes(8 * size * size, size)
 
-    # -- for sums that are formed anew
-
-    def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
-    ) -> Flat:
-        """As of `Reducer`: the rule on whole vectors, those of `ranks`."""
-        order = sorted(range(len(ranks)), key=lambda place: ranks[place])
-        numbers = [self._numbers(part, like.layout) for part in range(len(like.parts))]
-        counts = torch.ones(len(order), dtype=torch.float64)
-        if like.layout.header:
-            counts = torch.cat([_reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
-        rows, gram = list[Tensor](), torch.zeros(len(order), len(order), dtype=torch.float64)
-        centre = [self._whole_centre(part) for part in range(len(numbers))] if self.rule.has_centre else None
-        for part, into in enumerate(like.parts):
-            stacked = torch.stack([_reals(found[place][part][: numbers[part]].to(into.device)) for place in order])
-            rows.append(_relative(stacked, counts, None if centre is None else centre[part].to(stacked)))
-            gram += inner_products(rows[part])
-        keep, rule, mixing = self._decided(gram, counts)
-        sums = Flat.zeros(like.layout)
-        for part, into in enumerate(sums.parts):
-            origin = None if centre is None else centre[part].to(rows[part])
-            _reals(into[: numbers[part]]).copy_(self._combined(rows[part], keep, rule, mixing, origin))
-            if numbers[part] < into.numel():
-                tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
-                into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
-        if self.rule.has_centre and bool(keep.any()):
-            self._next = self._by_name(sums.parts)
-        return sums
-
-
-def _reals(x: Tensor) -> Tensor:
-    """Complex numbers as twice as many real ones, in the same memory; others as they are."""
-    return torch.view_as_real(x).flatten() if x.is_complex() else x
-
-
-def _relative(rows: Tensor, counts: Tensor, centre: Tensor | None) -> Tensor:
-    """Rows as if each counted 1, seen from the centre."""
-    if bool(((counts != 1) & (counts > 0)).any()):
-        rows = rows / counts.clamp_min(torch.finfo(torch.float32).tiny)[:, None].to(rows)
-    return rows if centre is None else rows - centre
+def _no_majority(ranks: Sequence[int]) -> str:
+    return (
+        f"{ranks_in_words(ranks)} compute the same batch, and no gradient was sent by more than half of them: too many "
+        "are wrong, or what they compute is not the same to the bit (batches that quorate.shard does not deal out, "
+        "draws of dropout, algorithms that are not deterministic)"
+    )

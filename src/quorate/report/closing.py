@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from quorate.core.exclusion_rows import FAR, NO_WEIGHT
 from quorate.core.records import ranks_in
 from quorate.core.rows import Step
 from quorate.report.figures.goodput import goodput_of, has_failed
@@ -14,6 +15,7 @@ from quorate.report.figures.lateness import Skew, skew_of
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.throughput import Window, training_seconds, window_of
 from quorate.report.figures.time_use import Spent, bubble_share, spent_in, waiting_share
+from quorate.report.reading.exclusions import left_out_of
 from quorate.report.reading.joinings import comparable, joined_in_words
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import last_arrivals, wait_for_all
@@ -31,6 +33,8 @@ MOST_BYTES = 4 << 20
 """Read of all ranks together: a fraction of a second. Of longer runs, the end."""
 _NAMED = 4
 """Changes of the quorum, workers that died, and workers that joined, at most."""
+_OFTEN = 0.01
+"""Share of means from which on it is told who was left out of them."""
 LEAST_BYTES = 8 << 10
 """Read of each rank however many there are: some 20 steps."""
 
@@ -73,6 +77,7 @@ def closing_line(folder: Path) -> str | None:
     if rounds is not None and not meetings.is_together:
         parts += _gained(rounds)
     parts += _bubbles(steps)
+    parts += _left_out(run) if is_all else []
     parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
     parts += [joined_in_words(*one) for one in run.replacements[:_NAMED]]
     if is_all and has_failed(run):
@@ -133,6 +138,17 @@ def _goodput(run: RunRecords) -> list[str]:
         return []
     lost = f" ({found.lost:.0f} of {counted(round(found.made), 'step')} were lost)" if found.lost >= 1 else ""
     return [f"goodput {share_in_words(found.share)}{lost}"]
+
+
+def _left_out(run: RunRecords) -> list[str]:
+    """Whose gradients did not count in many of the means; that a rule chose others says nothing of them."""
+    found, sums = left_out_of(run)
+    told = [one for one in found if one.why != NO_WEIGHT and one.count >= _OFTEN * sums]
+    return [
+        f"rank {one.rank}'s gradients were {'far off' if one.why == FAR else one.why} in "
+        f"{share_in_words(one.count / sums)} of the means"
+        for one in sorted(told, key=lambda one: -one.count)[:_NAMED]
+    ]
 
 
 def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:

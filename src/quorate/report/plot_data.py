@@ -119,6 +119,10 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
             "rank parameters gradients optimizer live_before peak_live resident_before peak_resident peak_gpu",
         ),
     ),
+    "exclusions": (
+        "arm rank why count share first last",
+        lambda arm: _fields(arm.exclusions.ranks if arm.exclusions else (), "rank why count share first last"),
+    ),
     "layers": (
         "arm name bytes_out",
         lambda arm: _fields(arm.layers.layers if arm.layers else (), "name bytes_out"),

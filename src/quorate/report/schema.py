@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from quorate.report.schema_exclusions import ExclusionsSummary as ExclusionsSummary
 from quorate.report.schema_mesh import LayersSummary as LayersSummary
 from quorate.report.schema_mesh import StagesSummary as StagesSummary
 from quorate.report.schema_parts import Change as Change
@@ -175,6 +176,8 @@ class ArmSummary(Part):
     """Null where there are no outer steps, or none is recorded."""
     noise: NoiseSummary | None = None
     """Null where means of gradients are not formed, or none was measured."""
+    exclusions: ExclusionsSummary | None = None
+    """Null where no gradient was left out."""
     servers: ServersSummary | None = None
     """Null where parameters lie on no servers."""
     memory: MemorySummary | None = None

@@ -37,8 +37,12 @@ class Attempts:
         """Heads at the end of thin links, as far as known, since which round."""
 
     def span(self, ranks: Iterable[int]) -> bool:
-        """Whether a round of these is formed so; of learners of several workers none is."""
-        return not self._agreed.learners and spans_hosts(self._agreed, self._host_of, ranks)
+        """Whether a round of these is formed so; of learners of several workers none is, and none that is no sum."""
+        return (
+            not self._agreed.learners
+            and self._agreed.combine is None
+            and spans_hosts(self._agreed, self._host_of, ranks)
+        )
 
     def order(self, gathering: OpenRound, given: Mapping[int, Contribution]) -> list[list[int]]:
         """In which the contributions are added, host by host, wherever that is done; none where there is one host."""

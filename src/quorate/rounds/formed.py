@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, Layout
 from quorate.rounds.calls import Calls
-from quorate.rounds.gathering import Contribution, OpenRound, furthest
+from quorate.rounds.combining import combined
+from quorate.rounds.gathering import Contribution, OpenRound, furthest, sum_by_hosts
 from quorate.rounds.log import Log, Round
+from quorate.rounds.terms import Agreed
 
 
 def round_of(
@@ -55,3 +57,16 @@ def round_of(
         missing=calls.missing_at(now, settles=gathering.settles),
         **answered,
     )
+
+
+def total_of(
+    agreed: Agreed,
+    number: int,
+    hosts: Iterable[Iterable[int]],
+    given: Mapping[int, Contribution],
+    blank: Callable[[Layout], Flat] | None = None,
+) -> Flat | None:
+    """What the vectors that were given become: their sum, host by host, or what was agreed in its place."""
+    if agreed.combine is None:
+        return sum_by_hosts(hosts, given, blank)
+    return combined(agreed.combine, {rank: (one.vector, one.weight) for rank, one in given.items()}, number)

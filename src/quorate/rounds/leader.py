@@ -24,8 +24,8 @@ from quorate.rounds.attempts import Attempts
 from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.copies import Entrance
-from quorate.rounds.formed import round_of
-from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, given_from, sum_by_hosts
+from quorate.rounds.formed import round_of, total_of
+from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, given_from
 from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.log import Log, Round
 from quorate.rounds.terms import Agreed
@@ -262,7 +262,7 @@ class Leader:
             given = {rank: one for rank, one in given.items() if not one.gives or rank in forming.contributors}
         hosts = self.attempts.order(gathering, given)
         if forming is None:
-            total = sum_by_hosts(hosts or [given], given, self._blank)
+            total = total_of(self.agreed, gathering.number, hosts or [list(given)], given, self._blank)
         entering = self._entrance.let_in(gathering.number, self.holdings.told, settles=gathering.settles)
         voters = self.votes.voters if self.votes.are_needed else []
         formed = round_of(

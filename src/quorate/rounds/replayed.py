@@ -17,8 +17,9 @@ from quorate.rounds.buffer import Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.decided import Decided, compare
 from quorate.rounds.entering import Replica, Watching
+from quorate.rounds.formed import total_of
 from quorate.rounds.fragments import Fragments, PendingFragments
-from quorate.rounds.gathering import Contribution, furthest, given_from, sum_by_hosts
+from quorate.rounds.gathering import Contribution, furthest, given_from
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.pending import PendingGradients
@@ -196,7 +197,7 @@ class ReplayedRounds(IdleInReplays):
         one = Round(
             number=number,
             term=0,
-            sum=sum_by_hosts(row.hosts or [asked], given),
+            sum=total_of(self.agreed, number, row.hosts or [asked], given),
             weight=row.weight,
             live=row.live,
             alive=row.alive or row.live,

@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quorate.core.errors import ConfigurationError, unknown
+
+if TYPE_CHECKING:
+    from quorate.rounds.combining import Combine
 
 _LARGE = 1 << 16
 """Bytes from which carrying a vector may take longer than answering."""
@@ -51,6 +54,8 @@ class Agreed:
     """Seconds at most that a round waits for more workers than have to call: see `rounds.window`."""
     tolerates_death: bool = False
     """Whether the others go on when a worker dies; else it is everyone's end."""
+    combine: Combine | None = None
+    """What becomes of the vectors of a round; None: their sum."""
     learners: tuple[int, ...] = ()
     """Which learner each worker is of, by rank; empty where each is one of its own. `wait_for` counts learners."""
 

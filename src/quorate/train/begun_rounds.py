@@ -30,7 +30,7 @@ from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
 from quorate.sharding.copies import copies_of
 from quorate.sharding.mesh import Seat
-from quorate.train.reduced import coding_of
+from quorate.train.reduced import by_rule, coding_of
 from quorate.wire.current import Place
 from quorate.wire.survivors import DeathTolerance
 
@@ -69,6 +69,7 @@ def begin_rounds(
     whole = WholeReplica(row)
     nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
+    settings = by_rule(reduction, settings, wire.size, seed, strategy)
     known: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
     agreed = Agreed(
         **known, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings

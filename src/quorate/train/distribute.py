@@ -38,6 +38,7 @@ from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
+from quorate.train.redundant import check_redundancy, deal_out
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
 from quorate.train.step_weight import Weight, check_weighable
@@ -122,6 +123,9 @@ def distribute(
     does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
     `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
 
+    `on_anomaly` "warn" names the worker whose gradient is out of all proportion to those of the others, and "skip"
+    leaves it out of the mean as well, under `all-reduce` (docs/howto/wrong-gradients.md).
+
     `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
     loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size; or
     "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
@@ -191,6 +195,7 @@ def distribute(
         swapped.__class__ = class_of(Distributes, plain)
         try:
             check_weighable(weight, chosen, label)
+            check_redundancy(chosen, place, label, is_whole=spread is None)
             check_gains(optimizer, chosen, label, is_whole=spread is None)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
@@ -200,6 +205,7 @@ def distribute(
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, listeners(place).all)
+            deal_out(chosen, place, lambda: loop.worker.version)
         except BaseException:
             swapped.__class__ = plain
             raise
@@ -216,7 +222,7 @@ def distribute(
         listeners(place).all[:0] = [looks, stepped]
         place.leaving += [loop.finish, stepped.check]
         data_context(place).client_terms = chosen.client_terms or data_context(place).client_terms
-        if chosen.waits:
+        if chosen.waits or data_context(place).redundancy.by_round:
             rests_with_loaders(place)
         else:
             data_context(place).nobody_waits = True

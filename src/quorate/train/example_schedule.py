@@ -184,14 +184,14 @@ def workers_now(worker: StrategyWorker | None) -> float:
     place = current.place()
     if place is None:
         return 1.0
-    wire, deals = place.wire, data_context(place).deals
+    wire = place.wire
     count = wire.size
     if worker is not None and worker.tolerates_death:
         reducer = worker.means.reducer
         count = len(wire.alive)
         if not worker.has_rounds and not worker.is_served and isinstance(reducer, FaultTolerantSum):
             count = reducer.counted
-    return float(count) if deals is None else count * deals[0] / wire.size
+    return data_context(place).with_batches_of_their_own(float(count), wire.size)
 
 
 @one_sentence({"total_examples": "it is the number of examples that all workers see in the training", "batch_size": ""})

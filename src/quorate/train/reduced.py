@@ -17,6 +17,11 @@ from quorate.core.vectors import Layout
 from quorate.reducers.reducer import Reducer
 from quorate.reducers.reduction import AUTO, NAMES, Reduction, reduction_of
 from quorate.rounds.coding import Coding
+from quorate.rounds.combining import ByRule
+from quorate.rounds.terms import Agreed
+
+_RULED = (("rounds", "gradients"), ("all", "ways"))
+"""Whom strategies meet, and with what, beside means of gradients, that a rule may have in the place of a mean."""
 
 
 def with_reduction(
@@ -40,10 +45,20 @@ def with_reduction(
             f'attack="{reduction.settings.attack}" does not go with {label}: attacks change gradients (all-reduce, '
             "robust), and how far workers went (diloco)"
         )
+    if reduction.settings.on_anomaly != "ignore":
+        _check_watched(made, reduction, label)
+    if made.redundancy is not None and made.meets == "all":
+        reduction = _with_redundancy(made, reduction, label)
     if reduction.codec is not None:
         _check(made, reduction, label)
         if made.compresses == "differences":
             reduction = _without_feedback(reduction, label)
+    elif reduction.rule is not None and (made.meets, made.compresses) in _RULED:
+        if reduction.rule.has_centre:
+            raise ConfigurationError(
+                f'reduce="{reduction.settings.reduce}" does not go with {label}: it looks from its newest result, '
+                "which is known where all workers form means of gradients (all-reduce); take another rule"
+            )
     elif reduction.settings.reduce != AUTO and made.meets != "all":
         raise ConfigurationError(
             f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how sums of all workers are '
@@ -54,6 +69,47 @@ def with_reduction(
             f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); what {label} averages is none'
         )
     return made, reduction
+
+
+def _check_watched(strategy: Strategy, reduction: Reduction, label: str) -> None:
+    asked = f'on_anomaly="{reduction.settings.on_anomaly}"'
+    if strategy.meets != "all" or strategy.compresses != "gradients":
+        raise ConfigurationError(
+            f"{asked} does not go with {label}: it compares the gradients in a mean of all workers (all-reduce)"
+        )
+    if not reduction.forms_means:
+        raise ConfigurationError(
+            f"{asked} watches over plain means; with compress={reduction.settings.compress!r} and "
+            f"reduce={reduction.settings.reduce!r} leave it out: a rule finds what is wrong by itself, and codes of "
+            "gradients are no gradients"
+        )
+
+
+def _with_redundancy(strategy: Strategy, reduction: Reduction, label: str) -> Reduction:
+    if reduction.rule is None:
+        asked = "compress" if reduction.codec is not None else "reduce"
+        raise ConfigurationError(
+            f'{asked}="{getattr(reduction.settings, asked)}" does not go with {label}, which compares gradients, or '
+            f"decodes them, as they are; leave {asked} out"
+        )
+    return dataclasses.replace(reduction, redundancy=strategy.redundancy)
+
+
+def by_rule(
+    reduction: Reduction, settings: Mapping[str, Any], size: int, seed: int, strategy: Strategy
+) -> Mapping[str, Any]:
+    """The settings of rounds whose vectors become one by a rule, where one was chosen; else as they are.
+
+    Raises `ConfigurationError` where the rule does not bear f in a round of no more workers than have to call.
+    """
+    rule = reduction.rule
+    if rule is None or strategy.meets != "rounds":
+        return settings
+    quorum = Agreed(size=size, **settings).quorum
+    if not reduction.is_bound:
+        rule = rule.with_f(min(rule.f, max(0, rule.most_of(quorum))))
+    rule.check(quorum)
+    return {**settings, "divide_by": "arrived", "combine": ByRule(rule, size, seed)}
 
 
 def reducer_of(reduction: Reduction, strategy: Strategy, layout: Layout, wire: Wire, seed: int) -> Reducer:

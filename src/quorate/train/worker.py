@@ -31,6 +31,7 @@ from quorate.membership.survivors import synchronize
 from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
+from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.losses import Losses
@@ -75,10 +76,8 @@ class StrategyWorker:
         self.agrees_in_backward, self.differs = strategy.agrees_in_backward, strategy.replicas != "equal"
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
-        self.closure: Callable[[], Any] | None = None
-        """Of the step that is being made."""
-        self.loss: Any = None
-        """What its plain step has returned."""
+        self.closure: Callable[[], Any] | None = None  # of the step that is being made
+        self.loss: Any = None  # that its plain step has returned
         self.step_weight = StepWeight(place, watched.weight)
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
@@ -109,6 +108,7 @@ class StrategyWorker:
             announced=Announced(stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise),
             spending=listeners(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
+            exclusions=ExclusionWatch(self.timer, self.losses),
             within=self._row,
         )
         shadow = Shadow(
@@ -116,10 +116,9 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             synchronized=lambda: synchronize(self.means, self._place),
         )
-        overlaps = self.agrees_in_backward and self.strategy.meets == "all"
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
-        return MeansOfAll(*of, overlaps=overlaps, before=before)
+        return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
 
     def lay_out(self) -> None:
         """Go on with the parameters that are trained now; nothing is in flight."""

@@ -411,6 +411,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "shares": 3 * 9,
         "arrival": 3 * 4,
         "noise": 0,
+        "exclusions": 0,
         "heat": sum(4 * len(one.arrival.steps) for one in summary.arms if one.arrival is not None),
         "timeline": sum(len(lane.spans) for one in summary.arms for lane in one.timeline),
         "rounds": 6,

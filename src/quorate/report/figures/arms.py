@@ -79,6 +79,7 @@ def arm_of(
         noise=noise_summary([run.noise for run in used if run.noise is not None]),
         servers=servers_summary([run.servers for run in used if run.servers is not None]),
         memory=next((run.memory for run in used if run.memory is not None), None),
+        exclusions=next((run.exclusions for run in used if run.exclusions is not None), None),
         layers=next((run.layers for run in used if run.layers is not None), None),
         stages=next((run.stages for run in used if run.stages is not None), None),
         replicas=_replicas(used),

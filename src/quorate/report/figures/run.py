@@ -11,6 +11,7 @@ from typing import Any
 from quorate.core.errors import ranks_in_words
 from quorate.report.figures import throughput
 from quorate.report.figures.arrival import arrival_of
+from quorate.report.figures.exclusions import exclusions_of
 from quorate.report.figures.goodput import Goodput, goodput_of, has_failed
 from quorate.report.figures.lateness import skew_of
 from quorate.report.figures.layers import layers_of
@@ -42,6 +43,7 @@ from quorate.report.schema import (
     NOT_BEGUN,
     Arrival,
     Curve,
+    ExclusionsSummary,
     Fault,
     Joined,
     Lane,
@@ -98,6 +100,7 @@ class RunFigures:
     servers: ServerFigures | None
     """Where parameters lie on servers."""
     memory: MemorySummary | None
+    exclusions: ExclusionsSummary | None
     layers: LayersSummary | None
     stages: StagesSummary | None
     distance: Curve | None
@@ -163,6 +166,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         noise=_noise(run),
         servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
         memory=memory_of(run, seed),
+        exclusions=exclusions_of(run, seed),
         layers=layers_of(run, seed),
         stages=stages_of(run, warm_up, seed),
         distance=distance_curve(run, seed, amounts),

@@ -10,6 +10,7 @@ from importlib.resources import files
 from quorate.report.charts.activities import patterns
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.arrival import arrival
+from quorate.report.page.exclusions import exclusions
 from quorate.report.page.fairness import fairness
 from quorate.report.page.faults import faults, joined_later
 from quorate.report.page.layers import layers
@@ -35,6 +36,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("fairness", "Fairness", fairness),
     ("quality", "Quality", quality),
     ("noise", "Gradient noise", noise),
+    ("exclusions", "Left out", exclusions),
     ("steps", "Time per step", steps),
     ("arrival", "Arrival skew", arrival),
     ("rounds", "Rounds", rounds),

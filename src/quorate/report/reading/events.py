@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
+from quorate.core.exclusion_rows import Excluded
 from quorate.core.noise_rows import Noise
 from quorate.core.rows import Distance, Gone, Joined, Log, Outer, Step
 from quorate.report.reading.clocks import RunClock
 
 T = TypeVar("T", Gone, Joined)
-R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise)
+R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
 
 
 def each_once(found: Iterable[Sequence[T]]) -> list[T]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quorate.core.exclusion_rows import Excluded
 from quorate.core.layer_rows import Layers
 from quorate.core.memory_rows import Memory
 from quorate.core.noise_rows import Noise
@@ -54,6 +55,7 @@ class RankRecords:
     distances: list[Distance] = field(default_factory=list)
     outers: list[Outer] = field(default_factory=list)
     noises: list[Noise] = field(default_factory=list)
+    exclusions: list[Excluded] = field(default_factory=list)
     layers: Layers | None = None
     """Of the first optimizer that has said something of them."""
     served: list[Served] = field(default_factory=list)
@@ -98,7 +100,7 @@ class RankRecords:
             merged.time = clock.at(merged.time)
         self.logs, self.evaluations = moved(self.logs, clock), self.evaluations.moved(clock)
         self.distances, self.outers = moved(self.distances, clock), moved(self.outers, clock)
-        self.noises = moved(self.noises, clock)
+        self.noises, self.exclusions = moved(self.noises, clock), moved(self.exclusions, clock)
         self.deaths, self.joinings = moved(self.deaths, clock), moved(self.joinings, clock)
         for said, name in ((self.start, "now"), (self.end or {}, "time")):
             if has_numbers(said, name):
@@ -133,6 +135,8 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             found.outers.append(outer)
         elif kind == "noise" and (noise := row_of(Noise, row)) is not None and noise.gradients > 1:
             found.noises.append(noise)
+        elif kind == "excluded" and (excluded := row_of(Excluded, row)) is not None:
+            found.exclusions.append(excluded)
         elif kind == "layers" and (layers := row_of(Layers, row)) is not None:
             found.layers = found.layers or layers
         elif kind == "served" and (served := served_of(row)) is not None:

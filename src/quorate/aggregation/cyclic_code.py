@@ -1,0 +1,132 @@
+"""Cyclic codes over sums: n workers each send one combination of a few vectors, and the sum of all n survives some.
+
+Worker i has the vectors i, i + 1, ..., i + c (modulo n), and sends sum_j B_ij g_j. Whatever the vectors are, what all
+workers send satisfies c equations, the parity checks: sum_i H_ki x_i = 0 for k = 1 ... c. So any c of the n can be
+missing, and the sum of all g is a combination of the rest (gradient coding); or any s = c / 2 can be wrong, wherever,
+and what they have added is found from the c sums that are not 0.
+
+H_ki = exp(2 pi I f_k i / n) for c neighbouring frequencies f_k around n / 2. They come in conjugate pairs, so B is
+real, and takes half of the bytes of the published codes over complex numbers. Around n / 2 coefficients are alike in
+size (for c = 2 nearly 1 : 2 : 1); any c columns of H are independent, as a Vandermonde matrix.
+
+Source: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
+gradients", ICML 2018, section 4 (cyclic code; theirs is complex); Tandon, Lei, Dimakis and Karampatziakis, "Gradient
+coding: avoiding stragglers in distributed learning", ICML 2017, section 3.2 (cyclic support; theirs is drawn). Real
+codes of the discrete Fourier transform: Marshall, "Coding of real-number sequences for error correction", 1984.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+
+_TRIES = 64
+_ENOUGH = 64.0
+"""How many times the rounding error of what is sent a parity check may be."""
+
+
+class CyclicCode:
+    """That of `size` workers with `checks` parity checks; pure, and the same everywhere. Float64 on the CPU.
+
+    Raises `ConfigurationError` for fewer workers than a worker has vectors.
+    """
+
+    def __init__(self, size: int, checks: int) -> None:
+        if not 0 <= checks < size:
+            raise ConfigurationError(
+                f"a cyclic code with {checks + 1} batches a worker is for {checks + 1} workers or more, not {size}"
+            )
+        self.size, self.checks = size, checks
+        frequencies = size / 2 + torch.arange(checks, dtype=torch.float64) - (checks - 1) / 2
+        phases = 2 * math.pi / size * torch.outer(frequencies, torch.arange(size, dtype=torch.float64))
+        self._parity = torch.polar(torch.ones_like(phases), phases)
+        self._nodes = torch.polar(
+            torch.ones(size, dtype=torch.float64), 2 * math.pi / size * torch.arange(size, dtype=torch.float64)
+        )
+        self.matrix = self._scaled(self._columns())
+        """B (n, n): what worker i takes of vector j, 0 where it has none of it."""
+
+    @property
+    def batches(self) -> int:
+        """How many vectors a worker combines."""
+        return self.checks + 1
+
+    def coefficients(self, worker: int) -> list[float]:
+        """Of the vectors that a worker has: its own, and those of the ones behind it."""
+        return [float(self.matrix[worker, (worker + step) % self.size]) for step in range(self.batches)]
+
+    def _columns(self) -> Tensor:
+        """Of each vector what its workers take, up to a factor."""
+        found = torch.zeros(self.size, self.size, dtype=torch.float64)
+        for vector in range(self.size):
+            workers = [(vector - step) % self.size for step in range(self.batches)]
+            checked = torch.view_as_real(self._parity[:, workers]).permute(0, 2, 1).reshape(-1, self.batches)
+            null = torch.linalg.svd(checked, full_matrices=True).Vh[-1] if self.checks else torch.ones(1)
+            found[workers, vector] = (null / null.abs().sum()).to(found)
+        return found
+
+    def _scaled(self, columns: Tensor) -> Tensor:
+        """Such that one combination of all rows, the best of some, is the sum of all vectors."""
+        place = torch.arange(self.size, dtype=torch.float64) / self.size
+        generator = torch.Generator().manual_seed(self.size)
+        drawn = torch.randn(_TRIES, self.size, generator=generator, dtype=torch.float64)
+        waves = [torch.cos(math.pi * (place + phase / 16)) for phase in range(16)]
+        rows = torch.stack([torch.ones_like(place), 1 + place, *waves, *drawn])
+        rows = rows / rows.norm(dim=1, keepdim=True)
+        sums = rows @ columns
+        best = sums[int(sums.abs().amin(1).argmax())]
+        scaled: Tensor = columns / best
+        return scaled
+
+    def weights(self, present: Sequence[int]) -> Tensor | None:
+        """What each of the workers `present` counts (the others 0), so that all together are the sum of all vectors:
+        (n) in float64. None where too many are missing."""
+        rows = self.matrix[list(present)]
+        if len(present) < self.size - self.checks:
+            return None
+        found = torch.zeros(self.size, dtype=torch.float64)
+        ones = torch.ones(self.size, 1, dtype=torch.float64)
+        found[list(present)] = torch.linalg.lstsq(rows.T, ones, driver="gelsd").solution[:, 0]
+        return found
+
+    def wrong(self, numbers: Tensor, rounding: float) -> list[int] | None:
+        """Which workers have sent something else, from one number (n) of each that is linear in what it has sent.
+
+        `rounding` is how far honest numbers are off. At most half as many as there are checks; None where that does not
+        explain the numbers, as more are wrong.
+        """
+        most, numbers = self.checks // 2, numbers.to(torch.complex128)
+        syndromes, allowed = self._parity @ numbers, _ENOUGH * rounding * math.sqrt(self.size)
+        if _largest(syndromes) <= allowed:
+            return []
+        if most == 0:
+            return None
+        equations = torch.stack([syndromes[k : k + most] for k in range(self.checks - most)])
+        locator = torch.linalg.lstsq(
+            equations, -syndromes[most : self.checks].unsqueeze(1), rcond=1e-10, driver="gelsd"
+        ).solution[:, 0]
+        powers = torch.stack([self._nodes**k for k in range(most + 1)], 1)
+        values = powers @ torch.cat([locator, torch.ones(1, dtype=torch.complex128)])
+        for count in range(1, most + 1):
+            found = sorted(int(place) for place in values.abs().argsort()[:count])
+            columns = self._parity[:, found]
+            errors = torch.linalg.lstsq(columns, syndromes.unsqueeze(1), driver="gelsd").solution
+            if _largest(columns @ errors - syndromes.unsqueeze(1)) <= allowed:
+                return found
+        return None
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+@lru_cache(maxsize=16)
+def cyclic_code(size: int, checks: int) -> CyclicCode:
+    """The code, which is made once."""
+    return CyclicCode(size, checks)

@@ -1,0 +1,35 @@
+"""How workers compute the same batches, so that some of what they send may be wrong, or missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redundancy:
+    """Of one strategy among some workers; without anything else each worker computes batches of its own."""
+
+    groups: int = 0
+    """In how many groups of neighbouring ranks workers compute the same batches; 0: each worker has its own."""
+    batches: int = 1
+    """How many batches a worker computes in a step: its own, and those of as many ranks behind it, round in a ring."""
+    wrong: int = 0
+    """How many of the workers of a group, or of all where there are none, may send anything."""
+    decides: Literal["all", "those that can"] = "all"
+    """Whether a group without a majority is an error, or is left out."""
+    by_round: bool = False
+    """Whether the batch of a step follows from its round, as nobody waits for those that are late."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether any batch is computed twice."""
+        return self.groups > 0 or self.batches > 1
+
+    def group_of(self, rank: int, size: int) -> int:
+        """The group of a worker among `size`; groups differ in size by at most one."""
+        return rank * self.groups // size
+
+    def members(self, group: int, size: int) -> list[int]:
+        """The ranks of a group, in order."""
+        return [rank for rank in range(size) if self.group_of(rank, size) == group]

@@ -1,0 +1,73 @@
+"""Whose gradients rules and codes have left out, counted over some sums at a time, into the records."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from quorate.core.exclusion_rows import Excluded
+from quorate.core.telling import tell
+from quorate.observe.losses import Losses
+from quorate.observe.step_times import StepTimer
+from quorate.reducers.outcome import Outcome
+
+SUMS = 10
+"""In one row."""
+OFTEN, WITHIN = 20, 100
+"""A worker whose gradients were absurd so often in so many sums is to be looked at."""
+
+
+class ExclusionWatch:
+    """Of one optimizer's worker; the first rank that is left writes. Off where nobody reads the records."""
+
+    def __init__(self, timer: StepTimer, losses: Losses) -> None:
+        self._timer, self._losses = timer, losses
+        self._sums, self._all = 0, 0
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._offences: dict[int, deque[int]] = {}
+        """By rank, the numbers of the last sums in which it was absurd."""
+
+    def saw(self, outcome: Outcome | None) -> None:
+        """What became of a sum; None where everything counts in sums."""
+        self._all += 1
+        if outcome is None or len(outcome.absent) == len(outcome.weights):
+            return
+        for rank in outcome.absurd:
+            self._offends(rank, is_told=outcome.is_told)
+        if self._timer.recorder is None:
+            return
+        self._sums += 1
+        self._counts.update(outcome.excluded)
+        if self._sums >= SUMS:
+            self.tell()
+
+    def _offends(self, rank: int, *, is_told: bool) -> None:
+        """The first time is told of, and that it is time to look at the worker."""
+        known = self._offences.setdefault(rank, deque(maxlen=OFTEN))
+        known.append(self._all)
+        does, over = "counts like any other" if is_told else "is left out", known[-1] - known[0] + 1
+        update = self._timer.rounds + 1
+        if self._losses.is_first and len(known) == 1:
+            tell(
+                f"quorate: rank {rank}'s gradient in update {update} is absurd beside those of the others; it {does}\n"
+            )
+        elif self._losses.is_first and len(known) == OFTEN and over <= WITHIN:
+            seen = f"rank {rank}'s gradients were absurd in {OFTEN} of {over} updates"
+            tell(f"quorate: {seen}; look at that worker, or train without it\n")
+            known.clear()
+            known.append(self._all)
+
+    def tell(self) -> None:
+        """Write what was counted since the last row, if anybody was left out."""
+        recorder, counts, sums = self._timer.recorder, self._counts, self._sums
+        self._sums, self._counts = 0, Counter()
+        if recorder is None or not counts or not self._losses.is_first:
+            return
+        recorder.write(
+            Excluded(
+                step=self._timer.steps + 1,
+                time=self._timer.clock.now(),
+                optimizer=self._timer.name,
+                sums=sums,
+                ranks=[[rank, why, count] for (rank, why), count in sorted(counts.items())],
+            )
+        )

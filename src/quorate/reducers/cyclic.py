@@ -1,0 +1,119 @@
+"""`Cyclic`: the exact mean of combinations that workers send by a cyclic code, of which some may be anything.
+
+Idea: Each worker owns a piece of all combinations. Owners form the scalar product of each piece with a drawn vector;
+summed, that is one number for each worker, and these numbers satisfy the parity checks of the code unless somebody has
+sent something else. Who it was follows from the checks. The rest, weighed by the code, is the sum of all gradients.
+
+Cost: As an all-reduce: with P workers and n bytes (P - 1) / P n bytes are sent by each worker in the first exchange,
+and as many in the second; 2 P numbers between the two. Two vectors of memory, and two passes over them.
+
+When it loses: Where more are wrong than the code bears, which it finds out, and ends with an error; an error that aims
+at the vector that is drawn is not found. The decoded mean is exact up to the rounding of what was sent, times the size
+of the code's weights: 1e-6 among few workers, 1e-4 among 40.
+
+Paper: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
+gradients", ICML 2018, section 4.2; in pieces, with a real code (`aggregation.cyclic_code`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quorate.aggregation.cyclic_code import cyclic_code
+from quorate.aggregation.mean import Mean
+from quorate.aggregation.rule import mixed_rows
+from quorate.core.codec import Draw
+from quorate.core.contracts import Wire
+from quorate.core.errors import Mismatch
+from quorate.core.redundancy import Redundancy
+from quorate.core.vectors import Layout
+from quorate.reducers.outcome import Outcome
+from quorate.reducers.owned_pieces import Made, OwnedPieces, relative
+
+_CHUNK = 1 << 18
+
+
+class Cyclic(OwnedPieces):
+    """The mean of the gradients that are in all workers' combinations, whatever some have sent.
+
+    Raises `Mismatch` where more are wrong, or missing, than the code bears. Cost per worker: `wire_bytes` sent.
+    """
+
+    def __init__(self, layout: Layout, wire: Wire, seed: int, redundancy: Redundancy) -> None:
+        super().__init__(layout, wire)
+        self._seed, self._number = seed, 0
+        self._code = cyclic_code(wire.size, redundancy.batches - 1)
+        self._rounding = max((torch.finfo(part.dtype).eps for part in layout.parts), default=0.0) / 2
+        self.newest = Outcome()
+        """Of the newest sum."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.newest
+
+    def commit(self) -> None:
+        """The newest sum counts: another vector is drawn for the next one."""
+        if self._is_over:
+            self._number += 1
+            self._is_over = False
+
+    def factor(self, size: int, weight: float) -> float:
+        """None: each has divided by the number of workers, which is that of the gradients."""
+        return 1.0
+
+    def _draw(self) -> Draw:
+        return Draw(seed=self._seed, round=self._number)
+
+    def _measured_numbers(self, size: int) -> int:
+        return 2 * size
+
+    def _seen(self, part: int, rows: Tensor, counts: Tensor, piece: slice) -> Tensor:
+        return relative(rows, counts)
+
+    def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
+        """Of each row its product with a drawn vector, and with itself: (2, n)."""
+        found = torch.zeros(2, len(ranks), dtype=torch.float64)
+        for one in rows:
+            generator = draw.generator(one.device)
+            for chunk in one.split(_CHUNK, 1):
+                wide = chunk.double()
+                at = torch.randn(wide.shape[1], generator=generator, device=wide.device, dtype=torch.float64)
+                found += torch.stack([wide @ at, wide.square().sum(1)]).cpu()
+        return found
+
+    def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
+        size = self.wire.size
+        numbers, squares = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+        numbers[list(ranks)], squares[list(ranks)] = measured[0], measured[1]
+        here = [rank for place, rank in enumerate(ranks) if counts[place] > 0]
+        finite = [rank for rank in here if bool(torch.isfinite(squares[rank]))]
+        missing = sorted(set(range(size)) - set(finite))
+        numbers[missing] = 0.0
+        wrong: Sequence[int] | None = []
+        if finite:
+            wrong = self._code.wrong(numbers, self._rounding * float(squares[finite].sqrt().median()))
+        present = [rank for rank in finite if wrong is not None and rank not in wrong]
+        weights = self._code.weights(present) if present else torch.zeros(size, dtype=torch.float64)
+        if (finite and not present) or weights is None:
+            raise Mismatch(
+                f"the gradients of {size} workers do not decode: more than {self._code.checks // 2} of them are wrong "
+                "or missing, or workers do not compute the batches that the code means"
+            )
+        not_finite = [rank for rank in here if rank not in finite]
+        absent = [rank for rank in range(size) if rank not in here]
+        outvoted = [rank for rank in finite if rank not in present]
+        self.newest = Outcome(absent, not_finite, outvoted, weights=[float(rank in present) for rank in range(size)])
+        places = [ranks.index(rank) for rank in present]
+
+        def made(part: int, rows: Tensor) -> Tensor:
+            if not places:
+                return torch.full_like(rows[0], torch.nan if not_finite else 0.0)
+            return mixed_rows(rows[places], weights[present].unsqueeze(0), Mean(f=0))
+
+        return made
+
+    def _made(self, parts: Sequence[Tensor]) -> None:
+        """Nothing is remembered."""

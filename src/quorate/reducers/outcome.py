@@ -1,0 +1,39 @@
+"""What became of one sum: whose vectors counted, and whose did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quorate.core.exclusion_rows import ABSURD, FAR, NO_WEIGHT, NOT_FINITE, OUTVOTED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one sum, which a rule or a code has formed."""
+
+    absent: Sequence[int] = ()
+    """Ranks that had no gradient."""
+    not_finite: Sequence[int] = ()
+    outvoted: Sequence[int] = ()
+    """Ranks that sent something else than most of their group, or than their code allows."""
+    far: Sequence[int] = ()
+    """Ranks that are several times as far from the others as these are from each other."""
+    absurd: Sequence[int] = ()
+    """Ranks that are out of all proportion to their peers."""
+    is_told: bool = False
+    """Whether these count all the same, and are only told of."""
+    weights: Sequence[float] = field(default=())
+    """Of each rank, the mean weight of its vector in what the rule combines."""
+
+    @property
+    def excluded(self) -> Iterator[tuple[int, str]]:
+        """Each rank whose gradient did not count, or hardly, once, and why."""
+        why = dict.fromkeys(self.not_finite, NOT_FINITE) | dict.fromkeys(self.outvoted, OUTVOTED)
+        why |= dict.fromkeys(self.absurd, ABSURD)
+        for rank, weight in enumerate(self.weights):
+            if rank not in why and rank not in self.absent and weight == 0:
+                why[rank] = NO_WEIGHT
+        for rank in self.far:
+            why.setdefault(rank, FAR)
+        yield from sorted(why.items())

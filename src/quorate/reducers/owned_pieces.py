@@ -1,0 +1,204 @@
+"""`OwnedPieces`: reducers in which each worker owns a piece of all vectors, and makes one piece of them.
+
+A part is cut into as many pieces as there are workers, and each piece goes to the worker that owns it, while the
+backward pass still computes the rest. Owners measure the pieces that they have, what they have measured is summed, and
+from that sum all decide alike what is to be made of vectors. Each owner then makes it of its pieces, and sends that to
+all.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.core.codec import Draw
+from quorate.core.contracts import Wire, Work
+from quorate.core.vectors import Flat, Layout
+from quorate.reducers.remembering import Remembering
+from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.work import Together
+
+Made = Callable[[int, Tensor], Tensor]
+"""What is made of the rows (n, c) of a part: one piece (c)."""
+
+
+class OwnedPieces(Remembering):
+    """What `_decided` says, of the vectors of all workers, in the place of their sum.
+
+    Cost per worker, with P workers and n bytes: (P - 1) / P n sent in the first exchange, which overlaps with backward,
+    and as much in the second, as in an all-reduce; the sum of what is measured between the two. Two vectors of memory.
+    """
+
+    def __init__(self, layout: Layout, wire: Wire) -> None:
+        super().__init__(layout, wire, range(len(layout.parts)))
+        self._of = layout
+        """Of the vector that a sum was begun of last; longer than a gradient where it has moments or numbers."""
+        self._counts = torch.ones(wire.size, dtype=torch.float64)
+        """What each worker's newest vector counts."""
+
+    @abstractmethod
+    def _seen(self, part: int, rows: Tensor, counts: Tensor, piece: slice) -> Tensor:
+        """The rows of that piece of a part, as they are measured; each worker's counts what `counts` says."""
+
+    @abstractmethod
+    def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
+        """What is measured of the rows of all parts, in float64 on the CPU; it adds up over pieces.
+
+        `draw` is another one for each owner.
+        """
+
+    @abstractmethod
+    def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
+        """What becomes of the vectors of `ranks`, of which all together that was measured."""
+
+    @abstractmethod
+    def _made(self, parts: Sequence[Tensor]) -> None:
+        """What has become of whole vectors: all parts, with their headers."""
+
+    @abstractmethod
+    def _draw(self) -> Draw:
+        """For what is drawn in the newest sum."""
+
+    @abstractmethod
+    def _measured_numbers(self, size: int) -> int:
+        """How many numbers `_measured` gives."""
+
+    def _back(self, part: int, made: Tensor, piece: slice) -> Tensor:
+        """What was made of rows as they are seen, as it is to be sent."""
+        return made
+
+    def factor(self, size: int, weight: float) -> float:
+        """The number of workers, by which each has divided."""
+        return float(size)
+
+    def _numbers(self, part: int, layout: Layout) -> int:
+        """Of a part, without the header behind the last one."""
+        return layout.parts[part].numel - (layout.header if part == len(layout.parts) - 1 else 0)
+
+    def _pieces(self, numbers: int) -> list[tuple[int, int]]:
+        """Where each worker's piece of so many begins and ends."""
+        size = self.wire.size
+        return list(pairwise(round(numbers * rank / size) for rank in range(size + 1)))
+
+    def _own_piece(self, part: int, layout: Layout) -> slice:
+        width = 2 if layout.parts[part].dtype.is_complex else 1
+        return slice(*self._pieces(width * self._numbers(part, layout))[self.wire.rank])
+
+    def _first(self, part: int, x: Tensor) -> Work[Any]:
+        return self._launched(part, x)
+
+    def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
+        self._of = x.layout
+        found = super().start(x, kept)
+        self._of = self.layout
+        return found
+
+    def abandon(self, x: Flat) -> Work[list[Any]]:
+        self._of = self.layout
+        return super().abandon(x)
+
+    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
+        self._finish_as(x.layout, dict(enumerate(x.parts)), dict(enumerate(found)))
+        return x
+
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+        self._finish_as(self.layout, into, found)
+
+    def _launched(self, part: int, x: Tensor) -> Work[Any]:
+        """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
+        numbers = self._numbers(part, self._of)
+        own = reals(x[:numbers])
+        works: list[Work[Any]] = [self.wire.all_to_all([own[begin:end] for begin, end in self._pieces(len(own))])]
+        if numbers < x.numel():
+            header = x[numbers:].clone()
+            works.append(self.wire.all_gather(reals(header)[:1].double()))
+            works.append(self.wire.all_reduce(header))
+        return Together(works, lambda found: found, self.wire.clock)
+
+    def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+        order, everyone = sorted(into), range(self.wire.size)
+        weights = next((some[1] for some in found.values() if len(some) > 1), None)
+        if weights is not None:  # else a part is summed again, without the header
+            self._counts = torch.cat([one.reshape(1).cpu() for one in weights])
+        counts, pieces = self._counts, {part: self._own_piece(part, layout) for part in order}
+        with self.spending("decode"):
+            rows = {}
+            for part in order:
+                rows[part] = self._seen(part, torch.stack(list(found[part][0])), counts, pieces[part])
+            draw = self._draw().of(self.wire.rank)
+            measured = self._measured([rows[part] for part in order], everyone, draw)
+        measured = self.wire.all_reduce(measured).wait()
+        with self.spending("decode"):
+            made = self._decided(measured, counts, everyone)
+            mine = {part: self._shared(self._back(part, made(part, rows[part]), pieces[part])) for part in order}
+        works = {part: self.wire.all_gather(mine[part]) for part in order}
+        for part, work in works.items():
+            numbers = self._numbers(part, layout)
+            own, begin = reals(into[part][:numbers]), 0
+            for piece in work.wait():
+                own[begin : begin + len(piece)] = piece
+                begin += len(piece)
+            if numbers < into[part].numel() and len(found[part]) > 1:
+                into[part][numbers:] = found[part][2]
+        if len(order) == len(layout.parts):
+            self._made([into[part] for part in order])
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """The same in memory from which workers of this host read it as it lies."""
+        return x if x.device.type != "cpu" else self.wire.empty(x.numel(), x.dtype).copy_(x)
+
+    def wire_bytes(self, size: int) -> int:
+        """Bytes this worker sends for one sum among `size` workers."""
+        sent, mine = 0, self.wire.rank
+        for number, part in enumerate(self.layout.parts):
+            width = 2 if part.dtype.is_complex else 1
+            pieces = self._pieces(width * self._numbers(number, self.layout))
+            each = [(end - begin) * part.dtype.itemsize // width for begin, end in pieces]
+            sent += sum(each) - each[mine] + (size - 1) * each[mine]
+            if number == len(self.layout.parts) - 1 and self.layout.header:
+                sent += 8 * (size - 1) + all_reduce_bytes(self.layout.header * part.dtype.itemsize, size)
+        return sent + all_reduce_bytes(8 * self._measured_numbers(size), size)
+
+    # -- for sums that are formed anew
+
+    def sum_of(
+        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+    ) -> Flat:
+        """As of `Reducer`, on whole vectors: those of `ranks`."""
+        order = sorted(range(len(ranks)), key=lambda place: ranks[place])
+        numbers = [self._numbers(part, like.layout) for part in range(len(like.parts))]
+        counts = torch.ones(len(order), dtype=torch.float64)
+        if like.layout.header:
+            counts = torch.cat([reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
+        rows, there = list[Tensor](), sorted(ranks)
+        for part, into in enumerate(like.parts):
+            stacked = torch.stack([reals(found[place][part][: numbers[part]].to(into.device)) for place in order])
+            rows.append(self._seen(part, stacked, counts, slice(0, stacked.shape[1])))
+        made = self._decided(self._measured(rows, there, self._draw()), counts, there)
+        sums = Flat.zeros(like.layout)
+        for part, into in enumerate(sums.parts):
+            whole = self._back(part, made(part, rows[part]), slice(0, rows[part].shape[1]))
+            reals(into[: numbers[part]]).copy_(whole)
+            if numbers[part] < into.numel():
+                tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
+                into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
+        self._made(sums.parts)
+        return sums
+
+
+def reals(x: Tensor) -> Tensor:
+    """Complex numbers as twice as many real ones, in the same memory; others as they are."""
+    return torch.view_as_real(x).flatten() if x.is_complex() else x
+
+
+def relative(rows: Tensor, counts: Tensor) -> Tensor:
+    """Rows as if each counted 1."""
+    if bool(((counts != 1) & (counts > 0)).any()):
+        rows = rows / counts.clamp_min(torch.finfo(torch.float32).tiny)[:, None].to(rows)
+    return rows

@@ -1,0 +1,60 @@
+"""Left out: whose gradients rules and codes did not let count, why, and when."""
+
+from __future__ import annotations
+
+from quorate.report.charts.markup import Markup
+from quorate.report.charts.merges import MergeDots, merge_chart
+from quorate.report.page.parts import View, figure, framed, paragraphs, section, table
+from quorate.report.schema import ArmSummary
+from quorate.report.schema_exclusions import Exclusion, ExclusionsSummary
+from quorate.report.wording import seconds_in_words, share_in_words
+
+LEAD = (
+    "An aggregation rule forms the mean of gradients that may be wrong, and a code the mean of those that are not. "
+    "What did not count, or hardly, is told here with the worker that sent it."
+)
+MEANINGS = (
+    "Not finite: it had infinities, or what is no number. Outvoted: most of its group sent something else, or its code "
+    "does not allow it. No weight: the rule chose others, which Krum does with nearly all. Far: it was more than three "
+    "times as far from the others as they are from each other; a rule for coordinates trims most of it. Absurd: out of "
+    "all proportion to its peers. A worker that is here in nearly every mean is wrong; one that is here now and then "
+    "need not be."
+)
+LANES = 24
+_HEADS = ["strategy", "rank", "why", "means", "of all", "first at", "last at"]
+
+
+def exclusions(view: View) -> Markup:
+    """Only where some arm has left gradients out."""
+    known = [(arm, arm.exclusions) for arm in view.summary.arms if arm.exclusions is not None]
+    if not known:
+        return Markup()
+    rows = [_row(arm, one) for arm, found in known for one in found.ranks]
+    charts = [_chart(view, arm, found) for arm, found in known if sum(len(one.times) for one in found.ranks) > 1]
+    shown = framed(view, "Who was left out", table(_HEADS, rows), paragraphs(MEANINGS))
+    return section("exclusions", "Left out", LEAD, shown, *charts)
+
+
+def _row(arm: ArmSummary, one: Exclusion) -> list[str]:
+    when = [seconds_in_words(one.first), seconds_in_words(one.last)]
+    return [arm.name, f"rank {one.rank}", one.why, f"{one.count:,}", share_in_words(one.share), *when]
+
+
+def _chart(view: View, arm: ArmSummary, found: ExclusionsSummary) -> Markup:
+    lanes = {rank: lane for lane, rank in enumerate(sorted({one.rank for one in found.ranks})[:LANES])}
+    told = [(time, lanes[one.rank], one.share) for one in found.ranks if one.rank in lanes for time in one.times]
+    dots = [MergeDots(time, [(lane, share, False)]) for time, lane, share in sorted(told)]
+    most = sorted(found.ranks, key=lambda one: -one.count)[:5]
+    words = ", ".join(f"rank {one.rank} {one.why} in {share_in_words(one.share)}" for one in most)
+    return figure(
+        view,
+        f"Left out of {arm.name}",
+        lambda width: merge_chart(
+            [f"rank {rank}" for rank in lanes],
+            dots,
+            title="training time",
+            width=width,
+            label=f"When gradients were left out of the means of {arm.name}. Of all means: {words}.",
+        ),
+        note=f"Seed {found.seed}. A dot is up to ten means; the larger, the more often in all.",
+    )

@@ -1,0 +1,103 @@
+"""How the vectors of a round become one where that is no sum: by an aggregation rule, or by a code.
+
+Whoever leads has all vectors of a round, and combines them; also where they come from several hosts. What comes is what
+the sum would be if its mean were that: it is divided by the weight that has arrived (`Agreed.divide_by`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from quorate.aggregation.cyclic_code import cyclic_code
+from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
+from quorate.core.codec import Draw
+from quorate.core.redundancy import Redundancy
+from quorate.core.vectors import Flat
+
+Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Flat | None]
+"""(vectors by rank, what each counts, the number of the round); None: no update comes of them."""
+
+
+@dataclass(frozen=True)
+class ByRule:
+    """What `rule` makes of the vectors of a round among workers of a world of `size`.
+
+    Where there are fewer than it needs for its f, nothing; those that are not finite count as wrong. Each vector was
+    divided by `size` and multiplied by what it counts. Cost: a copy of all vectors, and n^2 d products.
+    """
+
+    rule: Rule
+    size: int
+    seed: int
+
+    def __call__(self, vectors: Mapping[int, Flat], weights: Mapping[int, float], number: int) -> Flat | None:
+        ranks = [rank for rank in sorted(vectors) if weights[rank] > 0]
+        if len(ranks) < self.rule.least:
+            return None
+        like = vectors[ranks[0]]
+        rows = [
+            torch.stack([vectors[rank].bare().parts[part] * (self.size / weights[rank]) for rank in ranks])
+            for part in range(len(like.parts))
+        ]
+        gram = sum(
+            (inner_products(one, is_exact=self.rule.is_exact) for one in rows),
+            torch.zeros(len(ranks), len(ranks), dtype=torch.float64),
+        )
+        keep = finite_rows(gram)
+        if not bool(keep.any()):
+            return None
+        rule = self.rule.with_f(max(0, self.rule.f - int((~keep).sum())))
+        mixing = rule.mixing(gram[keep][:, keep], Draw(seed=self.seed, round=number))
+        found = headers_of([vectors[rank] for rank in sorted(vectors)])
+        for one, into in zip(rows, found.bare().parts, strict=True):
+            into.copy_(mixed_rows(one[keep.to(one.device)], mixing, rule))
+            into.mul_(sum(weights.values()) / self.size)
+        return found
+
+
+@dataclass(frozen=True)
+class ByCode:
+    """The mean of all batches, decoded from what those workers have sent that are not late.
+
+    With groups each vector is the gradient of its group's batch, and one of each group is enough; else each is a
+    combination by the cyclic code. Nothing where too many are missing.
+    """
+
+    redundancy: Redundancy
+    size: int
+
+    def __call__(self, vectors: Mapping[int, Flat], weights: Mapping[int, float], number: int) -> Flat | None:
+        known, ranks, count = self.redundancy, sorted(vectors), self.redundancy.groups or self.size
+        if known.groups:
+            first = {known.group_of(rank, self.size): rank for rank in reversed(ranks)}
+            counts = dict.fromkeys(first.values(), 1.0)
+            if len(first) < known.groups:
+                return None
+        else:
+            decoded = cyclic_code(self.size, known.batches - 1).weights(ranks)
+            if decoded is None:
+                return None
+            counts = {rank: float(decoded[rank]) for rank in ranks}
+        found = headers_of([vectors[rank] for rank in ranks])
+        share = sum(weights.values()) / count
+        for rank in sorted(counts):
+            found.bare().add_(vectors[rank].bare(), alpha=counts[rank] * share)
+        return found
+
+
+def headers_of(vectors: Sequence[Flat]) -> Flat:
+    """Zeros, with the sum of the headers of these."""
+    found = Flat.zeros(vectors[0].layout)
+    for one in vectors:
+        found.header.add_(one.header)
+    return found
+
+
+def combined(combine: Combine, given: Mapping[int, tuple[Flat | None, float]], number: int) -> Flat | None:
+    """What becomes of that: a vector, if there is one, and what it counts, by rank."""
+    vectors = {rank: vector for rank, (vector, _) in given.items() if vector is not None}
+    weights = {rank: given[rank][1] for rank in vectors}
+    return combine(vectors, weights, number) if vectors else None

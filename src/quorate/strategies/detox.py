@@ -1,0 +1,70 @@
+"""DETOX: groups compute the same batches and vote; a robust rule combines what the groups have elected.
+
+Idea: Groups of 2 s + 1 workers compute the same batch, and the gradient counts that more than half of a group have
+sent. So a wrong gradient gets past only where s + 1 workers of one group agree on it. A rule that takes `f` wrong
+vectors (`reduce`, by default the median) forms one gradient of what is left: few vectors, which costs little, and of
+which few are wrong. With `reduce="bucketing"` it is a median of means, as in the paper.
+
+Cost: It is 2 s + 1 times the computation for the same batches. Bytes are those of an all-reduce, and parts overlap with
+backward; two vectors of memory.
+
+When it loses: Where at most s workers of each group are wrong: `draco` gives the mean itself. Where a computation is
+not the same to the bit on all workers of a group, there is no majority, and the group is left out. Where q workers may
+be wrong in any places, up to q / (s + 1) groups are, and `f` has to be as large.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
+  `on_death="continue"`: those that are left of its group vote
+- pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
+- slow worker: goes on; everyone waits for it in every step
+- corrupt gradient: goes on; of up to `s` of a group nothing is left, and `f` groups with more do little harm
+- resize: goes on; groups are those of the new number
+- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+
+Paper: Rajput, Wang, Charles and Papailiopoulos, "DETOX: a redundancy-based framework for faster and more robust
+gradient aggregation", NeurIPS 2019. Groups here are of neighbouring ranks; theirs are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+from quorate.core.redundancy import Redundancy
+from quorate.core.strategy import Strategy, Worker
+from quorate.strategies import register
+from quorate.strategies.parts.coded_steps import check_redundancy, in_groups
+
+
+@register("detox")
+@dataclass(frozen=True, kw_only=True)
+class DETOX(Strategy):
+    """Majorities of groups that compute the same, and a rule over what they have elected."""
+
+    compresses = "gradients"
+    reduction: ClassVar[Mapping[str, object]] = {"reduce": "median"}
+
+    on_death: Literal["stop", "continue"] = "stop"
+    """Whether all stop when a worker dies, or the others go on."""
+    s: int | None = None
+    """How many workers of each group may be wrong for its vote to be right; None: 1 where there are enough."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_redundancy(self.s)
+
+    @property
+    def lets_join(self) -> bool:
+        return False
+
+    @property
+    def redundancy(self) -> Callable[[int], Redundancy]:
+        return partial(in_groups, "detox", self.s, 2, decides="those that can")
+
+    def backward(self, worker: Worker) -> None:
+        worker.gradient = worker.means.of_gradient().wait()  # begun during backward
+
+    def step(self, worker: Worker) -> None:
+        worker.update()

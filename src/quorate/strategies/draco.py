@@ -1,0 +1,89 @@
+"""DRACO: workers compute the same batches, and the exact mean is decoded, though some of them may send anything.
+
+Idea: With the repetition code, groups of 2 s + 1 workers compute the same batch, and the gradient counts that more than
+half of a group have sent, to the bit. With the cyclic code each of P workers computes 2 s + 1 batches one after the
+other, its own and those of the ranks behind it, and sends one combination of their gradients; from all combinations
+follows who was wrong, and the mean of the P batches. Either way what comes is the mean without the wrong ones, not
+something near it: any s workers of a group, or of all, may send anything.
+
+Cost: The redundancy, which is the least there can be: 2 s + 1 times the computation for the same batches. Bytes are
+those of an all-reduce, whose parts overlap with backward under the repetition code; two vectors of memory, and with the
+cyclic code one more. With it a step of the optimizer is of 2 s + 1 calls of `step`, of which the last updates.
+
+When it loses: Where nobody is wrong, by 2 s + 1 times the time; where more are, without a warning with the repetition
+code, if these agree. Where a computation is not the same to the bit on all workers of a group: draws of dropout, other
+kinds of devices, algorithms that are not deterministic (the cyclic code bears rounding, and is exact up to it). Rules
+(`robust`) compute each batch once, and come near the mean.
+
+Honesty:
+- worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
+  `on_death="continue"`: those that are left vote, or decode
+- pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
+- slow worker: goes on; everyone waits for it in every step
+- corrupt gradient: goes on; of up to `s` of a group (or of all) nothing is left in the mean
+- resize: goes on; groups are those of the new number (with the cyclic code refused in the middle of an epoch)
+- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+
+Paper: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
+gradients", ICML 2018. The cyclic code here is real (`aggregation.cyclic_code`); theirs is complex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+from quorate.core.redundancy import Redundancy
+from quorate.core.strategy import Strategy, Worker
+from quorate.strategies import register
+from quorate.strategies.parts.coded_steps import CodedSteps, check_redundancy, cyclic_among, in_groups
+
+
+@register("draco")
+@dataclass(frozen=True, kw_only=True)
+class DRACO(Strategy):
+    """Workers compute batches several times over, and a code finds the mean of those that are right."""
+
+    compresses = "gradients"
+    reduction: ClassVar[Mapping[str, object]] = {"reduce": "mean"}
+
+    on_death: Literal["stop", "continue"] = "stop"
+    """Whether all stop when a worker dies, or the others go on."""
+    s: int | None = None
+    """How many workers of each group (with the cyclic code: of all) may be wrong; None: 1 where there are enough."""
+    code: Literal["repetition", "cyclic"] = "repetition"
+    """Whether groups compute one batch each, or every worker several."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_redundancy(self.s)
+
+    @property
+    def agrees_in_backward(self) -> bool:
+        return self.code == "repetition"
+
+    @property
+    def lets_join(self) -> bool:
+        return False
+
+    @property
+    def redundancy(self) -> Callable[[int], Redundancy]:
+        return partial(in_groups if self.code == "repetition" else cyclic_among, "draco", self.s, 2)
+
+    def start(self, worker: Worker) -> CodedSteps:
+        return CodedSteps()
+
+    def backward(self, worker: Worker) -> None:
+        if self.agrees_in_backward:
+            worker.gradient = worker.means.of_gradient().wait()  # begun during backward
+
+    def step(self, worker: Worker) -> None:
+        if self.agrees_in_backward:
+            worker.update()
+            return
+        state: CodedSteps = worker.state
+        code = state.added(worker, self.redundancy(worker.size))
+        if code is not None:
+            worker.update(worker.means.of(code).wait())

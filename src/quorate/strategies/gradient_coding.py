@@ -1,0 +1,103 @@
+"""Gradient coding: workers compute the same batches, so that the exact mean comes without those that are late.
+
+Idea: Every batch is computed by s + 1 workers, and as soon as all but s have sent something the mean of all batches is
+decoded from that: nothing of the step is lost, late, or approximated. With the repetition code groups of s + 1 workers
+compute one batch each, and one of each group is enough; with the cyclic code each of P workers computes s + 1 batches,
+its own and those of the ranks behind it, and any P - s combinations are enough. Who is late goes on with the batch that
+the others are at. A round with a quorum of P - s forms each step.
+
+Cost: The computation is s + 1 times that of the same batches. Per step and worker with d parameters: d numbers to the
+worker that leads and d from it, after the backward pass; it has up to P vectors. With the cyclic code a step of the
+optimizer is of s + 1 calls of `step`, of which the last updates, and a vector is kept between them.
+
+When it loses: Where nobody is late, by s + 1 times the time. Where more than s are, all wait for them. `quorum` with
+`late="drop"` computes each batch once and goes without what is late, which is often as good. With the cyclic code the
+mean is exact up to rounding times the code's weights, which grow with P and s (1e-6 for 12 workers and s = 2).
+
+Honesty:
+- worker death: goes on; with up to `s` dead of a group (with the cyclic code: of all) the mean is exact as before, and
+  with more all stop, with an error
+- pause: goes on; the others do not wait for it, unless `s` are late already
+- slow worker: goes on; its batches come from others
+- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
+  other is decoded like the rest, and spreads to every worker
+- resize: restarts; from a checkpoint at the end of an epoch, as codes are those of the new number
+- resume: restarts; from a checkpoint at the end of an epoch, in the middle of which batches follow from rounds
+
+Paper: Tandon, Lei, Dimakis and Karampatziakis, "Gradient coding: avoiding stragglers in distributed learning", ICML
+2017: fractional repetition (section 3.1) and cyclic codes (3.2; ours is `aggregation.cyclic_code`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from quorate.core.redundancy import Redundancy
+from quorate.core.strategy import Strategy, Worker
+from quorate.rounds.combining import ByCode
+from quorate.strategies import register
+from quorate.strategies.parts.coded_steps import CodedSteps, check_redundancy, cyclic_among, in_groups
+
+
+@register("gradient-coding")
+@dataclass(frozen=True, kw_only=True)
+class GradientCoding(Strategy):
+    """Batches are computed several times over, so that the exact mean of all comes without those that are late."""
+
+    meets = "rounds"
+
+    on_death: Literal["stop", "continue"] = "continue"
+    """Whether the others go on without a worker that has died, or stop as one."""
+    s: int | None = None
+    """How many workers are not waited for; None: 1 where there are enough."""
+    code: Literal["repetition", "cyclic"] = "repetition"
+    """Whether groups compute one batch each, or every worker several."""
+    max_staleness: int = 64
+    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    grace: float = 0.05
+    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    patience: float = 10.0
+    """Seconds of silence after which a worker is not counted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_redundancy(self.s)
+
+    @property
+    def lets_join(self) -> bool:
+        return False
+
+    @property
+    def redundancy(self) -> Callable[[int], Redundancy]:
+        make = in_groups if self.code == "repetition" else cyclic_among
+        return partial(make, "gradient-coding", self.s, 1, by_round=True)
+
+    def start(self, worker: Worker) -> CodedSteps:
+        known = self.redundancy(worker.size)
+        worker.agree_on_rounds(
+            wait_for=worker.size - known.wrong,
+            late="drop",
+            max_staleness=self.max_staleness,
+            divide_by="arrived",
+            momentum="common",
+            grace=self.grace,
+            patience=self.patience,
+            combine=ByCode(known, worker.size),
+        )
+        return CodedSteps()
+
+    def step(self, worker: Worker) -> None:
+        state: CodedSteps = worker.state
+        known = self.redundancy(worker.size)
+        code = worker.gradient if known.groups else state.added(worker, known)
+        if code is None:
+            return
+        updates = 0
+        worker.rounds.contribute(code, weight=1.0).wait()
+        for one in worker.rounds.completed():
+            worker.update(one.mean, options=one.options)
+            updates += 1
+        state.saw(updates)

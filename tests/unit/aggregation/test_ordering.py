@@ -1,0 +1,15 @@
+"""Rows in order, by comparisons of whole rows, as sorting each column gives them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quorate.aggregation.ordering import FEW, in_order
+
+
+@pytest.mark.parametrize("count", [*range(1, 17), FEW, FEW + 1])
+def test_each_column_is_in_order(count: int) -> None:
+    rows = torch.randn(count, 200, generator=torch.Generator().manual_seed(count))
+    for first, last in [(0, count), (0, 1), (count // 2, count // 2 + 1), (count - 1, count)]:
+        assert torch.equal(torch.stack(list(in_order(rows, first, last))), rows.sort(0).values[first:last])
