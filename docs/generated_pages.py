@@ -130,7 +130,7 @@ def api_page() -> str:
         [
             "# From the docstrings",
             "",
-            "What the code says of itself. [The public face](../reference/public-face.md) tells the same at greater",
+            "What the code says of itself. [The API](../reference/api.md) tells the same at greater",
             "length; here are the signatures, the errors, and what a strategy sees.",
             "",
             "## What `quorate` gives",

@@ -1,6 +1,6 @@
 """Distributed training in PyTorch in which how workers agree is one argument.
 
-The public face: `join` the world, `distribute` the optimizer, `shard` the data, `log` what is worth keeping, `save` a
+The API: `join` the world, `distribute` the optimizer, `shard` the data, `log` what is worth keeping, `save` a
 checkpoint and `load` it. Each is imported when it is first used, so that the command line starts without torch.
 """
 
@@ -97,7 +97,7 @@ _PACKAGES = {
 }
 """Those that are part of it; `launch` and `report` can be called."""
 _FOR_LOWER_LAYERS = {"closing_line": "quorate.report.closing"}
-"""What a layer asks of one above it, by name, as a user would: no part of the public face."""
+"""What a layer asks of one above it, by name, as a user would: no part of the API."""
 
 
 def __getattr__(name: str) -> Any:

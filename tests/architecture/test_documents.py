@@ -129,7 +129,7 @@ def test_what_the_readme_claims_was_printed_by_a_script() -> None:
 
 @pytest.mark.parametrize("name", ["join", "distribute", "shard", "files", "save", "load"])
 def test_the_reference_names_every_argument(name: str) -> None:
-    text = (ROOT / "docs" / "reference" / "public-face.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     section = text.partition(f"## `quorate.{name}()`")[2].partition("\n## ")[0]
     explained = {
         word for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for word in re.findall(r"\w+", row)

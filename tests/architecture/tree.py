@@ -26,7 +26,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The folder of the package it lives in: `wire`, `strategies`; the empty string for the public face."""
+        """The folder of the package it lives in: `wire`, `strategies`; the empty string for the API."""
         inside = self.path.relative_to(PACKAGE).parts
         return inside[0] if len(inside) > 1 else ""
 

@@ -92,7 +92,7 @@ ATTACKS: Mapping[str, _Kind] = {
     "replayed": _Kind(lambda own, honest, scale, draw: scale * own, 1.0),
     "delayed": _Kind(lambda own, honest, scale, draw: scale * own, 1.0),
 }
-"""With the scale that each has unless told."""
+"""With the default scale of each."""
 
 
 def attack_from(text: str) -> Attack:

@@ -32,6 +32,6 @@ def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
 
 
 def room_of(options: RunOptions) -> Room:
-    """Under chaos all that died may be replaced, unless told."""
+    """Under chaos all that died may be replaced by default."""
     usual = 0 if options.chaos is None else MOST
     return Room(usual if options.restart is None else options.restart, options.room)

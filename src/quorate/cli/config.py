@@ -1,8 +1,8 @@
-"""`--config FILE` and `--print-config`: the options of a command in a TOML file, checked like those that are typed.
+"""`--config FILE` and `--print-config`: the options of a command in a TOML file, checked like any others.
 
 A key is the long name of an option without its dashes (`stop-at-target` or `stop_at_target`), or the name of what
-stands after the options (`script`, `subject`, `arguments`); `set` and `workload-set` are tables. What is typed goes
-before what the file says.
+stands after the options (`script`, `subject`, `arguments`); `set` and `workload-set` are tables. Command-line options
+override the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INSTEAD = {
     "seconds": ("epochs", "stops"),
     "stops": ("seconds",),
 }
-"""What a file says is left out where one of these is typed: they exclude each other."""
+"""What a file says is left out where one of these is on the command line: they exclude each other."""
 
 
 class ConfiguredCommand(TyperCommand):

@@ -22,10 +22,10 @@ IMBALANCE = "Who is late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FIL
 PACE = "How long a step lasts at least: 280ms, 50us/token."
 LATENCY, BANDWIDTH = "Of the virtual network, such as 50us.", "Of the virtual network, such as 10Gbit."
 HOSTS = "Workers on several hosts, reached over ssh, instead of -n."
-SSH = "The command that reaches hosts, with its options (ssh unless told)."
+SSH = "The command that reaches hosts, with its options (default: ssh)."
 ENV = "A variable for the workers on all hosts, NAME or NAME=VALUE; may be repeated."
 SILENCE = "After which silence a worker on another host is taken for dead (5s)."
-CONFIG = "Options from a TOML file; what is typed goes first."
+CONFIG = "Options from a TOML file; the command line overrides it."
 
 
 def option(

@@ -35,7 +35,7 @@ class RunOptions:
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Worker processes (1 unless told).", "-n")
+    workers: int | None = option("Worker processes (default: 1).", "-n")
     hosts: str | None = option(HOSTS, metavar="HOST:N,…")
     ssh: str | None = option(SSH, metavar="COMMAND")
     env: list[str] = option(ENV, "--env", default=[])
@@ -45,7 +45,7 @@ class RunOptions:
     settings: list[str] = option("A setting of the strategy, key=value; may be repeated.", "--set", default=[])
     name: str | None = option("Keep the records in runs/NAME.")
     resume: str | None = option(
-        "Go on in the folder of a run, with its script and options unless told.", metavar="RUN", eager=read_resumed
+        "Go on in the folder of a run, with its script and options by default.", metavar="RUN", eager=read_resumed
     )
     is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
     seed: int | None = option("Of everything drawn: data order, generators, imbalance.")

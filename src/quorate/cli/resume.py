@@ -23,8 +23,8 @@ _ROWS = "resumed.jsonl"
 def read_resumed(context: typer.Context, run: str | None) -> str | None:
     """The callback of `--resume`: what the run was started with becomes the defaults of the other options.
 
-    What is typed, or stands in a file given by `--config`, goes before. Raises `ConfigurationError` for a folder that
-    holds no run, and for one that `quorate run` has not begun.
+    Command-line options, and those of a file given by `--config`, override it. Raises `ConfigurationError` for a folder
+    that holds no run, and for one that `quorate run` has not begun.
     """
     if run is None:
         return None

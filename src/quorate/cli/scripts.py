@@ -39,11 +39,11 @@ def check_script(name: str) -> None:
         raise ConfigurationError(f'the script "{name}" cannot be read: {error.strerror or error}') from None
     except SyntaxError as error:
         line = "" if error.lineno is None else f", line {error.lineno}"
-        raise ConfigurationError(f'"{name}" is no Python script: {error.msg}{line}') from None
+        raise ConfigurationError(f'"{name}" is not a valid Python script: {error.msg}{line}') from None
     except ValueError as error:  # null bytes
-        raise ConfigurationError(f'"{name}" is no Python script: {error}') from None
+        raise ConfigurationError(f'"{name}" is not a valid Python script: {error}') from None
     except (RecursionError, MemoryError):
-        raise ConfigurationError(f'"{name}" is no Python script: it is nested too deeply') from None
+        raise ConfigurationError(f'"{name}" is not a valid Python script: it is nested too deeply') from None
 
 
 def check_module(name: str) -> None:

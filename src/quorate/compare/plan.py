@@ -17,7 +17,7 @@ from quorate.launch.run.overrides import MOST_SEED, Overrides
 from quorate.launch.warm.request import VirtualRun
 
 TIMEOUT = 3600.0
-"""Seconds that a run may take, unless told."""
+"""Seconds that a run may take by default."""
 WARM_UP_STEPS = 10
 """The first steps of every run that are left out of figures about steps, unless runs are short."""
 LEARNING_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)

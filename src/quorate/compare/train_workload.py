@@ -1,4 +1,4 @@
-"""The script in which every workload is trained, whatever the strategy; an ordinary one, with the public face only.
+"""The script in which every workload is trained, whatever the strategy; an ordinary one, with the API only.
 
     quorate run -n 4 …/train_workload.py digits --epochs 3 --evaluations 6
 

@@ -1,4 +1,4 @@
-"""Calls of the public face that leave an argument out, or give one that is not there: a sentence like any other."""
+"""Calls of the API that leave an argument out, or give one that is not there: a sentence like any other."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds any wait lasts at most, unless told otherwise."""
+"""Seconds any wait lasts at most by default."""
 
 
 class Work(Protocol[T_co]):

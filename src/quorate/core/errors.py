@@ -61,7 +61,7 @@ class Mismatch(QuorateError, RuntimeError):
 
 
 class NotFinite(_OfRanks, ArithmeticError):
-    """A gradient that is infinite or no number was brought, and `on_nonfinite` says that this ends the training.
+    """A gradient that is NaN or infinite was brought, and `on_nonfinite` says that this ends the training.
 
     `ranks` are the workers that brought it.
     """

@@ -197,7 +197,7 @@ class Strategy(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether every step waits for others; where not, `shard` deals data out to whoever asks, unless told."""
+        """Whether every step waits for others; where not, `shard` by default deals data out to whoever asks."""
         return self.meets in ("all", "neighbours")
 
     @property

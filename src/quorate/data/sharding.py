@@ -91,9 +91,9 @@ def shard(
     (docs/howto/federated.md). `labels` are those that a partition goes by, one for each example; None: the dataset's
     `labels` or `targets`, or the last item of every example.
 
-    `seed` None is the run's (0 unless told).
+    `seed` None is the run's (default: 0).
     With `device` batches come there; on a GPU the next one is copied, from pinned memory
-    (`pin_memory`, which is then True unless told), while this one is computed on. The other arguments are those of
+    (`pin_memory`, whose default is then True), while this one is computed on. The other arguments are those of
     torch's DataLoader. `dataset` and all arguments must be equal on every worker.
 
     Raises `ConfigurationError` before `quorate.join()`, for an unknown `share` or `partition`, a batch size below 1, a

@@ -1,4 +1,4 @@
-"""Gradients that are infinite or no number: seen where they arise, told with the exchange, answered by all alike."""
+"""Gradients that are NaN or infinite: seen where they arise, told with the exchange, answered by all alike."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class StepTimer:
         return self._spent["encode"] + self._spent["decode"]
 
     def arrived(self, at: float | None = None) -> None:
-        """The worker has come to the meeting point of this step (now, unless told); only the first time counts."""
+        """The worker has come to the meeting point of this step (by default now); only the first time counts."""
         if self._arrive is None:
             self._arrive = self._clock.now() if at is None else at
             self._busy_before = self._spent["update"] + self._spent["encode"] + self._spent["wait"]

@@ -31,7 +31,7 @@ class ByLayers(Optimizer):
     """An optimizer in which the step of each parameter goes by the norm of the whole of it.
 
     Abstract: LARS and LAMB are it. A parameter is adapted where its group says `adapts=True`; where the group says
-    None, as it does unless told, it is adapted if it has two dimensions or more: biases, and parameters of norms, have
+    None (the default), it is adapted if it has two dimensions or more: biases, and parameters of norms, have
     one.
     """
 

@@ -21,7 +21,7 @@ from quorate.planning.model import Model, Stage
 from quorate.planning.passes import Passes, computing, gathers, most_held, played, with_gathers, with_sums
 
 SYNC_EVERY = 8
-"""Steps between means of `local-sgd`, as it has unless told."""
+"""Steps between means of `local-sgd`, by default."""
 _NEIGHBOURS = 2
 """Of a worker in the ring of `d-psgd`."""
 _HIDDEN = ("all-reduce", "d-psgd")

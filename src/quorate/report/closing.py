@@ -168,7 +168,7 @@ def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:
     if not skew.is_together:
         return [_pace(skew)] if slow else []
     if not slow:
-        return ["no rank was slow beyond chance", f"{waited} of the time was waiting for others"]
+        return ["no rank was significantly slower", f"{waited} of the time was waiting for others"]
     often = share_in_words(max(one.last_share for one in skew.slow))
     late = seconds_in_words(statistics.median(one.median for one in skew.slow))
     last = "arrived last" if len(slow) == 1 else "were late, the last ones"

@@ -104,7 +104,7 @@ class Arrival(Part):
     was at work on its step than the fastest rank on its step of equal number, as if all had begun them together."""
     ranks: tuple[RankArrival, ...]
     slow_rank: int | None
-    """The rank that is slower than the others beyond chance; null where there is none."""
+    """The rank that is significantly slower than the others; null where there is none."""
     sentence: str
     """What is to be said of it."""
     steps: tuple[int, ...]

@@ -90,9 +90,9 @@ def adversarial(
     """`loss(model, batch, ...)`, of the worst inputs within `epsilon` of those of the batch; the same signature.
 
     "fgsm" is one step of length `epsilon` along the sign of the input's gradient; the loss is then `clean` times that
-    of the batch as it is and 1 - `clean` times that of the changed one, 0.5 unless told (Goodfellow, Shlens, Szegedy,
+    of the batch as it is and 1 - `clean` times that of the changed one, 0.5 by default (Goodfellow, Shlens, Szegedy,
     ICLR 2015, equations 2 and 3 and section 6). "pgd" makes `steps` (7) of `step_size` (2.5 `epsilon` / `steps`) from a
-    random point inside, each projected back; `clean` is 0 unless told (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR
+    random point inside, each projected back; `clean` is by default 0 (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR
     2018, equation 2.1 and section 2.1). `norm` says what "within" means: "inf", each number by itself, or "2", the
     length of what is added to each example (dimension 0 counts examples), along its normalized gradient. `bounds` are
     the least and the greatest number that an input may have. `of` names the input: a field or a key of the batch, or

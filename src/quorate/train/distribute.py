@@ -117,7 +117,7 @@ def distribute(
     codec's settings beside it; `reduce`, `error_feedback`, `error_decay`, `dense` and `dense_below` say how
     (docs/howto/compress.md).
 
-    `on_nonfinite` says what becomes of a gradient that is infinite or no number, which all workers learn of together:
+    `on_nonfinite` says what becomes of a gradient that is NaN or infinite, which all workers learn of together:
     "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as
     well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
     does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every

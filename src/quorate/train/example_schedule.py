@@ -217,10 +217,10 @@ def schedule(
     """A scheduler of torch for `optimizer`, whose rates are those for `base_batch_size` examples a step.
 
     `batch_size` is what each worker calls backward on, `accumulation` how many of these make one step, and
-    `base_batch_size` is `batch_size` unless told. The rate is scaled by the effective batch over that: "linear", by the
+    `base_batch_size` is `batch_size` by default. The rate is scaled by the effective batch over that: "linear", by the
     square root ("sqrt"), or not at all ("none"); None: as is usual for the optimizer (SGD and LARS linear, Adam's kin
     and LAMB sqrt). Warm-up and decay (`optim.rates.Rates`) go by the examples seen by all workers together, of which
-    `total_examples` is the end; the warm-up takes a twentieth of these unless told, and begins at the base rate, or at
+    `total_examples` is the end; the warm-up takes a twentieth of these by default, and begins at the base rate, or at
     `warm_up_from` times that.
 
     What a step is scheduled by is the number of examples before it, so a schedule is the same for one worker that

@@ -27,7 +27,7 @@ def make_socket_folder(label: str | None = None, *, of: int | None = None) -> Pa
     """A new folder of mode 0700 whose path is short enough for sockets; whoever made it removes it.
 
     Who knows its `label` finds it: `find_socket_folder`. It is kept as long as the process `of` lives, which is this
-    one unless told.
+    one by default.
     """
     place = _place()
     clear_abandoned(place)

@@ -189,7 +189,7 @@ def test_strategies_among_the_examples_have_cards(name: str) -> None:
     ("text", "sentence"),
     [
         (None, "there is no file .*; name a strategy, or a file that registers one"),
-        ("def", "is no Python script: "),
+        ("def", "is not a valid Python script: "),
         ("x = 1", 'registers nothing; the file of a strategy registers one with @register\\("name"\\)'),
         ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
     ],

@@ -35,9 +35,9 @@ def folder(tmp_path: Path) -> Path:
         (["run", "missing.py"], 'there is no script "missing.py"'),
         (["run", "."], '"." is a folder, not a script'),
         (["run", "a" * 300], 'there is no script "aaa'),
-        (["run", "image.png"], '"image.png" is no Python script: '),
-        (["run", "-n", "2", "wrong.py"], "\"wrong.py\" is no Python script: expected ':', line 2"),
-        (["compare", "-n", "2", "wrong.py"], '"wrong.py" is no Python script: expected'),
+        (["run", "image.png"], '"image.png" is not a valid Python script: '),
+        (["run", "-n", "2", "wrong.py"], "\"wrong.py\" is not a valid Python script: expected ':', line 2"),
+        (["compare", "-n", "2", "wrong.py"], '"wrong.py" is not a valid Python script: expected'),
         (["run", "-m", "nowhere.at_all"], 'there is no module "nowhere.at_all"'),
         (["run", "-n", "99999", "train.py"], "-n 99999: a run on one machine has at most 4096 workers of this kind"),
         (

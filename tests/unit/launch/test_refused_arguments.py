@@ -1,4 +1,4 @@
-"""Wrong arguments on the public face: one sentence at the call, the same alone and among others."""
+"""Wrong arguments of the API: one sentence at the call, the same alone and among others."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_step_times_would_not_have_found_the_slow_rank(tmp_path: Path) -> None:
 def test_a_delay_that_hits_anyone_names_nobody(tmp_path: Path, ranks: int, seed: int) -> None:
     skew = skew_in(tmp_path, ranks=ranks, steps=200, slow_rank=None, one_of=0.030, seed=seed)
     assert skew.slow == ()
-    assert sentence_of(skew).startswith("no rank is slow beyond chance; the last one to arrive is 3")
+    assert sentence_of(skew).startswith("no rank is significantly slower; the last one to arrive is 3")
     assert skew.last_median == pytest.approx(0.030, abs=0.004)
 
 
@@ -105,7 +105,9 @@ def test_ranks_that_are_equally_late_are_both_last() -> None:
 def test_nobody_is_last_where_all_come_at_once() -> None:
     skew = skew_by({0: [0.2] * 30, 1: [0.2] * 30})
     assert [one.last_share for one in skew.ranks] == [0.0, 0.0]
-    assert sentence_of(skew) == "no rank is slow beyond chance; the last one to arrive is 0 µs after the first (median)"
+    assert (
+        sentence_of(skew) == "no rank is significantly slower; the last one to arrive is 0 µs after the first (median)"
+    )
 
 
 def test_a_step_time_that_differs_is_not_called_like_everyones() -> None:

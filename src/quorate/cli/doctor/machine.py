@@ -91,7 +91,7 @@ def probe_shared_memory() -> int | None:
 
 
 def judge_shared_memory(free: int | None) -> Finding:
-    """Containers get 64 MiB unless told; workers of a DataLoader die of it."""
+    """Containers get 64 MiB by default; workers of a DataLoader die of it."""
     if free is None:
         return ok("/dev/shm", "not used on this system")
     if free < 64 * 2**20:

@@ -41,7 +41,7 @@ def files(
     - "images": folders of .jpg, .jpeg, .png, .bmp or .webp, one for each class; (image, class), the image uint8 of
       shape (3, height, width). Needs Pillow: `quorate[images]`.
     - "npy": arrays; a row. Mapped into memory, not read as a whole.
-    - "tokens": .bin, plain numbers (`dtype`, "uint16" unless told); a window of `length` + 1 tokens, int64, of which
+    - "tokens": .bin, plain numbers (`dtype`, by default "uint16"); a window of `length` + 1 tokens, int64, of which
       the last is the first of the next window.
     - "safetensors": tensors with equally many rows; a dict of one row of each.
     - "tar": archives as of WebDataset, not compressed; a dict of the members of one name by their suffix, decoded where

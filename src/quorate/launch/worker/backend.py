@@ -13,7 +13,7 @@ BACKENDS = ("gloo", "mpi")
 
 
 def backend_here() -> str:
-    """As torch takes it: by QUORATE_BACKEND for tensors of the CPU, gloo unless told, and NCCL for those of GPUs.
+    """As torch takes it: by QUORATE_BACKEND for tensors of the CPU, by default gloo, and NCCL for those of GPUs.
 
     Raises `ConfigurationError` for an unknown one, for MPI where torch has been built without it, which is so of all
     that is offered for download, and outside of mpirun.

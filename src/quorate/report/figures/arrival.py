@@ -68,7 +68,7 @@ def _of_nobody(skew: Skew) -> str:
     often = [one for one in skew.ranks if one.is_often_last and one.mean > least]
     if not often:
         last = seconds_in_words(skew.last_median)
-        return f"no rank is slow beyond chance; the last one to arrive is {last} after the first (median)"
+        return f"no rank is significantly slower; the last one to arrive is {last} after the first (median)"
     one = max(often, key=lambda one: one.mean)
     return (
         f"no rank is late in most steps, but rank {one.rank} is last in {share_in_words(one.last_share)} of them "
@@ -81,7 +81,7 @@ def _of_pace(skew: Skew) -> str:
     if not skew.slow:
         last = seconds_in_words(skew.last_median)
         return (
-            "not everybody is waited for, and no rank is longer at work on a step than the others beyond chance; had "
+            "not everybody is waited for, and no rank is significantly longer at work on a step than the others; had "
             f"all begun each step together, the last would have arrived {last} after the first (median)"
         )
     mine = statistics.median(one.busy_median for one in skew.slow)

@@ -45,7 +45,7 @@ class Goodput:
 def goodput_of(run: RunRecords, step_seconds: float | None = None) -> Goodput | None:
     """That of a run of which all rows were read; None without steps.
 
-    `step_seconds` is what an undisturbed step takes: unless told the pace of the run, where it has a fixed one that
+    `step_seconds` is what an undisturbed step takes: by default the pace of the run, where it has a fixed one that
     holds steps back; else the median step, which is too long where more than half of all steps are disturbed.
     """
     seconds = training_seconds(run)

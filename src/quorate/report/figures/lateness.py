@@ -54,7 +54,7 @@ class Skew:
     is_together: bool
     """Whether everybody waits for everybody; else there was no meeting point to be late at."""
     slow: tuple[Lateness, ...]
-    """Ranks that are slower than the others beyond chance, the slowest first."""
+    """Ranks that are significantly slower than the others, the slowest first."""
     last_median: float
     """Seconds from the first to arrive to the last, in half of the meetings at most."""
     columns: tuple[int, ...]

@@ -1,7 +1,7 @@
 """What may be concluded from a few runs: intervals of means and of ratios, and when a difference is shown.
 
 Runs of one seed are a pair: they share data and starting point, so differences and ratios are taken pair by pair.
-Ratios are averaged as logarithms, never themselves: 2 and 1/2 make 1. Intervals are Student's (1908), 95% unless told.
+Ratios are averaged as logarithms, never themselves: 2 and 1/2 make 1. Intervals are Student's (1908), 95% by default.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from quorate.sharding.traffic import Along
 from quorate.wire.metered import Metered
 
 _MICROBATCHES = 4
-"""For each worker of a pipeline, unless told."""
+"""For each worker of a pipeline, by default."""
 
 
 def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, shards: int, zero: Zero) -> Stages:

@@ -114,7 +114,7 @@ def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> 
     [
         ("import torch", 2, "has ended without an optimizer.step(), so there is nothing to measure"),
         ("import sys; sys.exit(3)", 1, "exited with status 3 before the end of its first optimizer.step()"),
-        ("this is no python", 2, "is no Python script"),
+        ("this is no python", 2, "is not a valid Python script"),
     ],
 )
 def test_scripts_that_make_no_step(
