@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from quorate.cli import plan
 from quorate.launch.local import processes as local
 from quorate.launch.local.children import Child
 from quorate.launch.local.console import QuietConsole, ShownConsole
@@ -64,6 +65,7 @@ def live(
     tracker = resource_tracker._resource_tracker
     tracker._fd, tracker._pid = None, None  # type: ignore[attr-defined]
     local.StartedRanks = RanksAhead  # type: ignore[misc]
+    plan.FORKED = sys.maxsize  # they are forked already
     run_server.subprocess = SimpleNamespace(  # type: ignore[assignment]
         PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired, Popen=ForkedPopen
     )

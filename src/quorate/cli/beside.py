@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from quorate.cli.plan import RunPlan
@@ -13,13 +13,17 @@ from quorate.report.live.server import LiveServer
 
 
 @contextmanager
-def shown_beside(plan: RunPlan) -> Iterator[None]:
-    """Inside, the run is shown. Raises `ConfigurationError` where a page is asked for and nothing can listen."""
+def shown_beside(plan: RunPlan) -> Iterator[Callable[[], None]]:
+    """Inside, the run is shown; its progress from when what is yielded is called.
+
+    Raises `ConfigurationError` where a page is asked for and nothing can listen.
+    """
     with ExitStack() as stack:
         if plan.is_watched:
             server = stack.enter_context(LiveServer(plan.request.folder))
             tell(f"quorate: live page: {server.address}\n")
         if plan.shows_progress:
             can_draw = os.environ.get("TERM", "") not in ("", "dumb")
-            stack.enter_context(progress_shown(plan.request.folder, can_draw=can_draw))
-        yield
+            yield stack.enter_context(progress_shown(plan.request.folder, can_draw=can_draw))
+        else:
+            yield lambda: None

@@ -104,8 +104,10 @@ class RunPlan:
     @property
     def forks(self) -> bool:
         """Whether all workers but rank 0 are forked from a process that has imported torch, as that saves imports."""
-        processes = self.request.size + self.request.servers + self.room.all
-        return not self.is_cold and (processes >= FORKED or self.chaos is not None)
+        request = self.request
+        processes = request.size + request.servers + self.room.all
+        are_here = request.virtual is None and request.hosts is None
+        return are_here and not self.is_cold and (processes >= FORKED or self.chaos is not None)
 
     @property
     def in_words(self) -> str:

@@ -6,7 +6,8 @@ import json
 import shlex
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,8 @@ def carry_out(plan: RunPlan) -> int:
     request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    with shown_beside(plan):
-        ended = _ended(request, plan)
+    with _births(plan) as births, shown_beside(plan) as begins:
+        ended = _ended(plan, births, begins)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(request.folder)
@@ -158,19 +159,27 @@ def carry_out(plan: RunPlan) -> int:
     return ended.status
 
 
-def _ended(request: RunRequest, plan: RunPlan) -> Conclusion:
-    """Run it, by what it asks for."""
-    from quorate.launch.hosts.ranks import run_on_hosts
-    from quorate.launch.local.processes import run_shown
+def _births(plan: RunPlan) -> AbstractContextManager[Any]:
+    """What forks workers, where some are forked; it imports from here on."""
     from quorate.launch.warm.nursery import Nursery
 
+    return Nursery(plan.request.command, plan.request.folder) if plan.forks else nullcontext()
+
+
+def _ended(plan: RunPlan, births: Any, begins: Callable[[], None]) -> Conclusion:
+    """Run it, by what it asks for; `begins` is called when its workers are about to start."""
+    from quorate.launch.hosts.ranks import run_on_hosts
+    from quorate.launch.local.processes import run_shown
+
+    request = plan.request
     if request.virtual is not None:
+        begins()
         return _run_virtual(request, request.virtual)
     if request.hosts is not None:
+        begins()
         return run_on_hosts(request.command, request.hosts, request.folder)
-    with Nursery(request.command, request.folder) if plan.forks else nullcontext() as births:
-        more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births}
-        return run_shown(request.command, request.size, request.folder, servers=request.servers, **more)
+    more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births, "begins": begins}
+    return run_shown(request.command, request.size, request.folder, servers=request.servers, **more)
 
 
 def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:

@@ -55,7 +55,7 @@ def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
     with ExitStack() as stack:
         if is_wanted and shows is None:
             can_draw = os.environ.get("TERM", "") not in ("", "dumb")
-            stack.enter_context(progress_shown(folder, can_draw=can_draw))
+            stack.enter_context(progress_shown(folder, can_draw=can_draw))()
         elif is_wanted and shows is not None:
             run = LiveRun(folder, most_bytes=_MOST_BYTES)
             handle = shows.display(_Shown("<p>starting</p>"), display_id=True)
@@ -65,5 +65,5 @@ def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
                 handle.update(_Shown(framed(live_document(run, is_still=True), _TALL)))
 
             stack.callback(update, is_last=True)
-            stack.enter_context(repeated(update, _EVERY))
+            stack.enter_context(repeated(update, _EVERY))()
         yield

@@ -66,8 +66,11 @@ def run_shown(
     chaos: ChaosPlan | None = None,
     births: Births | None = None,
     servers: int = 0,
+    begins: Callable[[], None] = lambda: None,
 ) -> Conclusion:
     """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
+
+    `begins` is called when they are about to start, before this process has a thread.
 
     With `servers` (not with `room`) so many more are started, with ranks from `size` on, that keep parameters for them.
 
@@ -80,6 +83,7 @@ def run_shown(
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
         ranks.births = births
+        begins()
         more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": show, "asked": shown.hide}
         ended = run_crew(command, size, folder, ranks, servers=servers, **more)
     if ended.why is not None:

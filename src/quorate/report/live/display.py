@@ -20,8 +20,9 @@ MOST_BYTES = 1 << 18
 
 
 @contextmanager
-def progress_shown(folder: Path, *, can_draw: bool = True) -> Iterator[None]:
-    """Inside, progress of the run in `folder` is shown on stderr, by a thread that reads its records.
+def progress_shown(folder: Path, *, can_draw: bool = True) -> Iterator[Callable[[], None]]:
+    """Inside, progress of the run in `folder` is shown on stderr, by a thread that reads its records; it begins when
+    what is yielded is called, so that processes can be forked before.
 
     On a terminal: step, rates, loss, what was logged, time left where it is known, and who is slow, below what the
     script prints. Elsewhere, and where it `can_draw` nothing (`TERM=dumb`): the same in one line a minute.
@@ -31,15 +32,15 @@ def progress_shown(folder: Path, *, can_draw: bool = True) -> Iterator[None]:
     with ExitStack() as stack:
         screen = stack.enter_context(on_terminal()) if can_draw else None
         if screen is None:
-            stack.enter_context(repeated(_Sentences(run).say, SAID_EVERY))
+            yield stack.enter_context(repeated(_Sentences(run).say, SAID_EVERY))
         else:
-            stack.enter_context(repeated(_Lines(run, screen).show, SHOWN_EVERY))
-        yield
+            yield stack.enter_context(repeated(_Lines(run, screen).show, SHOWN_EVERY))
 
 
 @contextmanager
-def repeated(look: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Inside, `look` is called every so many seconds by a thread of its own; `OSError` and `ValueError` end that."""
+def repeated(look: Callable[[], None], seconds: float) -> Iterator[Callable[[], None]]:
+    """Inside, once what is yielded is called, a thread calls `look` every so many seconds; `OSError` and `ValueError`
+    end that."""
     over = threading.Event()
 
     def watch() -> None:
@@ -48,12 +49,12 @@ def repeated(look: Callable[[], None], seconds: float) -> Iterator[None]:
                 look()
 
     thread = threading.Thread(target=watch, name="quorate progress", daemon=True)
-    thread.start()
     try:
-        yield
+        yield thread.start
     finally:
         over.set()
-        thread.join(2.0)
+        if thread.ident is not None:
+            thread.join(2.0)
 
 
 class _Lines:
