@@ -34,7 +34,7 @@ class PassBatches:
 
     def resize(self, share: Share, examples: int, batch_size: int) -> None:
         """Lists are of so many from the next pass on."""
-        self._length = share.number_of_batches(examples, batch_size)
+        self._share, self._of = share, (examples, batch_size)
 
     def __len__(self) -> int:
         return self._share.number_of_batches(*self._of)

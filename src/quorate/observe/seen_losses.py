@@ -47,9 +47,9 @@ class SeenLosses:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             return
         if loss.device.type == "cpu":
-            scale = scale_of(loss)
-            value = loss.item()
-            self._on_cpu.append((value, None if scale is None else value / float(scale)))
+            scale, value = scale_of(loss), loss.item()
+            factor = 0.0 if scale is None else float(scale)
+            self._on_cpu.append((value, value / factor if factor else None))  # a script may multiply by 0
         elif loss.device.type == "cuda":
             own, scale = loss.detach().reshape(()), scale_of(loss)
             self._copied.append((copied(own), None if scale is None else copied(own / scale)))

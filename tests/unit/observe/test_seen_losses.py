@@ -84,6 +84,14 @@ def test_what_a_grad_scaler_has_multiplied_is_undone() -> None:
     assert seen.of_script(is_scaled=True) == (None, None), "a loss whose scale is not known makes the mean unknown"
 
 
+def test_a_loss_that_a_script_multiplies_by_0() -> None:
+    seen = SeenLosses()
+    seen.add(torch.ones((), requires_grad=True) * torch.tensor(0.0))
+    assert seen.known == 0.0
+    assert seen.of_script(is_scaled=True) == (None, None)
+    assert seen.of_script(is_scaled=False) == (0.0, None)
+
+
 def test_other_products_are_no_scale() -> None:
     weight, other = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
     assert scale_of(weight * other) is None and scale_of(weight.sum()) is None and scale_of(torch.ones(())) is None
