@@ -7,12 +7,13 @@ import json
 import re
 import typing
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.wanted import wanted_in_words
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 def settings_for(declared: type, raw: Mapping[str, object]) -> dict[str, Any]:
@@ -56,6 +57,8 @@ def _value(written: str) -> object:
 
 
 def _checked(place: str, hint: Any, value: object) -> Any:
+    from pydantic import ValidationError  # it takes a tenth of a second, which a wrong option need not wait for
+
     adapter = _adapter(hint)
     try:
         return adapter.validate_python(value, strict=True)
@@ -70,6 +73,8 @@ def _checked(place: str, hint: Any, value: object) -> Any:
 
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter
+
     try:
         return TypeAdapter(hint)
     except PydanticSchemaGenerationError:
