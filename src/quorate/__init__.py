@@ -96,15 +96,11 @@ _PACKAGES = {
     **{name: f"quorate.{name}" for name in ("launch", "optim", "report")},
 }
 """Those that are part of it; `launch` and `report` can be called."""
-_FOR_LOWER_LAYERS = {"closing_line": "quorate.report.closing"}
-"""What a layer asks of one above it, by name, as a user would: no part of the API."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(_PACKAGES[name])
-    if name in _FOR_LOWER_LAYERS:
-        return getattr(importlib.import_module(_FOR_LOWER_LAYERS[name]), name)
     if name not in _PLACES:
         raise AttributeError(f"module 'quorate' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

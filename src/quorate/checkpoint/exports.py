@@ -152,7 +152,7 @@ def _read_folder(one: Distributed, path: Path) -> int:
 
     try:
         return read_folder(one.model, one.optimizer, path, is_alone=one.seat is None)
-    except Exception as error:
+    except Exception as error:  # of whatever kind torch raises for what it cannot read, or load
         raise CheckpointError(f"{path} is no checkpoint of this model: {_last_line(error)}") from None
 
 
@@ -163,7 +163,7 @@ def _read_file(path: Path, form: Form) -> dict[str, Any]:
 
             return {"model": load_file(path)}
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # torch's kinds, pickle's, zipfile's and safetensors', for bytes that may be anything
         raise CheckpointError(f"{path} cannot be read: {_last_line(error)}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a {type(found).__name__}, and no state of a model")
@@ -185,7 +185,7 @@ def _take(one: Distributed, extras: Mapping[str, Any], found: dict[str, Any], pa
             from quorate.sharding.torch_states import spread
 
             spread(one.model, one.optimizer, model, None if optimizer is None else _by_name(one, optimizer))
-    except Exception as error:
+    except Exception as error:  # what others have written may lack anything that torch asks for
         raise CheckpointError(f"{path} is of another model or optimizer: {_last_line(error)}") from None
     for name, thing in extras.items():
         if isinstance(found.get(name), dict):

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from quorate.aggregation.attacks import Attack
 from quorate.core.codec import Draw
 from quorate.core.contracts import Work
 from quorate.reducers.reducer import Reducer
+from quorate.reducers.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from quorate.core.vectors import Flat
-    from quorate.reducers.outcome import Outcome
 
 
-class Attacked(Reducer):
+class Attacked(Wrapped):
     """`inner`, of which the last workers give what an attack makes of their vectors; headers stay as they are.
 
     Nothing overlaps with backward. Cost: where attackers know all, every vector is sent to everyone first; those that
@@ -27,39 +26,21 @@ class Attacked(Reducer):
     """
 
     def __init__(self, inner: Reducer, attack: Attack, seed: int) -> None:
-        super().__init__(inner.layout, inner.wire)
-        self._inner, self._attack, self._seed = inner, attack, seed
+        super().__init__(inner)
+        self._attack, self._seed = attack, seed
         self._count = 0
         self._past: deque[list[Tensor]] = deque(maxlen=attack.steps)
-
-    @property
-    def spending(self) -> Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]:
-        """As of `Reducer`."""
-        return self._inner.spending
-
-    @spending.setter
-    def spending(self, value: Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]) -> None:
-        if hasattr(self, "_inner"):
-            self._inner.spending = value
-
-    @property
-    def state(self) -> Any:
-        return self._inner.state
-
-    @property
-    def outcome(self) -> Outcome | None:
-        return self._inner.outcome
 
     def part_ready(self, part: int, x: Tensor) -> None:
         """Parts are held back until all are there."""
 
     def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
         self._spoil(x)
-        return self._inner.start(x, kept)
+        return super().start(x, kept)
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
         self._spoil(x)
-        return self._inner.abandon(x)
+        return super().abandon(x)
 
     def _spoil(self, x: Flat) -> None:
         """Write into `x` what this worker sends."""
@@ -87,26 +68,8 @@ class Attacked(Reducer):
             draw = Draw(seed=self._seed, round=self._count, rank=wire.rank, part=number)
             part.copy_(attack.sent(sent[number], honest[number], draw))
 
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        return self._inner.again(part, x)
-
-    def factor(self, size: int, weight: float) -> float:
-        return self._inner.factor(size, weight)
-
     def wire_bytes(self, size: int) -> int | None:
-        inner = self._inner.wire_bytes(size)
+        inner = super().wire_bytes(size)
         if inner is None or not self._attack.knows_all:
             return inner
         return inner + (size - 1) * sum(part.numel * part.dtype.itemsize for part in self.layout.bare.parts)
-
-    def message(self, x: Flat) -> tuple[Tensor, ...]:
-        return self._inner.message(x)
-
-    def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
-    ) -> Flat:
-        return self._inner.sum_of(found, ranks, hosts, like)
-
-    def follows(self, before: Reducer) -> None:
-        if isinstance(before, Attacked):
-            self._inner.follows(before._inner)

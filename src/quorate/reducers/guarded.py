@@ -11,8 +11,7 @@ out another sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +21,7 @@ from quorate.core.contracts import Work
 from quorate.reducers.outcome import Outcome
 from quorate.reducers.owned_pieces import reals
 from quorate.reducers.reducer import Reducer
+from quorate.reducers.wrapped import Wrapped
 from quorate.wire.work import Together
 
 if TYPE_CHECKING:
@@ -30,28 +30,18 @@ if TYPE_CHECKING:
     from quorate.core.vectors import Flat
 
 
-class Guarded(Reducer):
+class Guarded(Wrapped):
     """`inner`, whose sums are of the vectors that are not absurd; where not `skips`, of all, and who is absurd is told.
 
     All sums are of gradients; workers that have none come with weight 0, the first number of their header.
     """
 
     def __init__(self, inner: Reducer, seed: int, *, skips: bool) -> None:
-        super().__init__(inner.layout, inner.wire)
-        self._inner, self._seed, self._skips = inner, seed, skips
+        super().__init__(inner)
+        self._seed, self._skips = seed, skips
         self._peers, self._sketch = Peers(), torch.zeros(0, dtype=torch.float64)
         self._signs: dict[int, Tensor] = {}
         self._newest: Outcome | None = None
-
-    @property
-    def spending(self) -> Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]:
-        """As of `Reducer`."""
-        return self._inner.spending
-
-    @spending.setter
-    def spending(self, value: Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]) -> None:
-        if hasattr(self, "_inner"):
-            self._inner.spending = value
 
     @property
     def outcome(self) -> Outcome | None:
@@ -59,7 +49,7 @@ class Guarded(Reducer):
 
     def part_ready(self, part: int, x: Tensor) -> None:
         self._see(part, x)
-        self._inner.part_ready(part, x)
+        super().part_ready(part, x)
         self._under_way[part] = None  # type: ignore[assignment]  # it is the other's
 
     def _see(self, part: int, x: Tensor) -> None:
@@ -115,20 +105,11 @@ class Guarded(Reducer):
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
         self._under_way, self._sketch = {}, torch.zeros(0, dtype=torch.float64)
-        return self._inner.abandon(x)
-
-    def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        return self._inner.again(part, x)
-
-    def factor(self, size: int, weight: float) -> float:
-        return self._inner.factor(size, weight)
+        return super().abandon(x)
 
     def wire_bytes(self, size: int) -> int | None:
-        inner = self._inner.wire_bytes(size)
+        inner = super().wire_bytes(size)
         return None if inner is None else inner + (size - 1) * 8 * (1 + NUMBERS)
-
-    def message(self, x: Flat) -> tuple[Tensor, ...]:
-        return self._inner.message(x)
 
     def sum_of(
         self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
@@ -143,12 +124,12 @@ class Guarded(Reducer):
         absurd = self._judge(torch.stack(sketches), torch.cat(weights), ranks)
         stay = [place for place, rank in enumerate(ranks) if not (self._skips and rank in absurd)]
         chosen = [found[place] for place in stay], [ranks[place] for place in stay], [hosts[place] for place in stay]
-        return self._inner.sum_of(*chosen, like)
+        return super().sum_of(*chosen, like)
 
     def follows(self, before: Reducer) -> None:
+        super().follows(before)
         if isinstance(before, Guarded):
             self._peers = before._peers
-            self._inner.follows(before._inner)
 
 
 def _empty(x: Flat) -> None:

@@ -197,8 +197,8 @@ def say_closing_line(place: Place) -> None:
     folder = place.context(_Kept).folder
     if folder is None:
         return
-    # Reports are above this layer: what is said of records is asked for by name, as a user would.
-    line = importlib.import_module("quorate").closing_line(Path(os.path.relpath(folder)))
+    # Reports are above this layer, and their sentence is the last that a worker has to do with.
+    line = importlib.import_module("quorate.report.closing").closing_line(Path(os.path.relpath(folder)))
     if line is not None:
         tell(f"quorate: {line}\n")
 
