@@ -10,9 +10,11 @@ their own:
 - `zero 1`, `zero 2`, `zero 3`: `quorate.parallelize` and `quorate.distribute`, strategy `all-reduce`.
 
 Figures: seconds a step, the slowest worker's; bytes that a worker holds when a step has ended (parameters, gradients
-and optimizer; live bytes by the C library, and resident ones by the kernel), above those before the model was made,
-over Psi (4 + 4 + 8) / N bytes; the most it has held since the second step began; and bytes sent by a worker in a step
-over what theory says: 2 Psi (S - 1) / S numbers, with `zero 3` 3 Psi (S - 1) / S but for what the root keeps gathered.
+and optimizer; live bytes by the C library, and resident ones by the kernel), above those before the model was made
+and after a small one has been trained (what is imported, and what the matrix library keeps for each thread, is no
+state), over Psi (4 + 4 + 8) / N bytes; the most it has held since the second step began; and bytes sent by a worker in
+a step over what theory says: 2 Psi (S - 1) / S numbers, with `zero 3` 3 Psi (S - 1) / S but for what the root keeps
+gathered.
 """
 
 from __future__ import annotations
@@ -150,9 +152,10 @@ def train(side: Side, world: Any) -> dict[str, float]:
     import quorate
 
     torch.set_num_threads(1)
-    once = fully_shard(torch.nn.Linear(8, 8), mesh=world.mesh(replicas=1)["shards"])
-    once(torch.ones(1, 8)).sum().backward()
-    torch.optim.AdamW(once.parameters()).step()  # what torch imports and keeps once for all
+    once = fully_shard(network(512, 1), mesh=world.mesh(replicas=1)["shards"])
+    once(torch.zeros(1, LENGTH, dtype=torch.int64)).sum().backward()
+    torch.optim.AdamW(once.parameters()).step()  # what torch imports, and its matrix library keeps for each thread
+    del once
     before = live(), resident()
     model = network(side.width, side.layers)
     numbers = sum(p.numel() for p in model.parameters())
@@ -185,6 +188,7 @@ def train(side: Side, world: Any) -> dict[str, float]:
         seconds.append(time.monotonic() - begin)
     assert peak is not None
     peak.end()
+    world.barrier()  # until then another worker may be in its step, and hold what travels in it
     held = live() - before[0], resident() - before[1]
     found = {
         "numbers": float(numbers),
