@@ -83,6 +83,8 @@ def test_a_lost_host_has_no_processes() -> None:
         assert there.wait(10) == -9 and second.processes() == [second.pid]
         assert not arrives(first, second)
         left = subprocess.Popen([*words_on(first.pid), "sleep", "100"])
+        while left.pid not in first.processes():  # it enters by names below /proc
+            time.sleep(0.001)
         holders = first.pid, second.pid
     assert left.wait(10) == -9
     assert not any(os.path.exists(f"/proc/{pid}") for pid in holders)

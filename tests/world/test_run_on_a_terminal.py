@@ -22,7 +22,7 @@ world = quorate.join()
 model = torch.nn.Linear(4, 1)
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
 print("begins")
-for step in range(40):
+for step in range(int(sys.argv[1]) if sys.argv[1:] else 40):
     model(torch.ones(2, 4)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -117,7 +117,7 @@ def test_without_progress(folder: Path) -> None:
 
 
 def test_an_interrupt_takes_it_away(folder: Path) -> None:
-    with Session(folder, "-n", "2", "--name", "z", "train.py") as session:
+    with Session(folder, "-n", "2", "--name", "z", "train.py", "1000000") as session:  # it ends when it is asked to
         session.until("steps/s")
         os.kill(session.program.pid, signal.SIGINT)
         session.types("ada\n")
