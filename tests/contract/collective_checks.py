@@ -123,6 +123,23 @@ def check_all_to_all(wire: Wire) -> bytes:
     return b""
 
 
+def check_what_is_shared_arrives(wire: Wire) -> bytes:
+    """Large enough that workers of one host read it where it lies; nobody changes it."""
+    numel = 20_000
+
+    def piece(sender: int, receiver: int) -> Tensor:
+        return wire.empty(numel, torch.float32).fill_(sender * 100 + receiver)
+
+    for _ in range(3):
+        pieces = [piece(wire.rank, r) for r in range(wire.size)]
+        swapped = wire.all_to_all(pieces, shared=True)
+        mine = wire.empty(numel + wire.rank, torch.float32).fill_(wire.rank)
+        gathered = wire.all_gather(mine, shared=True).wait()
+        assert all(x.equal(piece(r, wire.rank)) for r, x in enumerate(swapped.wait()))
+        assert all(x.equal(torch.full((numel + r,), float(r))) for r, x in enumerate(gathered))
+    return b""
+
+
 def _roots(wire: Wire) -> list[int]:
     return sorted({0, wire.size // 2, wire.size - 1})
 

@@ -41,11 +41,11 @@ class ByMessages(Wrapped):
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         return self._all.reduce_scatter(x)
 
-    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
-        return self._all.all_gather(x)
+    def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
+        return self._all.all_gather(x, shared=shared)
 
-    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
-        return self._all.all_to_all(pieces)
+    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+        return self._all.all_to_all(pieces, shared=shared)
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         return self._all.broadcast(x, root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from functools import partial
 from typing import Any
@@ -11,8 +12,16 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.aggregation.centered_clipping import CenteredClipping
+from quorate.aggregation.median import Median
+from quorate.aggregation.multi_krum import MultiKrum
+from quorate.aggregation.rule import aggregated
+from quorate.buckets.flat import layout_of
+from quorate.core.contracts import Wire
+from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
-from tests.support.processes import run_real_world
+from quorate.reducers.robust import Robust
+from tests.support.processes import run_real, run_real_world
 
 STEPS = 12
 
@@ -47,6 +56,33 @@ def one(size: int, wrong: bool, late: bool, **settings: Any) -> list[Tensor]:
 
 def apart(x: list[Tensor], y: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(x, y, strict=True))
+
+
+def summed_by_rules(wire: Wire) -> None:
+    """What rules make of vectors that lie in memory which workers share, whoever comes late to which step."""
+    layout = layout_of([(str(part), torch.zeros(60_000)) for part in range(3)], part_bytes=1 << 18, header=4)
+    late = random.Random(wire.rank)
+    for number, rule in enumerate((Median(), CenteredClipping(), MultiKrum(f=0))):
+        channel = wire.channel(str(number))
+        reducer, x = Robust(layout, channel, rule, seed=3), Flat.empty(layout, channel.empty)
+        centre = torch.zeros(180_000)
+        for step in range(4):
+            drawn = torch.Generator().manual_seed(10 * step + number)
+            every = torch.randn(wire.size, 180_000, generator=drawn)
+            place = 0
+            for part in range(len(x.parts)):
+                bare = x.bare().parts[part]
+                bare.copy_(every[wire.rank, place : place + bare.numel()])
+                place += bare.numel()
+            x.header.fill_(1.0)
+            found = torch.cat(reducer.start(x).wait().bare().parts)
+            centre = aggregated(rule, every, centre)
+            torch.testing.assert_close(found, centre, rtol=1e-5, atol=1e-6)
+            time.sleep(0.01 * late.random())  # lateness is what is tried
+
+
+def test_rules_read_vectors_where_they_lie() -> None:
+    run_real(3, summed_by_rules, 60.0)
 
 
 def test_draco_ends_where_it_ends_without_wrong_ones() -> None:

@@ -44,5 +44,5 @@ class Median(Rule):
 def median(rows: Tensor) -> Tensor:
     """Of each column (n, c): the middle one, or the mean of the two in the middle."""
     count = len(rows)
-    middle = in_order(rows, (count - 1) // 2, count // 2 + 1)
-    return middle[0] if count % 2 else (middle[0] + middle[1]) / 2
+    middle = in_order(rows, (count - 1) // 2, count // 2 + 1, is_pair=count % 2 == 0)
+    return middle[0] if count % 2 else middle[0].add(middle[1]).mul_(0.5)

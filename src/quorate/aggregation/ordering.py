@@ -16,24 +16,28 @@ from torch import Tensor
 FEW = 24
 
 
-def in_order(rows: Tensor, first: int, last: int) -> Sequence[Tensor]:
+def in_order(rows: Tensor, first: int, last: int, *, is_pair: bool = False) -> Sequence[Tensor]:
     """Of (n, c): what stands at the places from `first` to `last` - 1 of each column in order, as that many rows (c).
 
-    Numbers are finite.
+    Numbers are finite. With `is_pair` there are two, of which either may be the lower one.
     """
     count = len(rows)
     if count > FEW:
         return list(rows.sort(0).values[first:last])
     found = list(rows)
-    for low, high in comparisons(count, first, last):
+    for low, high, needs_low, needs_high in comparisons(count, first, last, is_pair):
         one, other = found[low], found[high]
-        found[low], found[high] = torch.minimum(one, other), torch.maximum(one, other)
+        if needs_low:
+            found[low] = torch.minimum(one, other)
+        if needs_high:
+            found[high] = torch.maximum(one, other)
     return found[first:last]
 
 
 @lru_cache(maxsize=64)
-def comparisons(count: int, first: int, last: int) -> Sequence[tuple[int, int]]:
-    """Pairs of places whose numbers are put in order, one after the other, until those places are right."""
+def comparisons(count: int, first: int, last: int, is_pair: bool) -> Sequence[tuple[int, int, bool, bool]]:
+    """Pairs of places whose numbers are put in order, one after the other, until those places are right; and which of
+    the two, the lower and the higher, is needed."""
     every = []
     span = 1
     while span < count:
@@ -45,9 +49,11 @@ def comparisons(count: int, first: int, last: int) -> Sequence[tuple[int, int]]:
                         every.append((place, place + step))
             step //= 2
         span *= 2
-    wanted, kept = set(range(first, last)), []
+    wanted, kept = set(range(first, last)), list[tuple[int, int, bool, bool]]()
     for low, high in reversed(every):
+        if is_pair and not kept and wanted == {low, high}:
+            continue  # the last one that has to do with them
         if low in wanted or high in wanted:
+            kept.append((low, high, low in wanted, high in wanted))
             wanted |= {low, high}
-            kept.append((low, high))
     return kept[::-1]

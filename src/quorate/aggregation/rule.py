@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 
-_CHUNK, _ROUGH_CHUNK = 1 << 18, 1 << 12
-_COLUMNS = 1 << 16
-"""Coordinates that are looked at together, so that copies stay small, and near."""
+_ROUGH_CHUNK = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,16 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         if self.f < 0:
             raise ConfigurationError(f"f is {self.f}; it is a count of vectors, from 0 on")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether vectors are mixed before they are combined."""
+        return type(self).mixing is not Rule.mixing
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether what `combined` makes of mixed rows is their mean."""
+        return type(self).combined is Rule.combined
 
     @property
     @abstractmethod
@@ -86,27 +96,42 @@ class Rule(ABC):
         return rows.mean(0)
 
 
-def inner_products(rows: Tensor, *, is_exact: bool = True) -> Tensor:
+def inner_products(rows: Rows, *, is_exact: bool = True) -> Tensor:
     """Of all pairs of rows (n, c): (n, n) in float64 on the CPU; those of pieces of vectors add up. Cost: n^2 c
-    products; where it is to be exact to float64, a copy of 2^18 columns at a time, else sums of 2^12 are in float32."""
+    products; where they are not to be exact to float64, sums of 2^12 are formed in float32."""
     found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for chunk in rows.split(_CHUNK if is_exact else _ROUGH_CHUNK, 1):
-        if is_exact:
-            wide = chunk.double()
-            found.addmm_(wide, wide.T)
-        else:
-            found += chunk @ chunk.T
+    for _, some in rows.columns():
+        found += products_of(some, is_exact=is_exact)
     return found.cpu()
 
 
-def mixed_rows(rows: Tensor, weights: Tensor | None, combine: Rule) -> Tensor:
-    """What `combine` makes of rows (n, c) that are mixed by `weights` (m, n), some columns at a time."""
-    found = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for chunk, into in zip(rows.split(_COLUMNS, 1), found.split(_COLUMNS), strict=True):
-        if weights is not None:
-            chunk = _selected(chunk, weights, is_exact=combine.is_exact)
-        into.copy_(combine.combined(chunk))
+def products_of(some: Tensor, *, is_exact: bool) -> Tensor:
+    """Of all pairs of rows of an (n, c) tensor."""
+    if is_exact:
+        wide = some.double()
+        return wide @ wide.T
+    whole = some.shape[1] // _ROUGH_CHUNK * _ROUGH_CHUNK
+    blocks, rest = some[:, :whole].unflatten(1, (whole // _ROUGH_CHUNK, _ROUGH_CHUNK)).transpose(0, 1), some[:, whole:]
+    found: Tensor = (blocks @ blocks.mT).sum(0, dtype=torch.float64) + rest @ rest.T
     return found
+
+
+def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, combine: Rule, into: Tensor) -> Tensor:
+    """What `combine` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), written to `into`
+    (c)."""
+    places = list(keep)
+    if weights is not None and len(weights) == 1 and not combine.is_exact and combine.is_linear:
+        of_all = [0.0] * len(rows)
+        for place, weight in zip(places, weights[0].tolist(), strict=True):
+            of_all[place] = weight
+        return rows.weighed(of_all, into)
+    for here, some in rows.columns():
+        if len(places) < len(rows):
+            some = some[places]
+        if weights is not None:
+            some = _selected(some, weights, is_exact=combine.is_exact)
+        into[here] = combine.combined(some)
+    return into
 
 
 def _selected(rows: Tensor, weights: Tensor, *, is_exact: bool) -> Tensor:
@@ -130,13 +155,13 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
     for an f beyond the rule's breakdown point, and where no row is finite.
     """
     rule.check(len(vectors))
-    rows = vectors if vectors.dtype == torch.float64 else vectors.float()
-    seen = rows if centre is None or not rule.has_centre else rows - centre.to(rows)
-    gram = inner_products(seen, is_exact=rule.is_exact)
+    whole = vectors if vectors.dtype == torch.float64 else vectors.float()
+    rows = Rows(list(whole), centre=None if centre is None or not rule.has_centre else centre.to(whole))
+    gram = inner_products(rows, is_exact=rule.is_exact)
     kept = finite_rows(gram)
     if not bool(kept.any()):
         raise ConfigurationError(f"none of {len(vectors)} vectors is finite")
     left = rule.with_f(max(0, rule.f - int((~kept).sum())))
     weights = left.mixing(gram[kept][:, kept], Draw() if draw is None else draw)
-    found = mixed_rows(seen[kept.to(seen.device)], weights, left)
+    found = mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, torch.empty_like(whole[0]))
     return found if centre is None or not rule.has_centre else found + centre.to(found)

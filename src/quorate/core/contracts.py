@@ -206,12 +206,13 @@ class Wire(ABC):
         """The sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added as there."""
 
     @abstractmethod
-    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
-        """Every worker's tensor, by rank. Ragged: shapes may differ, dtypes may not."""
+    def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
+        """Every worker's tensor, by rank. Ragged: shapes may differ, dtypes may not. `shared`: see `Message.shared`."""
 
     @abstractmethod
-    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
-        """Send `pieces[r]` to rank r; returns what each rank sent here, by rank. Ragged."""
+    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+        """Send `pieces[r]` to rank r; returns what each rank sent here, by rank. Ragged. `shared`: see
+        `Message.shared`."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:

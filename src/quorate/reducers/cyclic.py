@@ -17,13 +17,14 @@ gradients", ICML 2018, section 4.2; in pieces, with a real code (`aggregation.cy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from quorate.aggregation.cyclic_code import cyclic_code
 from quorate.aggregation.mean import Mean
+from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
@@ -31,9 +32,7 @@ from quorate.core.errors import Mismatch
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
 from quorate.reducers.outcome import Outcome
-from quorate.reducers.owned_pieces import Made, OwnedPieces, relative
-
-_CHUNK = 1 << 18
+from quorate.reducers.owned_pieces import Made, OwnedPieces
 
 
 class Cyclic(OwnedPieces):
@@ -70,16 +69,13 @@ class Cyclic(OwnedPieces):
     def _measured_numbers(self, size: int) -> int:
         return 2 * size
 
-    def _seen(self, part: int, rows: Tensor, counts: Tensor, piece: slice) -> Tensor:
-        return relative(rows, counts)
-
-    def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
+    def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
         """Of each row its product with a drawn vector, and with itself: (2, n)."""
         found = torch.zeros(2, len(ranks), dtype=torch.float64)
-        for one in rows:
+        for one in rows.values():
             generator = draw.generator(one.device)
-            for chunk in one.split(_CHUNK, 1):
-                wide = chunk.double()
+            for _, some in one.columns():
+                wide = some.double()
                 at = torch.randn(wide.shape[1], generator=generator, device=wide.device, dtype=torch.float64)
                 found += torch.stack([wide @ at, wide.square().sum(1)]).cpu()
         return found
@@ -108,10 +104,11 @@ class Cyclic(OwnedPieces):
         self.newest = Outcome(absent, not_finite, outvoted, weights=[float(rank in present) for rank in range(size)])
         places = [ranks.index(rank) for rank in present]
 
-        def made(part: int, rows: Tensor) -> Tensor:
+        def made(part: int, rows: Rows) -> Tensor:
+            into = self._like(rows)
             if not places:
-                return torch.full_like(rows[0], torch.nan if not_finite else 0.0)
-            return mixed_rows(rows[places], weights[present].unsqueeze(0), Mean(f=0))
+                return into.fill_(torch.nan if not_finite else 0.0)
+            return mixed_rows(rows, places, weights[present].unsqueeze(0), Mean(f=0), into)
 
         return made
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work
 from quorate.core.vectors import Flat, Layout
@@ -24,7 +25,7 @@ from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
-Made = Callable[[int, Tensor], Tensor]
+Made = Callable[[int, Rows], Tensor]
 """What is made of the rows (n, c) of a part: one piece (c)."""
 
 
@@ -32,7 +33,8 @@ class OwnedPieces(Remembering):
     """What `_decided` says, of the vectors of all workers, in the place of their sum.
 
     Cost per worker, with P workers and n bytes: (P - 1) / P n sent in the first exchange, which overlaps with backward,
-    and as much in the second, as in an all-reduce; the sum of what is measured between the two. Two vectors of memory.
+    and as much in the second, as in an all-reduce; the sum of what is measured between the two. On one host neither is
+    copied on the way: owners read the vectors of others where they lie, and all read what owners have made.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
@@ -43,14 +45,11 @@ class OwnedPieces(Remembering):
         """What each worker's newest vector counts."""
 
     @abstractmethod
-    def _seen(self, part: int, rows: Tensor, counts: Tensor, piece: slice) -> Tensor:
-        """The rows of that piece of a part, as they are measured; each worker's counts what `counts` says."""
+    def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
+        """What is measured of the rows of each part, in float64 on the CPU; it adds up over pieces.
 
-    @abstractmethod
-    def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
-        """What is measured of the rows of all parts, in float64 on the CPU; it adds up over pieces.
-
-        `draw` is another one for each owner.
+        Rows are as if each counted 1, and those of workers count what `counts` says. `draw` is another one for each
+        owner.
         """
 
     @abstractmethod
@@ -69,9 +68,9 @@ class OwnedPieces(Remembering):
     def _measured_numbers(self, size: int) -> int:
         """How many numbers `_measured` gives."""
 
-    def _back(self, part: int, made: Tensor, piece: slice) -> Tensor:
-        """What was made of rows as they are seen, as it is to be sent."""
-        return made
+    def _centre(self, part: int) -> Tensor | None:
+        """From where vectors are looked at, of one part, as real numbers."""
+        return None
 
     def factor(self, size: int, weight: float) -> float:
         """The number of workers, by which each has divided."""
@@ -114,7 +113,9 @@ class OwnedPieces(Remembering):
         """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
         numbers = self._numbers(part, self._of)
         own = reals(x[:numbers])
-        works: list[Work[Any]] = [self.wire.all_to_all([own[begin:end] for begin, end in self._pieces(len(own))])]
+        pieces = [own[begin:end] for begin, end in self._pieces(len(own))]
+        # They are changed only when the results of all owners are here, who need them no more then.
+        works: list[Work[Any]] = [self.wire.all_to_all(pieces, shared=True)]
         if numbers < x.numel():
             header = x[numbers:].clone()
             works.append(self.wire.all_gather(reals(header)[:1].double()))
@@ -128,16 +129,14 @@ class OwnedPieces(Remembering):
             self._counts = torch.cat([one.reshape(1).cpu() for one in weights])
         counts, pieces = self._counts, {part: self._own_piece(part, layout) for part in order}
         with self.spending("decode"):
-            rows = {}
-            for part in order:
-                rows[part] = self._seen(part, torch.stack(list(found[part][0])), counts, pieces[part])
+            rows = {part: self._rows(part, found[part][0], counts, pieces[part]) for part in order}
             draw = self._draw().of(self.wire.rank)
-            measured = self._measured([rows[part] for part in order], everyone, draw)
+            measured = self._measured(rows, counts, everyone, draw)
         measured = self.wire.all_reduce(measured).wait()
         with self.spending("decode"):
             made = self._decided(measured, counts, everyone)
-            mine = {part: self._shared(self._back(part, made(part, rows[part]), pieces[part])) for part in order}
-        works = {part: self.wire.all_gather(mine[part]) for part in order}
+            mine = {part: made(part, rows[part]) for part in order}
+        works = {part: self.wire.all_gather(mine[part], shared=True) for part in order}
         for part, work in works.items():
             numbers = self._numbers(part, layout)
             own, begin = reals(into[part][:numbers]), 0
@@ -149,9 +148,18 @@ class OwnedPieces(Remembering):
         if len(order) == len(layout.parts):
             self._made([into[part] for part in order])
 
-    def _shared(self, x: Tensor) -> Tensor:
-        """The same in memory from which workers of this host read it as it lies."""
-        return x if x.device.type != "cpu" else self.wire.empty(x.numel(), x.dtype).copy_(x)
+    def _rows(self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice) -> Rows:
+        """Of a piece of a part, as if each counted 1."""
+        is_even = bool(((counts == 1) | (counts <= 0)).all())
+        divisors = None if is_even else counts.clamp_min(torch.finfo(torch.float32).tiny)
+        centre = self._centre(part)
+        return Rows(vectors, divisors, None if centre is None else centre[piece].to(vectors[0]))
+
+    def _like(self, rows: Rows) -> Tensor:
+        """A vector as wide as these, in memory from which workers of this host read it as it lies."""
+        if rows.device.type != "cpu":
+            return torch.empty(rows.width, dtype=rows.dtype, device=rows.device)
+        return self.wire.empty(rows.width, rows.dtype)
 
     def wire_bytes(self, size: int) -> int:
         """Bytes this worker sends for one sum among `size` workers."""
@@ -176,15 +184,14 @@ class OwnedPieces(Remembering):
         counts = torch.ones(len(order), dtype=torch.float64)
         if like.layout.header:
             counts = torch.cat([reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
-        rows, there = list[Tensor](), sorted(ranks)
+        rows, there = dict[int, Rows](), sorted(ranks)
         for part, into in enumerate(like.parts):
-            stacked = torch.stack([reals(found[place][part][: numbers[part]].to(into.device)) for place in order])
-            rows.append(self._seen(part, stacked, counts, slice(0, stacked.shape[1])))
-        made = self._decided(self._measured(rows, there, self._draw()), counts, there)
+            whole = [reals(found[place][part][: numbers[part]].to(into.device)) for place in order]
+            rows[part] = self._rows(part, whole, counts, slice(0, len(whole[0])))
+        made = self._decided(self._measured(rows, counts, there, self._draw()), counts, there)
         sums = Flat.zeros(like.layout)
         for part, into in enumerate(sums.parts):
-            whole = self._back(part, made(part, rows[part]), slice(0, rows[part].shape[1]))
-            reals(into[: numbers[part]]).copy_(whole)
+            reals(into[: numbers[part]]).copy_(made(part, rows[part]))
             if numbers[part] < into.numel():
                 tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
                 into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
@@ -195,10 +202,3 @@ class OwnedPieces(Remembering):
 def reals(x: Tensor) -> Tensor:
     """Complex numbers as twice as many real ones, in the same memory; others as they are."""
     return torch.view_as_real(x).flatten() if x.is_complex() else x
-
-
-def relative(rows: Tensor, counts: Tensor) -> Tensor:
-    """Rows as if each counted 1."""
-    if bool(((counts != 1) & (counts > 0)).any()):
-        rows = rows / counts.clamp_min(torch.finfo(torch.float32).tiny)[:, None].to(rows)
-    return rows

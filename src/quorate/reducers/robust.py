@@ -6,8 +6,9 @@ all know how far whole vectors are from each other, and choose or weigh alike. E
 sends the result to all. Vectors that are not finite are left out first; so are workers that have no gradient.
 
 Cost: With P workers and n bytes (P - 1) / P n are sent by each worker in the first exchange, which overlaps with
-backward, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products, two
-vectors of memory, and one more where the rule looks from its newest result.
+backward, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one
+host nothing is copied on the way, and what owners make is a P-th of a vector of memory; elsewhere two vectors; and one
+more where the rule looks from its newest result.
 
 When it loses: Where nobody is wrong: noise is larger than with the mean, and on one host the mean is formed in shared
 memory. What is believed of everyone is the rest: how many gradients there are, who stops, who saves; a rule is for
@@ -19,14 +20,15 @@ El-Mhamdi, Guerraoui, Guirguis and Rouault, "Genuinely distributed Byzantine mac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quorate.aggregation.outliers import far_rows
-from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
+from quorate.aggregation.rows import Rows
+from quorate.aggregation.rule import Rule, finite_rows, mixed_rows, products_of
 from quorate.aggregation.votes import differing, vote
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
@@ -35,7 +37,7 @@ from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
 from quorate.core.vectors import Layout
 from quorate.reducers.outcome import Outcome
-from quorate.reducers.owned_pieces import Made, OwnedPieces, reals, relative
+from quorate.reducers.owned_pieces import Made, OwnedPieces, reals
 from quorate.reducers.reducer import Reducer
 
 
@@ -68,6 +70,12 @@ class Robust(OwnedPieces):
         self._of_parts: dict[str, Tensor] | None = None
         self._centre_parts: list[Tensor] = []
         """The centre as it lies in parts; of `_of_parts`."""
+        self._spare: list[Tensor] = []
+        """The centre before it, whose memory the next one takes."""
+        self._is_lent = False
+        """Whether somebody else may hold the centre."""
+        self._early: dict[int, Tensor | None] = {}
+        """What the rule makes of each part if all rows count; None: that is not known."""
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -80,6 +88,7 @@ class Robust(OwnedPieces):
     @property
     def state(self) -> RobustState:
         self.commit()
+        self._is_lent = True
         return self._state
 
     def follows(self, before: Reducer) -> None:
@@ -96,6 +105,8 @@ class Robust(OwnedPieces):
         if self._is_over:
             self._state.number += 1
             if self._next is not None:
+                self._spare = [] if self._is_lent else self._centre_parts
+                self._is_lent = False
                 self._state.centre, self._centre_parts = self._next
                 self._of_parts, self._next = self._state.centre, None
             self._is_over = False
@@ -108,22 +119,23 @@ class Robust(OwnedPieces):
     def _measured_numbers(self, size: int) -> int:
         return size * size * (2 if self._redundancy.groups else 1)
 
-    def _seen(self, part: int, rows: Tensor, counts: Tensor, piece: slice) -> Tensor:
-        """As if each counted 1, from the centre."""
-        rows = relative(rows, counts)
-        return rows - self._centre(part)[piece].to(rows) if self.rule.has_centre else rows
+    def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
+        """Inner products of all pairs; with votes also how many pieces of a pair differ.
 
-    def _back(self, part: int, made: Tensor, piece: slice) -> Tensor:
-        if not (self.rule.has_centre and self._is_formed):
-            return made
-        return made.add_(self._centre(part)[piece].to(made))
-
-    def _measured(self, rows: Sequence[Tensor], ranks: Sequence[int], draw: Draw) -> Tensor:
-        """Inner products of all pairs; with votes also how many pieces of a pair differ."""
-        blank = torch.zeros(len(ranks), len(ranks), dtype=torch.float64)
-        gram = sum((inner_products(one, is_exact=self.rule.is_exact) for one in rows), blank)
-        groups = self._groups(ranks)
-        return torch.stack([gram, sum((differing(one, groups) for one in rows), blank)]) if groups else gram
+        A rule that mixes nothing combines the same columns at once, in case all rows turn out to count."""
+        found = torch.zeros(2, len(ranks), len(ranks), dtype=torch.float64)
+        groups, self._early = self._groups(ranks), {}
+        is_early = not (self.rule.mixes or groups) and bool((counts > 0).all())
+        rule = self._rule_of(len(ranks), 0)
+        for part, one in rows.items():
+            into = self._early[part] = self._like(one) if is_early else None
+            for here, some in one.columns():
+                found[0] += products_of(some, is_exact=rule.is_exact).cpu()
+                if into is not None:
+                    into[here] = rule.combined(some)
+                if groups:
+                    found[1] += differing(some, groups)
+        return found if groups else found[0]
 
     def _groups(self, ranks: Sequence[int]) -> list[list[int]]:
         """Places, in `ranks`, of the workers of each group that votes."""
@@ -164,25 +176,36 @@ class Robust(OwnedPieces):
         self.newest = Outcome(absent, wrong, outvoted, far, weights=weights)
         self._is_formed = bool(keep.any())
 
-        def made(part: int, rows: Tensor) -> Tensor:
+        places = keep.nonzero().flatten().tolist()
+
+        def made(part: int, rows: Rows) -> Tensor:
             """Zeros where nobody has a gradient, and NaN where nobody's is finite."""
+            early = self._early.pop(part, None)
+            if early is not None and len(places) == len(rows):
+                return early
+            into = self._like(rows)
             if not self._is_formed:
-                return torch.full_like(rows[0], torch.nan if wrong else 0.0)
-            return mixed_rows(rows[keep.to(rows.device)], mixing, rule)
+                return into.fill_(torch.nan if wrong else 0.0)
+            mixed_rows(rows, places, mixing, rule, into)
+            return into if rows.centre is None else into.add_(rows.centre)
 
         return made
 
     def _made(self, parts: Sequence[Tensor]) -> None:
         if self.rule.has_centre and self._is_formed:
-            whole = [part[: self._numbers(number, self.layout)].clone() for number, part in enumerate(parts)]
+            given = [part[: self._numbers(number, self.layout)] for number, part in enumerate(parts)]
+            whole, self._spare = self._spare or [torch.empty_like(part) for part in given], []
+            for part, into in zip(given, whole, strict=True):
+                into.copy_(part)
             self._next = self._by_name(whole), whole
 
     def _by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
         """The tensors that lie in these parts, flat, in the same memory."""
         return {one.name: parts[one.part][one.offset : one.offset + one.numel] for one in self.layout.segments}
 
-    def _centre(self, part: int) -> Tensor:
-        """Where the rule looks from, of one part, as real numbers."""
+    def _centre(self, part: int) -> Tensor | None:
+        if not self.rule.has_centre:
+            return None
         kept_parts, centre = self._centre_parts, self._state.centre
         if centre is not self._of_parts:  # it is a checkpoint's, or of other parameters
             self._of_parts, self._centre_parts = centre, []

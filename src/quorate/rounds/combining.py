@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from quorate.aggregation.cyclic_code import cyclic_code
+from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.redundancy import Redundancy
@@ -26,7 +27,7 @@ class ByRule:
     """What `rule` makes of the vectors of a round among workers of a world of `size`.
 
     Where there are fewer than it needs for its f, nothing; those that are not finite count as wrong. Each vector was
-    divided by `size` and multiplied by what it counts. Cost: a copy of all vectors, and n^2 d products.
+    divided by `size` and multiplied by what it counts. Cost: n^2 d products, and two passes over all vectors.
     """
 
     rule: Rule
@@ -38,10 +39,8 @@ class ByRule:
         if len(ranks) < self.rule.least:
             return None
         like = vectors[ranks[0]]
-        rows = [
-            torch.stack([vectors[rank].bare().parts[part] * (self.size / weights[rank]) for rank in ranks])
-            for part in range(len(like.parts))
-        ]
+        counts = torch.tensor([weights[rank] / self.size for rank in ranks], dtype=torch.float64)
+        rows = [Rows([vectors[rank].bare().parts[part] for rank in ranks], counts) for part in range(len(like.parts))]
         gram = sum(
             (inner_products(one, is_exact=self.rule.is_exact) for one in rows),
             torch.zeros(len(ranks), len(ranks), dtype=torch.float64),
@@ -53,7 +52,7 @@ class ByRule:
         mixing = rule.mixing(gram[keep][:, keep], Draw(seed=self.seed, round=number))
         found = headers_of([vectors[rank] for rank in sorted(vectors)])
         for one, into in zip(rows, found.bare().parts, strict=True):
-            into.copy_(mixed_rows(one[keep.to(one.device)], mixing, rule))
+            mixed_rows(one, keep.nonzero().flatten().tolist(), mixing, rule, into)
             into.mul_(sum(weights.values()) / self.size)
         return found
 

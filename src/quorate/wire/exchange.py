@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import torch
@@ -130,7 +131,7 @@ class CollectivesByMessages(Wire):
         tag = f"collective/{next(self._calls)}"
         others = [peer for peer in range(self.size) if peer != self.rank]
         sends = [
-            self.send(Message(outgoing[peer].tensors, {"operation": operation, **outgoing[peer].header}), peer, tag)
+            self.send(replace(outgoing[peer], header={"operation": operation, **outgoing[peer].header}), peer, tag)
             for peer in others
         ]
         receives = [self.receive(peer, tag, others) for peer in others]
@@ -159,19 +160,19 @@ class CollectivesByMessages(Wire):
 
         return self._swap(f"reduce_scatter {describe(x)}", [Message((piece,)) for piece in pieces], combine)
 
-    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
-        def combine(messages: list[Message]) -> list[Tensor]:
-            return [m.tensors[0] if r != self.rank else x.detach().clone() for r, m in enumerate(messages)]
+    def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
+        return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,), shared=shared)), self._received)
 
-        return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,))), combine)
-
-    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
+    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         _one_each(pieces, self.size)
+        outgoing = [Message((piece,), shared=shared) for piece in pieces]
+        return self._swap(f"all_to_all {pieces[0].dtype}", outgoing, self._received)
 
-        def combine(messages: list[Message]) -> list[Tensor]:
-            return [m.tensors[0] if r != self.rank else m.tensors[0].detach().clone() for r, m in enumerate(messages)]
-
-        return self._swap(f"all_to_all {pieces[0].dtype}", [Message((piece,)) for piece in pieces], combine)
+    def _received(self, messages: list[Message]) -> list[Tensor]:
+        """A tensor of each rank; what this one has sent to itself is copied, unless it is shared."""
+        own = messages[self.rank]
+        mine = own.tensors[0].detach()
+        return [m.tensors[0] if m is not own else mine if own.shared else mine.clone() for m in messages]
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:

@@ -70,11 +70,11 @@ class Wrapped(Wire):
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         return self._call("reduce_scatter", lambda: self.inner.reduce_scatter(x), x, None)
 
-    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
-        return self._call("all_gather", lambda: self.inner.all_gather(x), x, None)
+    def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
+        return self._call("all_gather", lambda: self.inner.all_gather(x, shared=shared), x, None)
 
-    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
-        return self._call("all_to_all", lambda: self.inner.all_to_all(pieces), pieces, None)
+    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+        return self._call("all_to_all", lambda: self.inner.all_to_all(pieces, shared=shared), pieces, None)
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         return self._call("broadcast", lambda: self.inner.broadcast(x, root), x, root)

@@ -8,6 +8,14 @@ import torch
 from quorate.aggregation.ordering import FEW, in_order
 
 
+@pytest.mark.parametrize("count", [*range(2, FEW + 3, 2)])
+def test_the_two_in_the_middle_are_a_pair(count: int) -> None:
+    rows = torch.randn(count, 50, generator=torch.Generator().manual_seed(count))
+    first = count // 2 - 1
+    found = torch.stack(list(in_order(rows, first, first + 2, is_pair=True)))
+    assert torch.equal(found.sort(0).values, rows.sort(0).values[first : first + 2])
+
+
 @pytest.mark.parametrize("count", [*range(1, 17), FEW, FEW + 1])
 def test_each_column_is_in_order(count: int) -> None:
     rows = torch.randn(count, 200, generator=torch.Generator().manual_seed(count))

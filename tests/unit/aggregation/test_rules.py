@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quorate.aggregation import rules
 from quorate.aggregation.median import median
+from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, aggregated, inner_products, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError, Mismatch
@@ -115,10 +116,12 @@ def test_pieces_of_vectors_give_pieces_of_the_result(name: str) -> None:
     rule = made(name, 1)
     rows, truth = honest(rule.least + 1, 4)
     rows = rows - truth if rule.has_centre else rows
-    pieces = rows.split([11, 0, 25, 4], 1)
+    pieces = [Rows(list(piece)) for piece in rows.split([11, 0, 25, 4], 1)]
     gram = torch.stack([inner_products(piece) for piece in pieces]).sum(0)
     weights = rule.mixing(gram, Draw(seed=5))
-    found = torch.cat([mixed_rows(piece, weights, rule) for piece in pieces])
+    found = torch.cat(
+        [mixed_rows(piece, range(len(rows)), weights, rule, torch.empty(piece.width)) for piece in pieces]
+    )
     whole = aggregated(rule, rows, torch.zeros_like(truth), Draw(seed=5))
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-6)
 

@@ -83,10 +83,10 @@ class VirtualWire(Wire):
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         return self._launch(_alike("reduce_scatter", x), (x,))
 
-    def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
+    def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._launch(Call("all_gather", dtypes=(x.dtype,)), (x,))
 
-    def all_to_all(self, pieces: Sequence[Tensor]) -> Work[list[Tensor]]:
+    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         self._check_pieces("all_to_all", pieces)
         dtypes = tuple(dict.fromkeys(piece.dtype for piece in pieces))
         return self._launch(Call("all_to_all", dtypes=dtypes), tuple(pieces))

@@ -1,0 +1,68 @@
+"""`Rows`: vectors below one another that stay where they lie, of which a few columns are looked at at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+_COLUMNS, _COLUMNS_ELSEWHERE = 1 << 15, 1 << 22
+"""Columns that are looked at together, on a CPU and on other devices: there few, so that copies stay in the cache."""
+
+
+class Rows:
+    """n vectors of c numbers, of one dtype and device; each divided by one of `divisors` (n), less `centre` (c).
+
+    Cost: a copy of the columns that are looked at, in each pass.
+    """
+
+    def __init__(self, vectors: Sequence[Tensor], divisors: Tensor | None = None, centre: Tensor | None = None) -> None:
+        self._vectors, self._divisors, self.centre = list(vectors), divisors, centre
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @property
+    def width(self) -> int:
+        """c."""
+        return int(self._vectors[0].shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self._vectors[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the vectors."""
+        return self._vectors[0].dtype
+
+    def columns(self) -> Iterator[tuple[slice, Tensor]]:
+        """All, some at a time: which ones, and a copy of those of all vectors (n, some)."""
+        divisors = None if self._divisors is None else self._divisors[:, None].to(self.device, self.dtype)
+        for here in self._slices():
+            found = torch.stack([x[here] for x in self._vectors])
+            if divisors is not None:
+                found /= divisors
+            if self.centre is not None:
+                found -= self.centre[here]
+            yield here, found
+
+    def weighed(self, weights: Sequence[float], into: Tensor) -> Tensor:
+        """The sum of so much of each row, written to `into` (c); no row is copied. A row of weight 0 is not read."""
+        divisors = [1.0] * len(self) if self._divisors is None else self._divisors.tolist()
+        terms = [(x, w / by) for x, w, by in zip(self._vectors, weights, divisors, strict=True) if w]
+        if self.centre is not None:
+            terms.append((self.centre, -sum(weights)))
+        for here in self._slices():
+            some = into[here]
+            torch.mul(terms[0][0][here], terms[0][1], out=some) if terms else some.zero_()
+            for x, w in terms[1:]:
+                some.add_(x[here], alpha=w)
+        return into
+
+    def _slices(self) -> Iterator[slice]:
+        step = _COLUMNS if self.device.type == "cpu" else _COLUMNS_ELSEWHERE
+        for begin in range(0, self.width, step):
+            yield slice(begin, min(begin + step, self.width))
