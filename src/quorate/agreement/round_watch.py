@@ -14,6 +14,7 @@ from quorate.core.round_rows import Applied, Gave, RoundRow
 from quorate.core.tape import Look, Position
 from quorate.core.vectors import Flat
 from quorate.observe.digests import Digests, digest_of
+from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.learning_watch import LearningWatch
@@ -147,14 +148,15 @@ class RoundWatch:
         noise: NoiseWatch | None = None,
         has_window: bool = False,
         tolerates_death: bool = False,
+        exclusions: ExclusionWatch | None = None,
         pieces: int = 1,
     ) -> None:
-        """`pieces`: over how many workers each replica is spread. `noise` measures what rounds are formed of; None
-        where it is no gradients."""
+        """`pieces`: over how many workers each replica is spread. `exclusions` where a rule combines rounds. `noise`
+        measures what rounds are formed of; None where it is no gradients."""
         self._pieces = pieces
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
-        self._learning, self._noise = learning, noise
+        self._learning, self._noise, self._exclusions = learning, noise, exclusions
         self.rows = RoundRows(wire, timer, losses, has_window=has_window)
 
     def steps(self, options: Sequence[dict[str, Any]], *, is_scaled: bool) -> None:
@@ -207,6 +209,10 @@ class RoundWatch:
         if self._learning is not None:
             self._learning.comes(one)
         self.rows.applied(one, None if self._learning is None else self._learning.take())
+        if self._exclusions is not None and (one.sum is not None or one.excluded):
+            self._exclusions.saw_round(one.excluded)
+        if self._exclusions is not None and one.is_last:
+            self._exclusions.tell()
 
     def looked(self, look: Look, number: int, source: int | None = None) -> None:
         """This worker has applied rounds up to `number` in a look for them, or has jumped there: see `Applied`."""

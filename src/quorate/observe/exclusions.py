@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from quorate.aggregation.outcome import Outcome
 from quorate.core.exclusion_rows import Excluded
 from quorate.core.telling import tell
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
-from quorate.reducers.outcome import Outcome
 
 SUMS = 10
 """In one row."""
@@ -33,10 +35,17 @@ class ExclusionWatch:
             return
         for rank in outcome.absurd:
             self._offends(rank, is_told=outcome.is_told)
+        self._count(outcome.excluded)
+
+    def saw_round(self, excluded: Iterable[Sequence[Any]]) -> None:
+        """Whom a round has left out: rank and why of each."""
+        self._count((rank, why) for rank, why in excluded)
+
+    def _count(self, excluded: Iterable[tuple[int, str]]) -> None:
         if self._timer.recorder is None:
             return
         self._sums += 1
-        self._counts.update(outcome.excluded)
+        self._counts.update(excluded)
         if self._sums >= SUMS:
             self.tell()
 

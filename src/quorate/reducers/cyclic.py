@@ -24,6 +24,7 @@ from torch import Tensor
 
 from quorate.aggregation.cyclic_code import cyclic_code
 from quorate.aggregation.mean import Mean
+from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import mixed_rows
 from quorate.core.codec import Draw
@@ -31,7 +32,6 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
-from quorate.reducers.outcome import Outcome
 from quorate.reducers.owned_pieces import Made, OwnedPieces
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from torch import Tensor
 
+from quorate.aggregation.outcome import Outcome
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.dense import Dense
-from quorate.reducers.outcome import Outcome
 from quorate.reducers.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
 

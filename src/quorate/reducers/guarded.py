@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.peers import NUMBERS, Peers, signs_of, sketch_of
 from quorate.core.codec import Draw
 from quorate.core.contracts import Work
-from quorate.reducers.outcome import Outcome
 from quorate.reducers.owned_pieces import reals
 from quorate.reducers.reducer import Reducer
 from quorate.reducers.wrapped import Wrapped

@@ -13,8 +13,8 @@ from quorate.wire.work import Together
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from quorate.aggregation.outcome import Outcome
     from quorate.core.vectors import Flat, Layout
-    from quorate.reducers.outcome import Outcome
 
 
 class Reducer(ABC):

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.outliers import far_rows
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows, products_of
@@ -36,7 +37,6 @@ from quorate.core.errors import Mismatch, ranks_in_words
 from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
 from quorate.core.vectors import Layout
-from quorate.reducers.outcome import Outcome
 from quorate.reducers.owned_pieces import Made, OwnedPieces, reals
 from quorate.reducers.reducer import Reducer
 

@@ -12,8 +12,8 @@ from quorate.reducers.reducer import Reducer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from quorate.aggregation.outcome import Outcome
     from quorate.core.vectors import Flat
-    from quorate.reducers.outcome import Outcome
 
 
 class Wrapped(Reducer):

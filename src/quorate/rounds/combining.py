@@ -12,14 +12,27 @@ from dataclasses import dataclass
 import torch
 
 from quorate.aggregation.cyclic_code import cyclic_code
+from quorate.aggregation.outcome import Outcome
+from quorate.aggregation.outliers import far_rows
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Flat
 
-Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Flat | None]
-"""(vectors by rank, what each counts, the number of the round); None: no update comes of them."""
+
+@dataclass(frozen=True)
+class Combined:
+    """What has become of the vectors of a round."""
+
+    vector: Flat | None = None
+    """None: no update comes of them."""
+    excluded: Sequence[tuple[int, str]] = ()
+    """Ranks whose vectors did not count, or hardly, and why (`core.exclusion_rows`)."""
+
+
+Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Combined]
+"""(vectors by rank, what each counts, the number of the round)."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +47,10 @@ class ByRule:
     size: int
     seed: int
 
-    def __call__(self, vectors: Mapping[int, Flat], weights: Mapping[int, float], number: int) -> Flat | None:
+    def __call__(self, vectors: Mapping[int, Flat], weights: Mapping[int, float], number: int) -> Combined:
         ranks = [rank for rank in sorted(vectors) if weights[rank] > 0]
         if len(ranks) < self.rule.least:
-            return None
+            return Combined()
         like = vectors[ranks[0]]
         counts = torch.tensor([weights[rank] / self.size for rank in ranks], dtype=torch.float64)
         rows = [Rows([vectors[rank].bare().parts[part] for rank in ranks], counts) for part in range(len(like.parts))]
@@ -46,15 +59,23 @@ class ByRule:
             torch.zeros(len(ranks), len(ranks), dtype=torch.float64),
         )
         keep = finite_rows(gram)
-        if not bool(keep.any()):
-            return None
+        kept = [rank for rank, is_kept in zip(ranks, keep.tolist(), strict=True) if is_kept]
+        wrong = [rank for rank in ranks if rank not in kept]
+        if not kept:
+            return Combined(None, tuple(Outcome(not_finite=wrong).excluded))
         rule = self.rule.with_f(max(0, self.rule.f - int((~keep).sum())))
         mixing = rule.mixing(gram[keep][:, keep], Draw(seed=self.seed, round=number))
         found = headers_of([vectors[rank] for rank in sorted(vectors)])
         for one, into in zip(rows, found.bare().parts, strict=True):
             mixed_rows(one, keep.nonzero().flatten().tolist(), mixing, rule, into)
             into.mul_(sum(weights.values()) / self.size)
-        return found
+        far = [kept[place] for place in far_rows(gram[keep][:, keep])] if self.rule.f else []
+        mean = [1.0] * len(kept) if mixing is None else mixing.mean(0).tolist()
+        shares = [0.0] * (max(ranks) + 1)
+        for rank, weight in zip(kept, mean, strict=True):
+            shares[rank] = weight
+        absent = [rank for rank in range(len(shares)) if rank not in ranks]
+        return Combined(found, tuple(Outcome(absent, wrong, far=far, weights=shares).excluded))
 
 
 @dataclass(frozen=True)
@@ -68,23 +89,23 @@ class ByCode:
     redundancy: Redundancy
     size: int
 
-    def __call__(self, vectors: Mapping[int, Flat], weights: Mapping[int, float], number: int) -> Flat | None:
+    def __call__(self, vectors: Mapping[int, Flat], weights: Mapping[int, float], number: int) -> Combined:
         known, ranks, count = self.redundancy, sorted(vectors), self.redundancy.groups or self.size
         if known.groups:
             first = {known.group_of(rank, self.size): rank for rank in reversed(ranks)}
             counts = dict.fromkeys(first.values(), 1.0)
             if len(first) < known.groups:
-                return None
+                return Combined()
         else:
             decoded = cyclic_code(self.size, known.batches - 1).weights(ranks)
             if decoded is None:
-                return None
+                return Combined()
             counts = {rank: float(decoded[rank]) for rank in ranks}
         found = headers_of([vectors[rank] for rank in ranks])
         share = sum(weights.values()) / count
         for rank in sorted(counts):
             found.bare().add_(vectors[rank].bare(), alpha=counts[rank] * share)
-        return found
+        return Combined(found)
 
 
 def headers_of(vectors: Sequence[Flat]) -> Flat:
@@ -95,8 +116,8 @@ def headers_of(vectors: Sequence[Flat]) -> Flat:
     return found
 
 
-def combined(combine: Combine, given: Mapping[int, tuple[Flat | None, float]], number: int) -> Flat | None:
+def combined(combine: Combine, given: Mapping[int, tuple[Flat | None, float]], number: int) -> Combined:
     """What becomes of that: a vector, if there is one, and what it counts, by rank."""
     vectors = {rank: vector for rank, (vector, _) in given.items() if vector is not None}
     weights = {rank: given[rank][1] for rank in vectors}
-    return combine(vectors, weights, number) if vectors else None
+    return combine(vectors, weights, number) if vectors else Combined()

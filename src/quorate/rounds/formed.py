@@ -7,7 +7,7 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.calls import Calls
-from quorate.rounds.combining import combined
+from quorate.rounds.combining import Combined, combined
 from quorate.rounds.gathering import Contribution, OpenRound, furthest, sum_by_hosts
 from quorate.rounds.log import Log, Round
 from quorate.rounds.terms import Agreed
@@ -16,7 +16,7 @@ from quorate.rounds.terms import Agreed
 def round_of(
     gathering: OpenRound,
     given: Mapping[int, Contribution],
-    total: Flat | None,
+    found: Combined,
     *,
     term: int,
     log: Log,
@@ -28,14 +28,14 @@ def round_of(
     hosts: list[list[int]],
     answered: Mapping[str, Any],
 ) -> Round:
-    """The round whose sum is `total`, of those that are in it, by rank, and of those that gave nothing."""
+    """The round of which that was `found`, of those that are in it, by rank, and of those that gave nothing."""
     best_step, best_options = furthest(given.values(), log.step, log.options)
     contributors = {rank: one.stalenesses for rank, one in given.items() if one.gives}
     live = calls.live if gathering.settles else max(1, calls.counted_at(now), len(contributors))
     return Round(
         number=gathering.number,
         term=term,
-        sum=total,
+        sum=found.vector,
         weight=sum(one.weight for one in given.values()),
         live=live,
         alive=live if gathering.settles else max(live, calls.counted_at(now) + calls.ended),
@@ -53,7 +53,8 @@ def round_of(
         times={rank: one.times for rank, one in given.items()},
         window=calls.window.used,
         voters=voters,
-        hosts=[] if total is None else hosts,
+        hosts=[] if found.vector is None else hosts,
+        excluded=[list(one) for one in found.excluded],
         missing=calls.missing_at(now, settles=gathering.settles),
         **answered,
     )
@@ -65,8 +66,8 @@ def total_of(
     hosts: Iterable[Iterable[int]],
     given: Mapping[int, Contribution],
     blank: Callable[[Layout], Flat] | None = None,
-) -> Flat | None:
+) -> Combined:
     """What the vectors that were given become: their sum, host by host, or what was agreed in its place."""
     if agreed.combine is None:
-        return sum_by_hosts(hosts, given, blank)
+        return Combined(sum_by_hosts(hosts, given, blank))
     return combined(agreed.combine, {rank: (one.vector, one.weight) for rank, one in given.items()}, number)

@@ -23,6 +23,7 @@ from quorate.core.vectors import Flat, Layout
 from quorate.rounds.attempts import Attempts
 from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
+from quorate.rounds.combining import Combined
 from quorate.rounds.copies import Entrance
 from quorate.rounds.formed import round_of, total_of
 from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, given_from
@@ -249,8 +250,8 @@ class Leader:
         """Form the round, or let the hosts form it, if nobody more is waited for."""
         if not (gathering.until.keys() <= gathering.given.keys() and self.attempts.are_needed(gathering)):
             return
-        gives = gathering.spans and any(one.gives for one in gathering.given.values())
-        if not (gives and self.attempts.decide(gathering, now)):
+        gives = any(one.gives for one in gathering.given.values())
+        if not (gathering.spans and gives and self.attempts.decide(gathering, now)):
             self._form(gathering, None, now)
 
     def _form(self, gathering: OpenRound, total: Flat | None, now: float) -> None:
@@ -261,14 +262,14 @@ class Leader:
         if forming is not None:
             given = {rank: one for rank, one in given.items() if not one.gives or rank in forming.contributors}
         hosts = self.attempts.order(gathering, given)
-        if forming is None:
-            total = total_of(self.agreed, gathering.number, hosts or [list(given)], given, self._blank)
+        about = self.agreed, gathering.number, hosts or [list(given)], given, self._blank
+        found = total_of(*about) if forming is None else Combined(total)
         entering = self._entrance.let_in(gathering.number, self.holdings.told, settles=gathering.settles)
         voters = self.votes.voters if self.votes.are_needed else []
         formed = round_of(
             gathering,
             given,
-            total,
+            found,
             term=self.term,
             log=self._log,
             calls=self.calls,
@@ -279,7 +280,7 @@ class Leader:
             voters=self.votes.of_next(entering),
             hosts=hosts,
         )
-        acknowledged = self.holdings.tell(formed, given, None if total is None else forming, now, voters=voters)
+        acknowledged = self.holdings.tell(formed, given, None if found.vector is None else forming, now, voters=voters)
         (self._propose if voters else self._takes_effect)(formed, acknowledged)
 
     def _propose(self, one: Round, acknowledged: int) -> None:

@@ -67,6 +67,9 @@ class Round:
     missing: list[int] = field(default_factory=list)
     """Where learners are of several workers: who had died by then, or had been silent for too long."""
 
+    excluded: list[list[Any]] = field(default_factory=list)
+    """Where a rule has combined it: ranks that did not count, or hardly, each with why."""
+
     @property
     def nbytes(self) -> int:
         """Memory."""

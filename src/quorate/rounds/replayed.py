@@ -197,7 +197,7 @@ class ReplayedRounds(IdleInReplays):
         one = Round(
             number=number,
             term=0,
-            sum=total_of(self.agreed, number, row.hosts or [asked], given),
+            sum=total_of(self.agreed, number, row.hosts or [asked], given).vector,
             weight=row.weight,
             live=row.live,
             alive=row.alive or row.live,

@@ -19,6 +19,7 @@ from quorate.core.telling import tell
 from quorate.core.vectors import Layout
 from quorate.data.context import data_context
 from quorate.observe.digests import Digests
+from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.learning_watch import LearningWatch, remedies_under
@@ -100,6 +101,7 @@ def begin_rounds(
             noise=looking.noise if is_measured else None,
             has_window=agreed.window > 0,
             tolerates_death=agreed.tolerates_death,
+            exclusions=None if agreed.combine is None else ExclusionWatch(timer, looking.losses),
             pieces=agreed.pieces,
         ),
         tolerance=place.context(DeathTolerance),

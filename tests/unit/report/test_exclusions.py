@@ -73,6 +73,7 @@ def train(world: quorate.World, folder: Path, reduce: str, strategy: str) -> Non
     torch.manual_seed(0)
     model = nn.Linear(6, 1)
     settings: dict[str, Any] = {} if strategy == "draco" else {"reduce": reduce}
+    settings |= {"wait_for": 6} if strategy == "quorum" else {}
     plain = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer: Any = quorate.distribute(plain, model, strategy, on_nonfinite="ignore", **settings)
     if world.rank == 4:
@@ -90,7 +91,13 @@ def train(world: quorate.World, folder: Path, reduce: str, strategy: str) -> Non
 
 @pytest.mark.parametrize(
     ("strategy", "reduce", "why"),
-    [("all-reduce", "median", "far"), ("all-reduce", "multi-krum", "no weight"), ("draco", "", "outvoted")],
+    [
+        ("all-reduce", "median", "far"),
+        ("all-reduce", "multi-krum", "no weight"),
+        ("draco", "", "outvoted"),
+        ("quorum", "median", "far"),
+        ("quorum", "multi-krum", "no weight"),
+    ],
 )
 def test_those_that_are_wrong_are_in_the_records(strategy: str, reduce: str, why: str, tmp_path: Path) -> None:
     VirtualWorld(6).run(joined(lambda world: train(world, tmp_path, reduce, strategy)))

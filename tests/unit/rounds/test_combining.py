@@ -16,7 +16,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
-from quorate.rounds.combining import ByRule
+from quorate.rounds.combining import ByRule, Combined
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
@@ -43,7 +43,7 @@ def test_a_round_has_what_the_rule_makes_of_gradients_that_each_count_once(name:
     rule = rules.get(name)(f=1)
     weights = {rank: 1.0 + rank % 2 for rank in range(rule.least)}
     given, gradients = vectors(weights)
-    found = ByRule(rule, SIZE, 7)(given, weights, 3)
+    found = ByRule(rule, SIZE, 7)(given, weights, 3).vector
     assert found is not None
     wanted = aggregated(rule, torch.stack(list(gradients.values())), draw=Draw(seed=7, round=3))
     mean = torch.cat(list(found.bare().parts)) * SIZE / sum(weights.values())
@@ -53,17 +53,29 @@ def test_a_round_has_what_the_rule_makes_of_gradients_that_each_count_once(name:
 
 def test_of_fewer_than_the_rule_needs_nothing_comes() -> None:
     given, _ = vectors({0: 1.0, 2: 1.0})
-    assert ByRule(rules.get("median")(f=1), SIZE, 0)(given, {0: 1.0, 2: 1.0}, 1) is None
+    assert ByRule(rules.get("median")(f=1), SIZE, 0)(given, {0: 1.0, 2: 1.0}, 1) == Combined()
 
 
 def test_what_is_not_finite_counts_as_wrong() -> None:
     weights = dict.fromkeys(range(4), 1.0)
     given, gradients = vectors(weights)
     given[2].parts[0][0] = torch.nan
-    found = ByRule(rules.get("trimmed-mean")(f=1), SIZE, 0)(given, weights, 1)
-    assert found is not None
+    combined = ByRule(rules.get("trimmed-mean")(f=1), SIZE, 0)(given, weights, 1)
+    found = combined.vector
+    assert found is not None and combined.excluded == ((2, "not finite"),)
     wanted = torch.stack([gradients[rank] for rank in (0, 1, 3)]).mean(0)
     torch.testing.assert_close(torch.cat(list(found.bare().parts)) * SIZE / 4, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_whom_a_rule_gives_no_weight_is_told() -> None:
+    weights = dict.fromkeys((0, 2, 3, 4, 5), 1.0)
+    given, _ = vectors(weights)
+    for part in given[3].bare().parts:
+        part.mul_(1000)
+    krum = ByRule(rules.get("krum")(f=1), SIZE, 0)(given, weights, 1)
+    assert len(krum.excluded) == 4 and {why for _, why in krum.excluded} == {"no weight"}
+    assert 3 in dict(krum.excluded)
+    assert ByRule(rules.get("median")(f=1), SIZE, 0)(given, weights, 1).excluded == ((3, "far"),)
 
 
 def train(rank: int, wrong: Callable[[Tensor], Tensor], **settings: Any) -> Tensor:
