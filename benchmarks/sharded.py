@@ -78,8 +78,12 @@ def rollup(name: str) -> int:
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
-    return rollup("Pss_Anon") + rollup("Pss_Shmem")
+    """Bytes of this process that are in memory; what it has in common with the one that it was forked from counts
+    whole, so that it stays the same however many others have it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return 1024 * int(line.split()[1]) + rollup("Pss_Shmem")
+    return 0
 
 
 class Peak:

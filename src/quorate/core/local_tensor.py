@@ -28,24 +28,17 @@ def is_sharded(x: Tensor) -> bool:
 
 
 def as_piece_of(whole: Tensor, x: Tensor) -> Tensor:
-    """`x`, in the shape of what this process holds of `whole`, as a tensor of the kind of `whole`; no copy."""
-    if not is_sharded(whole):
-        return x
-    sharded: Any = whole
-    made: Tensor = type(sharded).from_local(
-        x, sharded.device_mesh, sharded.placements, run_check=False, shape=whole.shape, stride=whole.stride()
-    )
-    return made
+    """`x`, in the shape of what this process holds of `whole`, as a tensor of the kind of `whole`; no copy.
 
-
-def beside_piece_of(whole: Tensor, x: Tensor) -> Tensor:
-    """As `as_piece_of`, where `x` is of any dtype and on any device: it stays there."""
+    `x` may be of any dtype, and on any device: it stays there. Cost: some microseconds, a tenth of `from_local`'s.
+    """
     if not is_sharded(whole):
         return x
     sharded: Any = whole
     spec = sharded._spec
-    of_x = dataclasses.replace(spec, tensor_meta=spec.tensor_meta._replace(dtype=x.dtype))
-    made: Tensor = type(sharded)(x, of_x, requires_grad=False)
+    if x.dtype != spec.tensor_meta.dtype:
+        spec = dataclasses.replace(spec, tensor_meta=spec.tensor_meta._replace(dtype=x.dtype))
+    made: Tensor = type(sharded)(x, spec, requires_grad=False)
     return made
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from quorate.core.local_tensor import beside_piece_of, local
+from quorate.core.local_tensor import as_piece_of, local
 from quorate.sharding.bits import digest_of
 from quorate.sharding.boundary import Boundary, HostMemory
 
@@ -78,10 +78,10 @@ class HostCopies:
             there = kept if kept is not None else held.copy if held is not None else None
             new = numbers.to(wide)
             if there is None or local(there).shape != new.shape:
-                there = beside_piece_of(p, self._memory.empty(new.shape, wide))
+                there = as_piece_of(p, self._memory.empty(new.shape, wide))
             elif wide != numbers.dtype:
                 old = self._memory.kept(local(there).detach(), wide)
-                there, new = beside_piece_of(p, old), torch.where(old.to(numbers.dtype) == numbers, old, new)
+                there, new = as_piece_of(p, old), torch.where(old.to(numbers.dtype) == numbers, old, new)
             local(there).detach().copy_(new)
         if held is None or local(held.copy).data_ptr() != local(there).data_ptr():
             self._held[p] = held = _Held(Parameter(there.detach()))
@@ -106,7 +106,7 @@ class HostCopies:
         """Let the copy of `p` have it, in its own dtype."""
         held = self._held[p]
         assert held.gradient is not None
-        held.copy.grad = beside_piece_of(held.copy, held.gradient.to(local(held.copy).dtype))
+        held.copy.grad = as_piece_of(held.copy, held.gradient.to(local(held.copy).dtype))
 
     def settle(self, p: Parameter, kept: dict[str, Any]) -> None:
         """Let what the optimizer keeps of `p` lie in memory of the host, in the precision of its copy."""
@@ -118,7 +118,7 @@ class HostCopies:
             wide = copy.dtype if is_like and here.dtype in _SMALL else here.dtype
             settled = self._memory.kept(here, wide) if is_like else here.cpu()
             if settled is not here:
-                kept[key] = beside_piece_of(p, settled) if is_like else settled
+                kept[key] = as_piece_of(p, settled) if is_like else settled
 
     def numbers_of(self, p: Parameter) -> Tensor:
         """Those of the copy, in the dtype of the parameter."""

@@ -24,7 +24,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError, QuorateError
-from quorate.core.local_tensor import beside_piece_of, exchange_numbers, local
+from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.sharding.boundary import Boundary, HostMemory
 from quorate.sharding.host_copies import MASTER, HostCopies
 
@@ -210,7 +210,7 @@ class HostStep:
             for key, x in given.items() if isinstance(given, dict) else ():
                 there = optimizer.state[p].get(key)
                 if isinstance(x, Tensor) and isinstance(there, Tensor) and local(there).shape == local(x).shape:
-                    optimizer.state[p][key] = beside_piece_of(p, _copied(local(x))) if x.dim() else x.clone().cpu()
+                    optimizer.state[p][key] = as_piece_of(p, _copied(local(x))) if x.dim() else x.clone().cpu()
         self._copies.forget_shown()  # what is kept of small dtypes has come with the state
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from quorate.core.local_tensor import beside_piece_of, is_sharded, local
+from quorate.core.local_tensor import as_piece_of, is_sharded, local
 
 
 class OnPieces:
@@ -63,7 +63,7 @@ def _kept(p: Tensor, after: dict[str, Any], before: dict[str, Any]) -> dict[str,
         if isinstance(old, Tensor) and local(old) is x:
             found[key] = old
         elif isinstance(x, Tensor) and x.dim() and x.shape == local(p).shape:
-            found[key] = beside_piece_of(p, x)
+            found[key] = as_piece_of(p, x)
         else:
             found[key] = x
     return found

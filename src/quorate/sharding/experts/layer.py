@@ -13,6 +13,7 @@ from torch.nn import Linear, Module, Parameter
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.experts.exchange import Exchange
 from quorate.sharding.experts.routing import route
+from quorate.sharding.plain_piece import plain_piece
 
 
 class Experts(Module):
@@ -130,7 +131,7 @@ class Experts(Module):
 
 def _here(p: Any, workers: int) -> Tensor:
     """The rows of a stack that are here; their gradient will be divided by `workers`."""
-    stack: Tensor = p.to_local() if hasattr(p, "to_local") else p.view_as(p)
+    stack: Tensor = plain_piece(p) if hasattr(p, "to_local") else p.view_as(p)
     if workers > 1 and stack.requires_grad:
         stack.register_hook(lambda gradient: gradient / workers)
     return stack

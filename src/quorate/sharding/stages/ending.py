@@ -14,6 +14,7 @@ from quorate.core.axes import Zero
 from quorate.core.contracts import Wire
 from quorate.core.local_tensor import local
 from quorate.sharding.mesh import Seat
+from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.stages.division import Stages
 
 
@@ -71,7 +72,8 @@ class Ending:
             p: Any = owner._parameters[key]
             if hasattr(p, "to_local"):
                 kept.append((owner, key, p))
-                owner._parameters[key] = p.to_local()
+                own: Any = plain_piece(p)
+                owner._parameters[key] = own
         try:
             yield
         finally:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Module, MultiheadAttention
 
 from quorate.core.errors import ConfigurationError
+from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
 from quorate.sharding.tensor.channels import Statistics, narrow
 from quorate.sharding.tensor.cut import of_fused
@@ -69,7 +70,7 @@ class Layer:
         return (self._input(module, args[0]), *args[1:])
 
     def _plain(self, module: Module, key: str, p: Any) -> Any:
-        here = p.to_local()
+        here = plain_piece(p)
         if self.style == "sequence":
             return copied(here, self.together)
         if self.style == "fused" and key == "bias":
