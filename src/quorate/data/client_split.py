@@ -78,6 +78,6 @@ def _terms(context: DataContext) -> ClientTerms | None:
     if context.bypassed is not None:
         raise ConfigurationError(
             f"a world of one worker leaves {context.bypassed} out, and its clients with it; give quorate.distribute "
-            'alone="algorithm" to play clients in one process'
+            'with_one_worker="algorithm" to play clients in one process'
         )
     return context.client_terms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -51,9 +51,9 @@ def shard(
     dataset: Dataset[Any],
     batch_size: int,
     *,
-    batch: str = "fixed",
+    batch: Literal["fixed", "auto"] = "fixed",
     most_batch_size: int | None = None,
-    share: str | None = None,
+    share: Literal["static", "dynamic"] | None = None,
     partition: str | None = None,
     clients: int | None = None,
     labels: Sequence[Any] | Tensor | None = None,

@@ -35,7 +35,7 @@ def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
         return
     kind: type[Strategy] | None = None
     if told.strategy_name is None and isinstance(strategy, Strategy):
-        kind, name = type(strategy), type(strategy).__name__
+        kind, name = type(strategy), strategies.name_of(type(strategy)) or type(strategy).__name__
     else:
         name = str(told.strategy_name or strategy)
         if name not in told.baselines:

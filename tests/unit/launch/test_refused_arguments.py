@@ -117,7 +117,10 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "weight nan": (lambda w, m, o: w.mean(1.0, weight=float("nan")), "the weight of world.mean is a finite number"),
     "gather": (lambda w, m, o: w.gather(deep()), "world.gather takes a tensor or plain JSON values"),
     "gather sparse": (lambda w, m, o: w.gather(torch.eye(2).to_sparse()), "world.gather takes dense tensors"),
-    "evaluate": (lambda w, m, o: w.evaluate(alone="x").__enter__(), "alone is True or False, not 'x'"),
+    "evaluate": (
+        lambda w, m, o: w.evaluate(this_worker_only="x").__enter__(),
+        "this_worker_only is True or False, not 'x'",
+    ),
     # checkpoints
     "extra": (lambda w, m, o: (distribute(o, m), quorate.load(x=nn.Linear)), "x is the class Linear, and what is kept"),
 }

@@ -386,7 +386,7 @@ def test_a_worker_alone_that_leaves_the_strategy_out_says_so() -> None:
         quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "fed-avg")
         list(quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS))
 
-    with pytest.raises(ConfigurationError, match='give quorate.distribute alone="algorithm" to play clients'):
+    with pytest.raises(ConfigurationError, match='give quorate.distribute with_one_worker="algorithm" to play clients'):
         VirtualWorld(1).run(joined(task))
 
 
