@@ -104,4 +104,4 @@ def attack_from(text: str) -> Attack:
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)
     made: Any = name
-    return replace(Attack(name=made), **settings_for(Attack, {**raw, "name": name}))
+    return replace(Attack(name=made), **settings_for(Attack, {**raw, "name": name}, name))

@@ -27,14 +27,18 @@ from quorate.report.wording import counted
 
 
 def replay(
-    run: Annotated[str, typer.Argument(help="The folder of a run, or its name below runs.", metavar="RUN")],
-    name: Annotated[str | None, typer.Option(help="Keep the replay's records in runs/NAME (RUN-replay).")] = None,
-    virtual: Annotated[bool, typer.Option("--virtual", help="Virtual workers, where the run had processes.")] = False,
+    run: Annotated[str, typer.Argument(help="The folder of a run, or its name in runs/.", metavar="RUN")],
+    name: Annotated[
+        str | None, typer.Option(help="Keep the records in runs/NAME (default: RUN-replay).", metavar="NAME")
+    ] = None,
+    virtual: Annotated[
+        bool, typer.Option("--virtual", help="Use virtual workers, also if the run had processes.")
+    ] = False,
 ) -> int:
-    """Train a run under rounds once more, as its records say it went.
+    """Train a run again exactly as its records say it went; for strategies with rounds.
 
-    Every round takes in what it took in, and every worker applies it where it did. The status is 1 unless all of them
-    have the same bits.
+    Every round receives the same gradients as before, and every worker applies it at the same step. The exit status is
+    1 if the bits of any round differ.
     """
     folder = folder_of(run, "replay")
     tape = tape_of(folder)

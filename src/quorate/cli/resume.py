@@ -67,7 +67,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     }
     said |= {name: value for name, value in numbers.items() if type(value) is int}
     if type(about.get("seconds_limit")) in (int, float):
-        said["seconds"] = float(about["seconds_limit"])
+        said["seconds"] = repr(float(about["seconds_limit"]))
     if is_virtual:
         said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
     if isinstance(about.get("env"), list):

@@ -23,7 +23,7 @@ def settings_of_servers(
         return settings
     if not 0 < count <= MOST:
         raise ConfigurationError(f"--servers is {count}; it is a number of servers from 1 to {MOST}")
-    excluded = given(options, "chaos", "failures", "restart", "room")
+    excluded = given(options, "chaos", "failures", "restart", "spare")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
     if settings.get("servers", "own") != "own":

@@ -44,7 +44,7 @@ def split(
     """
     name, raw = written_settings(text, "partition")
     kind = partitions.get(name)
-    chosen = kind(**settings_for(kind, raw))
+    chosen = kind(**settings_for(kind, raw, name))
     if not 1 <= clients <= examples:
         raise ConfigurationError(f"clients is {clients}; it is a number from 1 to that of the examples, {examples}")
     if labels is None and chosen.needs_labels:

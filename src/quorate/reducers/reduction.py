@@ -221,11 +221,11 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
             raise ConfigurationError(
                 f'{POWER_SGD} forms its sums in a way of its own; leave out reduce="{settings.reduce}"'
             )
-        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest)))
+        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest, POWER_SGD)))
     if settings.compress not in codecs:
         raise unknown("codec", settings.compress, compressing())
     kind: Any = codecs.get(settings.compress)
-    codec: Codec = kind(**settings_for(kind, rest))
+    codec: Codec = kind(**settings_for(kind, rest, settings.compress))
     ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
     if settings.reduce not in ways:
         raise unknown("way to reduce", settings.reduce, ways)
@@ -250,7 +250,7 @@ def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Coll
             f'compress="{settings.compress}"'
         )
     kind: Any = rules.get(settings.reduce)
-    return Reduction(settings=settings, rule=kind(**settings_for(kind, own)), is_bound="f" in own)
+    return Reduction(settings=settings, rule=kind(**settings_for(kind, own, settings.reduce)), is_bound="f" in own)
 
 
 def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:

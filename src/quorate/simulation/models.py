@@ -212,9 +212,9 @@ def filled(
     """A strategy as `kind` knows it, by the settings `own`; those that change no times are still to be right."""
     values: dict[str, Any] = {**(fixed or {}), **{key: one for key, one in usual_settings(name).items() if key in own}}
     _check_names(name, settings)
-    values |= settings_for(kind, {key: value for key, value in settings.items() if key in own})
+    values |= settings_for(kind, {key: value for key, value in settings.items() if key in own}, name)
     if set(settings) - own:
-        settings_for(strategies.get(name), settings)
+        settings_for(strategies.get(name), settings, name)
     return kind(name=name, **values)
 
 

@@ -37,9 +37,9 @@ def with_reduction(
         others = {**kind.reduction, **others}
     if not others.keys() & set(NAMES):
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
-    mine = settings_for(kind, {name: value for name, value in raw.items() if name in own})
+    mine = settings_for(kind, {name: value for name, value in raw.items() if name in own}, label)
     if given is not None:  # its constructor has not looked at types
-        settings_for(kind, {one.name: getattr(given, one.name) for one in dataclasses.fields(kind) if one.init})
+        settings_for(kind, {one.name: getattr(given, one.name) for one in dataclasses.fields(kind) if one.init}, label)
     reduction = reduction_of(others)
     made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
     if reduction.settings.attack and (made.meets != "all" or made.compresses not in ("gradients", "ways")):

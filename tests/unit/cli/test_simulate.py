@@ -69,7 +69,7 @@ def recorded(folder: Path) -> Path:
         (["--strategy", "all-reduce:compress=power-sgd"], "times alone do not know power-sgd, which multiplies"),
         (["--strategy", "all-reduce:compress=threshold"], "how long codes of threshold are depends on the numbers"),
         (["--strategy", "local-sgd:compress=half"], 'compress="half" does not go with local-sgd'),
-        (["--strategy", "all-reduce:compress=half,bits=3"], 'unknown setting of Half "bits"'),
+        (["--strategy", "all-reduce:compress=half,bits=3"], 'unknown setting of half "bits"'),
         (["--parameters", "none"], '--parameters "none": write a number from 1 on, such as 8193, 25M or'),
         (["--batch", "0"], "--batch 0: it is a whole number from 1"),
         (["--seed", "-1"], "--seed -1: it is a whole number from 0"),

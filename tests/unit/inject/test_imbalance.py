@@ -117,7 +117,7 @@ def test_it_gives_the_text_back() -> None:
         ("one-of", '"one-of" is no imbalance'),
         ("one-of:200ms+slow:1s", '"slow:1s" is no imbalance'),
         ("one-of:200ms+", '"200ms\\+" in "one-of:200ms\\+" is not a duration'),
-        ("one-of:20", '"20" in "one-of:20" is not a duration, for want of a unit; write 20ms or 20s'),
+        ("one-of:20", '"20" in "one-of:20" has no unit: 20ms or 20s?'),
         ("one-of:fast", '"fast" in "one-of:fast" is not a duration'),
         ("one-of:-1ms", "is not a duration"),
         ("0-of:1ms", "does not say how many workers are late; write one-of, 2-of"),

@@ -103,7 +103,7 @@ def test_a_rule_learns_under_every_attack_and_the_mean_does_not(attack: str) -> 
     ("attack", "words"),
     [
         ("sign-flop", 'unknown attack "sign-flop"; did you mean "sign-flip"'),
-        ("sign-flip:x", '"x" of the attack "sign-flip:x" is no setting'),
+        ("sign-flip:x", '"x" in the attack "sign-flip:x" is not a setting'),
         ("sign-flip:count=-1", "sign-flip: count is -1"),
         ("delayed:1,steps=0", "steps 0"),
     ],

@@ -92,7 +92,7 @@ def test_what_leaves_one_worker_shares_its_port() -> None:
         ("adaptive-local-sgd", {}, "times alone do not know when workers meet under adaptive-local-sgd"),
         ("quorum", {"wait": 1}, 'unknown setting of quorum "wait"'),
         ("quorum", {"wait_for": []}, "it should be"),
-        ("quorum", {"clip_norm": "x"}, "the setting clip_norm of Quorum is 'x'"),
+        ("quorum", {"clip_norm": "x"}, "the setting clip_norm of quorum is 'x'"),
         ("ddp", {"x": 1}, "ddp has no settings; leave out x"),
     ],
 )

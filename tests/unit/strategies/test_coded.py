@@ -175,7 +175,7 @@ def after_shard(world: World) -> None:
     [
         ({"s": 2}, "draco with s=2 computes each batch 5 times, and there are 3 workers; s is from 0 to 1"),
         ({"s": -1}, "s is -1; it is a number of workers"),
-        ({"code": "complex"}, "the setting code of DRACO is 'complex'; it should be 'repetition' or 'cyclic'"),
+        ({"code": "complex"}, "the setting code of draco is 'complex'; it should be 'repetition' or 'cyclic'"),
         ({"compress": "half"}, 'compress="half" does not go with draco'),
         ({"reduce": "ring"}, 'reduce="ring" does not go with draco'),
         ({"reduce": "median", "code": "cyclic"}, 'reduce="median" does not go with a cyclic code'),

@@ -130,7 +130,7 @@ def check_plan(plan: Comparison) -> None:
         from quorate.core.settings import settings_for
 
         kind = registry("workloads").get(plan.subject.name)
-        kind(**settings_for(kind, plan.subject.settings))
+        kind(**settings_for(kind, plan.subject.settings, plan.subject.name))
 
 
 def in_words(plan: Comparison) -> str:

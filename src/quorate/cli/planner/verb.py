@@ -32,10 +32,11 @@ _TOLD_EVERY = 5000
 
 @command
 def plan(context: typer.Context, options: PlanOptions) -> int:
-    """Lay MODEL out over workers: the five fastest layouts that fit, and why others lose.
+    """Find the five fastest layouts of MODEL over the workers that fit into memory, and say why others lose.
 
-    Replicas, stages of a pipeline, shards, and layers computed together; ZeRO, schedules, micro-batches, strategies. A
-    script is run alone for six steps, and its blocks are timed; gpt: is of sizes. All else is foreseen by formulas.
+    A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules, micro-batches and
+    strategies. A script is run by one worker for six steps, in which its blocks are timed; gpt: needs sizes only. The
+    rest is predicted by formulas.
     """
     from quorate.planning.layouts import AXES, WAYS
     from quorate.planning.search import plan as search

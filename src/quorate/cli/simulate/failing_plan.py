@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.plan import check_twice, numbers_from, parameters_from, seed_from
 from quorate.core.durations import Constant
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import seconds_from
+from quorate.core.quantities import limit_from
 from quorate.inject.failures import failures_from
 from quorate.report.wording import counted, listed, seconds_in_words
 from quorate.simulation.failing.grid import FailingArm, FailingGrid
@@ -135,10 +134,9 @@ def _with_learners(asked: SimulateOptions, grid: FailingGrid) -> FailingGrid:
 def _seconds(text: str | None) -> float:
     if text is None:
         return _MONTH
-    bare = re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text.strip())
-    seconds = float(bare[0]) if bare else seconds_from(text)
+    seconds = limit_from(text)
     if not 0 < seconds <= _LONGEST:
-        raise ConfigurationError(f"--seconds {text}: it is longer than 0, and at most 100 years")
+        raise ConfigurationError(f"--seconds {text}: it must be above 0 and at most 100 years")
     return seconds
 
 

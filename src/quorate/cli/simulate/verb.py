@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @command
 def simulate(context: typer.Context, options: SimulateOptions) -> int:
-    """Simulate strategies among up to 100,000 workers: rounds and steps per second, waiting, staleness, bytes.
+    """Simulate strategies with up to 100,000 workers: rounds and steps per second, waiting, staleness, bytes.
 
-    Every strategy meets every number of workers, imbalance and network. Nothing here is measured but what --like reads.
-    With --failures: what failures leave of up to 10,000,000 workers.
+    Simulates every combination of strategy, number of workers, imbalance and network. Nothing is measured, except what
+    --like reads. With --failures it simulates failures of up to 10,000,000 workers.
     """
     if options.records:
         from quorate.cli.simulate.published import tell_records

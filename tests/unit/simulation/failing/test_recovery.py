@@ -30,7 +30,7 @@ def test_every_key_is_read() -> None:
         ("checkpoint=0s", "checkpoint is 0 s; it is auto, or longer than 0"),
         ("inside=both", 'inside is "both"; it is elastic or restart'),
         ("during=no", 'during is "no"; it is absorb or again'),
-        ("detect=20", "for want of a unit"),
+        ("detect=20", "has no unit: 20ms or 20s"),
     ],
 )
 def test_wrong_text_is_one_sentence(text: str, sentence: str) -> None:
