@@ -44,7 +44,7 @@ class CenteredClipping(Rule):
         super().__post_init__()
         if self.iterations < 1 or (self.tau is not None and not self.tau > 0):
             raise ConfigurationError(
-                f"tau is {self.tau} and iterations {self.iterations}; they are above 0 (or None), and from 1 on"
+                f"tau is {self.tau} and iterations {self.iterations}; they must be above 0 (or None), and from 1 on"
             )
 
     @property

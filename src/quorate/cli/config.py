@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f'--config "{path}" is no TOML: {str(error) or "nested too deeply"}') from None
+        raise ConfigurationError(f'--config "{path}" is not valid TOML: {str(error) or "nested too deeply"}') from None
 
 
 def _table(key: str, value: object, path: str) -> list[str]:

@@ -46,7 +46,7 @@ def explain(
         pictures = [picture(card.kind, name, workers, width) for card in cards]
         if not any(pictures):
             raise ConfigurationError(
-                f'-n draws topologies and all-reduce by messages; "{name}" is a {cards[0].kind} without a picture'
+                f'-n draws topologies and all-reduce algorithms; "{name}" is a {cards[0].kind}, which has no picture'
             )
     if as_json:
         told = [_as_json(card) | ({} if one is None else one.told) for card, one in zip(cards, pictures, strict=True)]

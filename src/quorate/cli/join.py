@@ -48,7 +48,7 @@ def join(
                 raise QuorateError(f"rank {rank} {why}; its log is {log_of(folder, rank)}")
             typer.echo(f"rank {rank} has joined {folder} after {time.monotonic() - begin:.1f} s")
     except (PeerFailed, WireTimeout):
-        raise QuorateError(f"the run in {folder} has ended, or is ending") from None
+        raise QuorateError(f"the run in {folder} has ended or is about to end") from None
     if refused is not None:
         raise ConfigurationError(refused)
     return 0

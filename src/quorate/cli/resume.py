@@ -48,7 +48,7 @@ def run_file(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{folder}/run.json cannot be read: {error}") from None
     if not isinstance(about, dict) or not isinstance(about.get("script"), str) or about.get("world") is None:
-        raise ConfigurationError(f"{folder} was not begun by quorate run, so it says no script to go on with")
+        raise ConfigurationError(f"{folder} was not started by quorate run, so no script is known")
     return about
 
 

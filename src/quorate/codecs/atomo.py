@@ -60,7 +60,7 @@ class Atomo(Codec):
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise ConfigurationError(f"rank is {self.rank}; it is a number of singular triplets from 1 on")
+            raise ConfigurationError(f"rank is {self.rank}; it must be a number of singular triplets (at least 1)")
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x, draws = x.float(), draw.generator(x.device)

@@ -52,7 +52,7 @@ class QSGD(Codec):
     def __post_init__(self) -> None:
         most = 2 ** (WIDEST - 1) - 1
         if not 1 <= self.levels <= most:
-            raise ConfigurationError(f"levels is {self.levels}; it is a number from 1 to {most}")
+            raise ConfigurationError(f"levels is {self.levels}; it must be a number from 1 to {most}")
         check_block("bucket", self.bucket)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -45,7 +45,9 @@ class TernGrad(Codec):
 
     def __post_init__(self) -> None:
         if not (self.clip == 0 or self.clip >= 1):
-            raise ConfigurationError(f"clip is {self.clip}; it is a number of standard deviations from 1 on, or 0")
+            raise ConfigurationError(
+                f"clip is {self.clip}; it must be a number of standard deviations (at least 1), or 0"
+            )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x, draws = x.float(), draw.generator(x.device)

@@ -46,7 +46,7 @@ class Threshold(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.at < math.inf:
-            raise ConfigurationError(f"at is {self.at}; it is a threshold above 0")
+            raise ConfigurationError(f"at is {self.at}; it must be a threshold above 0")
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

@@ -40,7 +40,9 @@ class TopK(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise ConfigurationError(f"density is {self.density}; it is a share of all numbers, above 0 and at most 1")
+            raise ConfigurationError(
+                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
+            )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         numels = [math.prod(shape) for shape in shapes]

@@ -80,7 +80,7 @@ class Adaptive(Strategy):
         super().__post_init__()
         if self.window < 1 or self.lateness < 0 or self.margin < 0:
             found = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
-            raise ConfigurationError(f"{found}: window is at least 1, lateness and margin are at least 0")
+            raise ConfigurationError(f"{found}: window must be at least 1, lateness and margin at least 0")
 
     def start(self, worker: Worker) -> Chooser:
         names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "momentum", "grace", "patience")

@@ -71,7 +71,7 @@ class AdaptiveLocalSGD(LocalStepSettings):
         if not (0 < self.drift < 1 < self.factor and 1 <= self.least <= self.sync_every <= self.most):
             found = f"drift={self.drift}, factor={self.factor}, least={self.least}, most={self.most}"
             raise ConfigurationError(
-                f"{found}: drift is between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
+                f"{found}: drift must be between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
             )
 
     @property

@@ -80,7 +80,7 @@ class ChocoSGD(GossipSettings):
         super().__post_init__()
         if self.consensus_rate is not None and not 0 < self.consensus_rate <= 1:
             raise ConfigurationError(
-                f"consensus_rate is {self.consensus_rate}; it is a number above 0 and at most 1, or left out"
+                f"consensus_rate is {self.consensus_rate}; it must be a number above 0 and at most 1, or left out"
             )
 
     def start(self, worker: Worker) -> State:

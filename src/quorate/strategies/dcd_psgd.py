@@ -106,5 +106,5 @@ def _warn(graph: Topology, size: int, codec: EdgeCodec) -> None:
     if alpha > most:
         say(
             f"quorate: dcd-psgd is known to converge where codes err by less than {most:.2g} times what they stand for "
-            f"on this graph, and these err by {alpha:.2g}; take more levels, a smaller bucket, or choco-sgd\n"
+            f"on this graph, and these err by {alpha:.2g}; use more levels, a smaller bucket, or choco-sgd\n"
         )

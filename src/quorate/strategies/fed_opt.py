@@ -69,7 +69,9 @@ class FedOpt(FederatedSettings):
         super().__post_init__()
         if not (self.server_rate > 0 and self.tau > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             found = f"server_rate={self.server_rate}, beta1={self.beta1}, beta2={self.beta2}, tau={self.tau}"
-            raise ConfigurationError(f"{found}: server_rate and tau are above 0, and the betas from 0 to below 1")
+            raise ConfigurationError(
+                f"{found}: server_rate and tau must be above 0, and the betas at least 0 and below 1"
+            )
 
     def start(self, worker: Worker) -> Served:
         x = worker.parameters

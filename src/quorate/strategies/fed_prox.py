@@ -46,7 +46,7 @@ class FedProx(FederatedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mu >= 0:
-            raise ConfigurationError(f"mu is {self.mu}; it is a number from 0 on")
+            raise ConfigurationError(f"mu is {self.mu}; it must be a number (at least 0)")
 
     def start(self, worker: Worker) -> ClientWork:
         return ClientWork(point=worker.parameters)

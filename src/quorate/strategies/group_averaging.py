@@ -68,7 +68,7 @@ class GroupAveraging(LocalStepSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.group_size != "root" and self.group_size < 2:
-            raise ConfigurationError(f'group_size is {self.group_size}; it is a number from 2 on, or "root"')
+            raise ConfigurationError(f'group_size is {self.group_size}; it must be a number (at least 2), or "root"')
 
     @property
     def acts_on_pieces(self) -> bool:

@@ -69,7 +69,7 @@ class HierarchicalLocalSGD(LocalStepSettings):
         super().__post_init__()
         if self.across_every < 1 or (self.group_size != "host" and self.group_size < 1):
             found = f"across_every={self.across_every}, group_size={self.group_size}"
-            raise ConfigurationError(f'{found}: both are numbers from 1 on, and group_size may be "host"')
+            raise ConfigurationError(f'{found}: both must be at least 1; group_size may also be "host"')
 
     @property
     def period_of_all(self) -> Period:

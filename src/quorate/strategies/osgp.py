@@ -62,7 +62,7 @@ class OSGP(GossipSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bound < 0:
-            raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
+            raise ConfigurationError(f"bound is {self.bound}; it must be a number of steps, 0 or more")
         check_patience(self.patience)
 
     @property

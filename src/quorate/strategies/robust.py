@@ -63,7 +63,7 @@ class Robust(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"momentum is {self.momentum}; it is a factor from 0 on, and below 1")
+            raise ConfigurationError(f"momentum is {self.momentum}; it must be a factor (at least 0), and below 1")
 
     def start(self, worker: Worker) -> Momentum:
         return Momentum(m=None)

@@ -58,7 +58,7 @@ class Scaffold(FederatedSettings):
         if self.noise > 0 or self.secure:
             raise ConfigurationError("noise and secure hide ways only, and scaffold hands in control variates as well")
         if not self.server_rate > 0:
-            raise ConfigurationError(f"server_rate is {self.server_rate}; it is a number above 0")
+            raise ConfigurationError(f"server_rate is {self.server_rate}; it must be a number above 0")
 
     def start(self, worker: Worker) -> Controlled:
         x = worker.parameters

@@ -23,7 +23,7 @@ class Random(Undirected):
 
     def __post_init__(self) -> None:
         if self.degree < 1:
-            raise ConfigurationError(f"degree is {self.degree}; it is at least 1")
+            raise ConfigurationError(f"degree is {self.degree}; it must be at least 1")
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return _drawn(self.seed, self.degree, size)[rank]

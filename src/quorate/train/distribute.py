@@ -61,7 +61,7 @@ class Distributes:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the strategy; returns what the plain `step` returns."""
         if closure is not None and not callable(closure):
-            raise ConfigurationError(f"step() takes a closure that it can call, not a {type(closure).__name__}")
+            raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
         return own[_LOOP].run_step(closure)
@@ -166,7 +166,7 @@ def distribute(
     """
     place = current.here()
     if isinstance(optimizer, Distributes | Alone | AloneOnHost | Compared):
-        raise ConfigurationError("this optimizer is distributed already; call distribute once per optimizer")
+        raise ConfigurationError("this optimizer is already distributed; call distribute once per optimizer")
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
     with_one_worker = settings.pop("alone", with_one_worker)  # its earlier name
@@ -264,8 +264,8 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         return
     if any("initial_lr" in group for group in optimizer.param_groups):
         raise ConfigurationError(
-            "learning rates are multiplied by what the command line says when distribute is called, and a scheduler "
-            "that was made before keeps the old ones; make the scheduler after quorate.distribute"
+            "quorate.distribute scales the learning rates as the command line says, but a scheduler created before it "
+            "keeps the old rates; create the scheduler after quorate.distribute"
         )
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * factor
@@ -278,7 +278,9 @@ def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) ->
         kind = type(strategy)
         own = sorted(settings.keys() & {field.name for field in dataclasses.fields(kind)})
         if own:
-            raise ConfigurationError(f"settings {own} come with a strategy that has its own; give its name")
+            raise ConfigurationError(
+                f"settings {own} stand beside a strategy object; put them into the object, or give the strategy's name"
+            )
         if name is None:
             own_name = strategies.name_of(kind) or kind.__name__
             return own_name, *with_reduction(kind, {**settings, **over}, own_name, strategy)

@@ -42,9 +42,11 @@ def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
             kind = strategies.get(name)
     why = why_none_of_their_own(kind, name)
     if why is not None:
-        raise ConfigurationError(f"{why}, and --servers was given; it goes with parameter-server and its presets")
+        raise ConfigurationError(f"{why}, but --servers was given; it needs parameter-server or one of its presets")
     if told.optimizers:
-        raise ConfigurationError("servers of their own serve one distributed optimizer; this script has several")
+        raise ConfigurationError(
+            "separate servers (--servers) serve one distributed optimizer; this script has several"
+        )
 
 
 def serves_only(place: Place) -> bool:

@@ -48,12 +48,15 @@ def test_it_is_said_before_the_start(capsys: pytest.CaptureFixture[str]) -> None
         (["-n", "2", "--failures", "mtbf=9s"], "--failures needs a seed; give --chaos SEED as well"),
         (["--virtual", "2", "--chaos", "1"], "--chaos kills processes (-n); it cannot be given with --virtual"),
         (["-n", "2", "--chaos", "-1"], "--chaos -1: a seed is a whole number from 0 to"),
-        (["-n", "2", "--chaos", "1", "--failures", "often"], '"often" in "often" is no failure; write mtbf='),
+        (["-n", "2", "--chaos", "1", "--failures", "often"], '"often" in "often" is not a failure; write mtbf='),
         (
             ["-n", "2", "--chaos", "1", "--strategy", "ddp"],
             "the baseline ddp cannot continue after the death of a",
         ),
-        (["-n", "2", "--chaos", "1", "--restart", "65"], "--restart is 65; it is a number of workers from 0 to 64"),
+        (
+            ["-n", "2", "--chaos", "1", "--restart", "65"],
+            "--restart is 65; it must be a number of workers from 0 to 64",
+        ),
     ],
 )
 def test_wrong_input_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

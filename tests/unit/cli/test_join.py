@@ -125,7 +125,7 @@ def test_a_launcher_that_ends_meanwhile(
     monkeypatch.setattr("quorate.cli.join._ANSWER_SECONDS", 0.05)
     with open_to_all(folder, server.path):
         assert joined("first") == 1, "nobody answers"
-    assert "quorate: the run in runs/first has ended, or is ending" in capsys.readouterr().err
+    assert "quorate: the run in runs/first has ended or is about to end" in capsys.readouterr().err
 
 
 def test_wrong_input_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

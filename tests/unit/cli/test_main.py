@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
             ["run", "--seed", str(2**63), "train.py"],
             "--seed 9223372036854775808: a seed is a whole number from 0 to 9",
         ),
-        (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is no name for a run; use letters, digits, dots'),
+        (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is not a name for a run; use letters, digits, dots'),
         (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n". Known: '),
         (["run", "-n", "0", "train.py"], "-n 0: a run needs at least one worker"),
         (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run needs at least one worker"),
@@ -62,10 +62,10 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
         (
             ["run", "--dry-run", "--virtual", "2", "--compute", "soon", "train.py"],
-            '"soon" is no model of compute times',
+            '"soon" is not a model of compute times',
         ),
         (["run", "--virtual", "2", "-m", "train"], "--virtual runs a script, not a module"),
-        (["run", "--name", "../x", "train.py"], '"../x" is no name for a run'),
+        (["run", "--name", "../x", "train.py"], '"../x" is not a name for a run'),
         (["run", "--json", "train.py"], "--json can be given with --dry-run only"),
         (["run", "--bogus", "train.py"], "no such option: --bogus"),
         (["run", "-n", "two", "train.py"], "-n takes a whole number"),
@@ -152,7 +152,7 @@ def test_a_run_leaves_its_records(folder: Path) -> None:
     assert about["command"] == ["quorate", "run", "-n", "2", "--name", "here", *arguments]
     again = quorate(folder, "run", "--name", "here", "train.py")
     assert again.returncode == 2
-    assert "there is a run in runs/here already" in again.stderr
+    assert "runs/here already holds a run" in again.stderr
 
 
 def test_a_run_that_fails_has_status_1_and_no_traceback_of_ours(folder: Path) -> None:

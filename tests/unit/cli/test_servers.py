@@ -48,13 +48,13 @@ def test_it_is_said_before_the_start(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--servers", "-1"], "--servers is -1; it is a number of servers from 1 to 64"),
-        (["--servers", "65"], "--servers is 65; it is a number of servers from 1 to 64"),
-        (["--servers", "1", "--strategy", "quorum"], "quorum has no servers; --servers goes with parameter-server"),
+        (["--servers", "-1"], "--servers is -1; it must be a number of servers from 1 to 64"),
+        (["--servers", "65"], "--servers is 65; it must be a number of servers from 1 to 64"),
+        (["--servers", "1", "--strategy", "quorum"], "quorum has no servers; --servers needs parameter-server"),
         (["--servers", "1", "--strategy", "easgd"], "easgd has its servers on workers, as its setting servers says; "),
-        (["--servers", "1", "--strategy", "ddp"], "ddp has no servers; --servers goes with parameter-server"),
+        (["--servers", "1", "--strategy", "ddp"], "ddp has no servers; --servers needs parameter-server"),
         (["--servers", "1", "--strategy", "paramete"], 'unknown strategy "paramete"'),
-        (["--servers", "1", "--set", "servers=1"], "--servers 1 starts servers that are no workers; leave out"),
+        (["--servers", "1", "--set", "servers=1"], "--servers 1 starts separate servers; leave out"),
         (["--servers", "1", "--room", "1"], "--spare cannot be given with --servers"),
         (["--servers", "1", "--restart", "1", "--chaos", "1"], "--chaos and --restart cannot be given with --servers"),
         (["--servers", "1", "--hosts", "a:2"], "--servers cannot be given with --hosts"),

@@ -112,10 +112,10 @@ def test_it_gives_the_text_back() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", '"" is no imbalance; write one-of:200ms, 3-of:200ms, rank:3:200ms, rank:3:x2, normal'),
-        ("200ms", '"200ms" is no imbalance'),
-        ("one-of", '"one-of" is no imbalance'),
-        ("one-of:200ms+slow:1s", '"slow:1s" is no imbalance'),
+        ("", '"" is not an imbalance; write one-of:200ms, 3-of:200ms, rank:3:200ms, rank:3:x2, normal'),
+        ("200ms", '"200ms" is not an imbalance'),
+        ("one-of", '"one-of" is not an imbalance'),
+        ("one-of:200ms+slow:1s", '"slow:1s" is not an imbalance'),
         ("one-of:200ms+", '"200ms\\+" in "one-of:200ms\\+" is not a duration'),
         ("one-of:20", '"20" in "one-of:20" has no unit: 20ms or 20s?'),
         ("one-of:fast", '"fast" in "one-of:fast" is not a duration'),
@@ -128,7 +128,7 @@ def test_it_gives_the_text_back() -> None:
         ("rank:a:1ms", '"a" in "rank:a:1ms" is not a rank'),
         ("rank:1:x0.5", "would make a worker faster"),
         ("rank:1:xx", "is not a factor"),
-        ("uniform:20ms:5ms", "uniform is from a smaller to a greater number"),
+        ("uniform:20ms:5ms", "uniform needs a smaller and then a greater number"),
         ("lognormal:10ms:x", "is not a number"),
         ("trace:ucf", "no trace of this name. Known: cloud-resnet50, ucf101-lstm, wmt16-transformer"),
     ],

@@ -117,5 +117,5 @@ def test_attacks_that_cannot_be(attack: str, words: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["quorum", "local-sgd", "d-psgd"])
 def test_where_there_is_nothing_to_attack(strategy: str) -> None:
-    with pytest.raises(ConfigurationError, match='attack="nan" does not go with'):
+    with pytest.raises(ConfigurationError, match='attack="nan" cannot be combined with'):
         VirtualWorld(3).run(joined(lambda w: trained(w.rank, strategy=strategy, attack="nan")))

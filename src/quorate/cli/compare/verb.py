@@ -51,10 +51,12 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
     """
     if options.again is not None:
         if options.print_config:
-            raise ConfigurationError("--print-config shows what is typed, and a comparison that goes on has its own")
+            raise ConfigurationError(
+                "--print-config shows the options given here; it cannot be combined with --continue"
+            )
         return _go_on(options.again, options)
     if options.subject is None:
-        raise ConfigurationError("name what is to be trained: a workload (quorate list workloads), or a script")
+        raise ConfigurationError("name a workload (quorate list workloads) or a training script")
     check_beside(options)
     if options.numbers is not None:
         return _scale(context, options.subject, options)
@@ -126,9 +128,9 @@ def _check(subject: Subject, options: CompareOptions) -> None:
     if of_virtual:
         raise ConfigurationError(f"{listed(of_virtual)} can be chosen for a virtual world (--virtual N)")
     if options.seconds is not None and options.stops:
-        raise ConfigurationError("--seconds and --stop-at-target exclude each other: equal time for all, or a target")
+        raise ConfigurationError("--seconds and --stop-at-target cannot be combined: equal time for all, or a target")
     if options.seconds is not None and options.epochs is not None:
-        raise ConfigurationError("--epochs and --seconds exclude each other: equal work for all, or equal time")
+        raise ConfigurationError("--epochs and --seconds cannot be combined: equal work for all, or equal time")
 
 
 def _go_on(name: str, options: CompareOptions) -> int:

@@ -80,7 +80,7 @@ def _memory(
     as_json: bool,
 ) -> int:
     if hosts is not None:
-        raise ConfigurationError("--memory is of one process on this machine; leave out --hosts")
+        raise ConfigurationError("--memory measures one process on this machine; leave out --hosts")
     limit = needs.check_asked(script, shards, fits, offload)
     assert script is not None
     told = needs.measured(script, arguments)

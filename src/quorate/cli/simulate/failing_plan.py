@@ -86,10 +86,10 @@ def planned_failing(asked: SimulateOptions) -> FailingPlan:
     others = given(asked, *_NOT_HERE)
     if others:
         raise ConfigurationError(
-            f"--failures and {listed(others)} exclude each other: steps are alike, but for failures"
+            f"--failures and {listed(others)} cannot be combined: all steps are alike, apart from failures"
         )
     if asked.parameters is not None and not asked.networks:
-        raise ConfigurationError("--parameters says what exchanges carry; with --failures, give --network as well")
+        raise ConfigurationError("with --failures, --parameters needs --network as well")
     grid = FailingGrid(
         failures=failures_from(asked.failures or ""),
         recovery=Recovery() if asked.recovery is None else recovery_from(asked.recovery),
@@ -126,7 +126,7 @@ def _with_learners(asked: SimulateOptions, grid: FailingGrid) -> FailingGrid:
         return replace(grid, learners=(min(_LEARNERS, least),))
     if all(arm.way.meets == "one learner" for arm in grid.arms):
         raise ConfigurationError(
-            f"under {listed([arm.text for arm in grid.arms])} all workers are one learner; leave out --learners"
+            f"under {listed([arm.text for arm in grid.arms])} all workers form one learner; leave out --learners"
         )
     return replace(grid, learners=numbers_from("--learners", asked.learners, MOST, "learners are simulated"))
 
@@ -144,7 +144,7 @@ def _step(text: str | None) -> float:
     compute = parse_compute(text or "constant:1s", seed=0)
     if not isinstance(compute, Constant) or not compute.seconds > 0:
         raise ConfigurationError(
-            f'--compute "{text}": with --failures all steps take as long, which is above 0; write constant:1s'
+            f'--compute "{text}": with --failures all steps take the same time, above 0; write constant:1s'
         )
     return compute.seconds
 

@@ -36,9 +36,7 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     folder = run_folder(options.name or usual_name("simulate"))
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
-        raise ConfigurationError(
-            f"--picture {picture}: it is a file whose name ends in .svg, in a folder that is there"
-        )
+        raise ConfigurationError(f"--picture {picture}: give a file name that ends in .svg, in a folder that exists")
     if options.print_config:
         typer.echo(config_text(context))
         return 0
@@ -63,5 +61,5 @@ def _planned(options: SimulateOptions) -> SimulationPlan | FailingPlan:
         return planned_failing(options)
     only = given(options, "recovery", "learners", "seconds")
     if only:
-        raise ConfigurationError(f"{listed(only)} can be chosen where workers fail; give --failures as well")
+        raise ConfigurationError(f"{listed(only)} can be given with --failures only")
     return planned(options)

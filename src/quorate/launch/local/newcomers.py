@@ -34,7 +34,7 @@ class Room:
     def __post_init__(self) -> None:
         for name, count in (("--restart", self.restarts), ("--spare", self.more)):
             if not 0 <= count <= MOST:
-                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {MOST}")
+                raise ConfigurationError(f"{name} is {count}; it must be a number of workers from 0 to {MOST}")
 
     @property
     def all(self) -> int:

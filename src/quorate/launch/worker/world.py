@@ -114,7 +114,7 @@ class World:
         if at not in ("mean", "replica"):
             raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
         if not isinstance(this_worker_only, bool):
-            raise ConfigurationError(f"this_worker_only is True or False, not {this_worker_only!r}")
+            raise ConfigurationError(f"this_worker_only must be True or False, not {this_worker_only!r}")
         if this_worker_only:
             go_away(place)
         else:
@@ -164,7 +164,7 @@ class World:
         if other is not None:
             raise ConfigurationError(
                 f"world.mean was given {other.kind} on rank {other.rank} and {found[0].kind} on rank {found[0].rank}; "
-                "it takes one shape and dtype on all workers"
+                "shape and dtype must be the same on all workers"
             )
         values = [one.like(wide) for one in found]
         total = sum(one.weight for one in found)
@@ -218,7 +218,7 @@ class World:
         under that name. Cost: one message there and one back.
         """
         if rank not in range(self.wire.max_size):
-            raise ConfigurationError(f"world.ask was given rank {rank!r}; there are ranks 0 to {self.size - 1}")
+            raise ConfigurationError(f"world.ask was given rank {rank!r}; the ranks are 0 to {self.size - 1}")
         return self._requests.ask(rank, name, args, kwargs, timeout)
 
     def serve_until_done(self) -> None:

@@ -87,4 +87,4 @@ def own_copy(worker: Worker) -> Flat:
 def check_patience(seconds: float | None) -> None:
     """Raise `ConfigurationError` for what is no time to wait."""
     if seconds is not None and not seconds > 0:
-        raise ConfigurationError(f"patience is {seconds}; it is a number of seconds above 0")
+        raise ConfigurationError(f"patience is {seconds}; it must be a number of seconds above 0")

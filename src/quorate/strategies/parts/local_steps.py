@@ -52,7 +52,8 @@ def period_from(setting: int | str, name: str = "sync_every") -> Period:
         found = Period(math.nan, "steps")
     if not found.count > 0:
         raise ConfigurationError(
-            f'{name} is {setting!r}; it is a number of steps from 1 on, "4096 examples", or a duration such as "30s"'
+            f'{name} is {setting!r}; it must be a number of steps (at least 1), "4096 examples", or a duration '
+            'such as "30s"'
         )
     return found
 

@@ -70,7 +70,8 @@ def masked_sum(
     least = max(len(members) // 2 + 1, len(members) - dropouts)
     if not 2 <= len(members) <= MOST_WORKERS:
         raise ConfigurationError(
-            f"secure sums are of 2 to {MOST_WORKERS} workers, and there are {len(members)}: alone one hides nothing"
+            f"secure sums are of 2 to {MOST_WORKERS} workers, and there are {len(members)}: a single worker "
+            "can hide nothing"
         )
     sealed = keys.sealed_shares(worker.rank, public, least)
     everyones = gathered(worker, sealed, len(sealed))
