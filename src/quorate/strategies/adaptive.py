@@ -20,13 +20,14 @@ fast and the model is large: its exchange goes through one worker and does not o
 `all-reduce` is faster.
 
 Honesty:
-- worker death: goes on; with a quorum of those that are left; `on_death="stop"` makes all stop
+- worker death: goes on; with a quorum of the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; it is not waited for where that costs more than it brings
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is added like the rest
-- resize: goes on; what was pending is dealt out to the new workers, and the quorum begins where it began
-- resume: goes on; with the quorum that was in force, and every gradient counts once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is added like a correct one
+- resize: goes on; pending gradients are distributed over the new workers, and the quorum starts again from its initial
+  value
+- resume: goes on; with the quorum in effect at the time, and every gradient counts once
 
 Paper: The rule is ours (`quorate.rounds.choosing`). The noise scale is that of McCandlish et al., "An empirical model
 of large-batch training", 2018; that lateness costs the signal and not the noise is Agarwal and Duchi, "Distributed

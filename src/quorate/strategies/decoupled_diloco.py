@@ -21,10 +21,11 @@ When it loses: Where learners are equally fast and nothing fails, `diloco` has f
 local steps, or some ten outer ones.
 
 Honesty:
-- worker death: goes on; rounds are of those that are left, and what it had not handed in is lost, or its learner has it
+- worker death: goes on; rounds are of the remaining workers, and what it had not handed in is lost, or its learner has
+  it
 - pause: goes on; after `grace` the others go on without its learner, which goes on from the newest point after it
 - slow worker: goes on; its learner is in fewer rounds, and counts by what it has done
-- corrupt gradient: untested; it spoils one replica, and with it the next outer step
+- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the common point, with the outer optimizer's state
 - resume: goes on; every learner with its own replica, and what it has done since its last merges
 

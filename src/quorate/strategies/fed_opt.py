@@ -10,7 +10,7 @@ server's rate does not scale with how far clients go, and has to be tuned: with 
 way the first rounds overshoot.
 
 Honesty:
-- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- worker death: goes on; the clients it simulated are lost, and the mean is over the others
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round

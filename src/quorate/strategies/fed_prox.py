@@ -10,11 +10,11 @@ When it loses: Where clients' data is alike, and where they make few steps: what
 be tuned (published: 0.001, 0.01, 0.1 or 1, one for each data set); too great, it slows everything down.
 
 Honesty:
-- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- worker death: goes on; the clients it simulated are lost, and the mean is over the others
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's way, and with it the round
+- corrupt gradient: untested; it corrupts one client's update, and through it the round
 - resize: goes on; from the global model, and the round begins again
 - resume: goes on; in the middle of a round, each client where it was
 

@@ -19,8 +19,8 @@ Honesty:
   with more all stop, with an error
 - pause: goes on; the others do not wait for it, unless `s` are late already
 - slow worker: goes on; its batches come from others
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is decoded like the rest, and spreads to every worker
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is decoded like the rest, and spreads to every worker
 - resize: restarts; from a checkpoint at the end of an epoch, as codes are those of the new number
 - resume: restarts; from a checkpoint at the end of an epoch, in the middle of which batches follow from rounds
 

@@ -17,8 +17,8 @@ When it loses: Where workers are equally fast: with a group of all on time it is
 Where one is always slow: all wait for it every tau steps, and old models pull back those of its groups.
 
 Honesty:
-- worker death: goes on; groups are smaller by it, the next mean of all is of those that are left, and what is lost is
-  what it did since it last answered; `on_death="stop"` makes all stop
+- worker death: goes on; groups are smaller by it, the next mean of all is of the remaining workers, and what is lost is
+  what it did since it last answered; with `on_death="stop"` all stop
 - pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
 - slow worker: goes on; its old models count; everyone waits for it at every mean of all
 - corrupt gradient: untested; it spoils its own replica, and within some steps all

@@ -17,10 +17,11 @@ same price. Where groups drift apart: data that differs between hosts, many step
 
 Honesty:
 - worker death: goes on; its group is smaller from then on, and what is lost are its steps since the last mean of the
-  group, or of all; `on_death="stop"` makes all stop
+  group, or of all; with `on_death="stop"` all stop
 - pause: goes on; its group waits at the next mean until the worker wakes up, the other groups at the next mean of all
 - slow worker: goes on; everyone waits for it, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, its group with the next mean, all with the next mean of all
+- corrupt gradient: untested; it corrupts one replica, its group at the next mean, and all workers at the next mean of
+  all
 - resize: goes on; from the mean of the old replicas, in new groups
 - resume: goes on; every worker with its own replica
 

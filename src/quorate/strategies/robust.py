@@ -19,7 +19,7 @@ Honesty:
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; up to `f` of them in a step do little harm, and those that are not finite none
 - resize: goes on; momenta of the old workers are averaged, and the rule has to take `f` of the new number
-- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+- resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021, Algorithm 1;
 Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Byzantine machine learning made easy by resilient averaging of
