@@ -30,7 +30,7 @@ from quorate.core.errors import ConfigurationError
 @register("centered-clipping")
 @dataclass(frozen=True, kw_only=True)
 class CenteredClipping(Rule):
-    """From the newest result, the mean of what is clipped to a radius."""
+    """The mean of differences from the latest result, clipped to a radius."""
 
     tau: float | None = None
     """The radius. None: the median distance of the vectors from the newest result, anew in each iteration."""

@@ -51,7 +51,7 @@ def probabilities(sizes: Tensor, budget: int) -> Tensor:
 @register("atomo")
 @dataclass(frozen=True, kw_only=True)
 class Atomo(Codec):
-    """A few singular triplets of each matrix, right in the mean."""
+    """A few singular triplets of each matrix; unbiased."""
 
     is_biased: ClassVar[bool] = False
 

@@ -36,7 +36,7 @@ from quorate.core.errors import ConfigurationError
 @register("mask")
 @dataclass(frozen=True, kw_only=True)
 class Mask(Codec):
-    """A share of the numbers, another one in each round, the same ones on every worker."""
+    """A share of the numbers, a different one in each round, the same on every worker."""
 
     is_linear: ClassVar[bool] = True
 

@@ -38,7 +38,7 @@ _SQUARABLE = 1e-18
 @register("qsgd")
 @dataclass(frozen=True, kw_only=True)
 class QSGD(Codec):
-    """Numbers as one of a few levels of their bucket's norm, right in the mean."""
+    """Each number as one of a few levels of its bucket's norm; unbiased."""
 
     is_biased: ClassVar[bool] = False
 

@@ -36,7 +36,7 @@ from quorate.core.errors import ConfigurationError
 @register("terngrad")
 @dataclass(frozen=True, kw_only=True)
 class TernGrad(Codec):
-    """Each number as -1, 0 or 1 times its tensor's largest, right in the mean."""
+    """Each number as -1, 0 or 1 times the largest of its tensor; unbiased."""
 
     is_biased: ClassVar[bool] = False  # but for what is cut, which is not meant to come back
 

@@ -37,7 +37,7 @@ _HEAD = 8
 @register("threshold")
 @dataclass(frozen=True, kw_only=True)
 class Threshold(Codec):
-    """The numbers of at least a given absolute value, and where they are."""
+    """The numbers of at least a given absolute value, with their positions."""
 
     at: float = 3.0
     """The threshold, above 0."""

@@ -33,7 +33,7 @@ from quorate.core.errors import ConfigurationError
 @register("top-k")
 @dataclass(frozen=True, kw_only=True)
 class TopK(Codec):
-    """The largest numbers of each tensor, and where they are."""
+    """The largest numbers of each tensor, with their positions."""
 
     density: float = 0.01
     """The share of numbers that travel, above 0, at most 1."""

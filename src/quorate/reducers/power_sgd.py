@@ -41,7 +41,7 @@ from quorate.wire.cost import all_reduce_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGDSettings:
-    """Each gradient matrix as a product of two thin ones."""
+    """Each gradient matrix as a product of two thin matrices."""
 
     rank: int = 4
     """r: columns of the thin matrices."""

@@ -55,7 +55,7 @@ class State(KeptCopy, OnGraph):
 @register("ad-psgd")
 @dataclass(frozen=True, kw_only=True)
 class ADPSGD(GossipSettings):
-    """Every step, parameters are averaged with those of one neighbour, which answers while it computes."""
+    """Each step averages the parameters with those of one neighbour, which answers while it computes."""
 
     meets = "asks"
 

@@ -49,7 +49,7 @@ from quorate.strategies import register
 @register("adaptive")
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Strategy):
-    """A quorum that chooses itself, from who is late, how long exchanges take, and how noisy gradients are."""
+    """A quorum that adapts to who is late, how long exchanges take, and how noisy gradients are."""
 
     meets = "rounds"
     compresses = "gradients"
@@ -63,19 +63,19 @@ class Adaptive(Strategy):
     margin: float = 0.02
     """How much costlier the greatest quorum may be that is chosen."""
     max_staleness: int = 16
-    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    """How many rounds the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of workers alive, or the weight that has arrived."""
+    """The divisor of a round's sum: the number of live workers, or the weight that has arrived."""
     clip_norm: float | None = None
-    """The greatest norm of a round's mean."""
+    """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
     """As of `quorum`."""
     grace: float = 0.05
-    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
     patience: float = 10.0
-    """Seconds of silence after which a worker is not counted in the divisor."""
+    """Seconds of silence after which the divisor no longer counts a worker."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, or stop as one."""
+    """Whether the others continue without a dead worker, or stop together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

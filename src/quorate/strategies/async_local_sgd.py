@@ -57,7 +57,7 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 @register("async-local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
-    """Local steps, and outer steps on each learner's way as it comes, with momentum that is delayed."""
+    """Local steps; an outer step with delayed momentum whenever a learner's update arrives."""
 
     sync_every: int = 50
     """H: local steps of the fastest learner between two times that it hands in."""

@@ -66,7 +66,7 @@ class State(NeighbourCopies):
 @register("choco-sgd")
 @dataclass(frozen=True, kw_only=True)
 class ChocoSGD(GossipSettings):
-    """Neighbours keep copies of each other, and are told differences, which codecs write small."""
+    """Neighbours keep copies of each other and exchange compressed differences."""
 
     compresses = "differences"
 

@@ -56,7 +56,7 @@ class State(OnGraph):
 @register("d-psgd")
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(GossipSettings):
-    """Every step, parameters are averaged with those of the neighbours on an undirected graph."""
+    """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
     """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the

@@ -56,7 +56,7 @@ from quorate.topology.mixing import matrix
 @register("dcd-psgd")
 @dataclass(frozen=True, kw_only=True)
 class DCDPSGD(GossipSettings):
-    """As d-psgd, with compressed steps that neighbours and the worker itself make alike."""
+    """As d-psgd, with compressed steps that a worker and its neighbours apply identically."""
 
     compresses = "differences"
 

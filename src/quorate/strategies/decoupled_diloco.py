@@ -58,7 +58,7 @@ from quorate.strategies.parts.outer_steps import OuterStepSettings
 @register("decoupled-diloco")
 @dataclass(frozen=True, kw_only=True)
 class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, LatenessSettings):
-    """Local steps without ever waiting; outer steps by fragment as soon as a quorum of learners has handed in."""
+    """Local steps that never wait; an outer step per fragment as soon as a quorum of learners has contributed."""
 
     sync_every: int | str = 500
     """H: as of `diloco`."""

@@ -41,7 +41,7 @@ from quorate.strategies.parts.coded_steps import check_redundancy, in_groups
 @register("detox")
 @dataclass(frozen=True, kw_only=True)
 class DETOX(Strategy):
-    """Majorities of groups that compute the same, and a rule over what they have elected."""
+    """Groups compute the same batch and vote; a robust rule combines the winners of the votes."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "median"}

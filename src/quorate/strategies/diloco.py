@@ -55,7 +55,7 @@ from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 @register("diloco")
 @dataclass(frozen=True, kw_only=True)
 class DiLoCo(LocalStepSettings, OuterStepSettings):
-    """Hundreds of local steps, then one step of an outer optimizer on how far they went."""
+    """Hundreds of local steps, then one step of an outer optimizer on the change of the parameters."""
 
     compresses = "ways"
 

@@ -44,7 +44,7 @@ from quorate.strategies.parts.coded_steps import CodedSteps, check_redundancy, c
 @register("draco")
 @dataclass(frozen=True, kw_only=True)
 class DRACO(Strategy):
-    """Workers compute batches several times over, and a code finds the mean of those that are right."""
+    """Several workers compute each batch, and a code recovers the mean of the correct gradients."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "mean"}

@@ -41,7 +41,7 @@ from quorate.strategies.parts.local_steps import LocalRoundSettings, period_from
 @register("eager-averaging")
 @dataclass(frozen=True, kw_only=True)
 class EagerAveraging(LocalRoundSettings):
-    """Local steps, and means of parameters that wait for a quorum only; what is late counts later."""
+    """Local steps; means of parameters wait for a quorum only, and late ones count later."""
 
     sync_every: int | str = 8
     """H: as of `local-sgd`."""

@@ -56,7 +56,7 @@ class State:
 @register("easgd")
 @dataclass(frozen=True, kw_only=True)
 class EASGD(ElasticSettings, PlacedOnServers):
-    """Every `sync_every` steps a worker and a centre on servers draw each other; nobody waits."""
+    """Every `sync_every` steps a worker and a centre on servers pull each other closer; nobody waits."""
 
     meets = "servers"
     replicas = "differ"

@@ -40,7 +40,7 @@ from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, 
 @register("fed-avg")
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(FederatedSettings):
-    """Clients train on their own data, and the model becomes the mean of what they have made of it."""
+    """Clients train on their own data, and the model becomes the mean of their models."""
 
     def start(self, worker: Worker) -> ClientWork:
         return ClientWork(point=worker.parameters)

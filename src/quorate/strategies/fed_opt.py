@@ -52,7 +52,7 @@ class Served(ClientWork):
 @register("fed-opt")
 @dataclass(frozen=True, kw_only=True)
 class FedOpt(FederatedSettings):
-    """Federated averaging whose mean way is the gradient of Adagrad, Yogi or Adam."""
+    """Federated averaging whose mean update is the gradient for Adagrad, Yogi or Adam."""
 
     server: Literal["adagrad", "adam", "yogi"] = "yogi"
     """The optimizer of the global model."""

@@ -38,7 +38,7 @@ from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, 
 @register("fed-prox")
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FederatedSettings):
-    """Federated averaging in which clients are held near the global model."""
+    """Federated averaging that keeps clients close to the global model."""
 
     mu: float = 0.01
     """How strongly a client is held near the global model; 0: `fed-avg`."""

@@ -58,7 +58,7 @@ class State(GroupModels):
 @register("group-averaging")
 @dataclass(frozen=True, kw_only=True)
 class GroupAveraging(LocalStepSettings):
-    """Every step a mean of models inside a changing group that nobody waits for, and now and then one of all."""
+    """Each step averages models in a changing group without waiting, and from time to time over all workers."""
 
     sync_every: int | str = 10
     """tau: from one mean of all to the next; as of `local-sgd`."""

@@ -57,7 +57,7 @@ class State(LocalSteps):
 @register("hierarchical-local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalLocalSGD(LocalStepSettings):
-    """Means inside groups of near workers every `sync_every` steps, of all workers less often."""
+    """Means within groups of close workers every `sync_every` steps, and over all workers less often."""
 
     across_every: int = 4
     """H_b: every so many means are of all workers, the others of a group."""

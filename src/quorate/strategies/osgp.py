@@ -51,7 +51,7 @@ class State(PushSum, OnGraph):
 @register("osgp")
 @dataclass(frozen=True, kw_only=True)
 class OSGP(GossipSettings):
-    """Push-sum that takes in shares when they are there, at most `bound` steps late."""
+    """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""

@@ -55,7 +55,7 @@ from quorate.strategies.parts.server_settings import ServerSettings
 @register("parameter-server")
 @dataclass(frozen=True, kw_only=True)
 class ParameterServer(ServerSettings, PlacedOnServers):
-    """Parameters lie on servers; workers push gradients and pull parameters, waiting for each other as told."""
+    """Servers hold the parameters; workers push gradients and pull parameters; `mode` says who waits."""
 
     meets = "servers"
     replicas = "meet"

@@ -57,28 +57,28 @@ class Quorum(Strategy):
     compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """Workers that have to call: a count, a fraction, "majority", "all", or "designated", one drawn for each round."""
+    """How many workers must call: a count, a share, "majority", "all", or "designated", one drawn per round."""
     late: Literal["carry", "drop", "replace"] = "carry"
-    """What becomes of a gradient that comes too late for its round: the next takes it, none does, or the newest one."""
+    """A gradient too late for its round: added to the next round, dropped, or replaced by the worker's newest one."""
     late_weight: Literal["full", "falling"] = "full"
-    """What a late gradient counts: as much as any, or 1 / (1 + staleness)."""
+    """The weight of a late gradient: 1, or 1 / (1 + staleness)."""
     max_staleness: int = 16
-    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    """How many rounds the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of workers alive, or the weight that has arrived."""
+    """The divisor of a round's sum: the number of live workers, or the weight that has arrived."""
     clip_norm: float | None = None
-    """The greatest norm of a round's mean."""
+    """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Who keeps the momentum: each worker its own, or the shared optimizer; "auto": workers, if any may be late."""
+    """Where momentum is kept: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
     grace: float = 0.05
-    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
     patience: float = 10.0
-    """Seconds of silence after which a worker is not counted in the divisor."""
+    """Seconds of silence after which the divisor no longer counts a worker."""
     overlap: bool = False
-    """Whether a step goes on at once, and its round is applied by a later one."""
+    """Whether a step returns immediately, and a later step applies its round."""
 
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, or stop as one."""
+    """Whether the others continue without a dead worker, or stop together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

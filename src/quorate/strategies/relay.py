@@ -51,7 +51,7 @@ class State(OnGraph):
 @register("relay")
 @dataclass(frozen=True, kw_only=True)
 class Relay(GossipSettings):
-    """On a tree, sums of all workers' parameters are relayed from neighbour to neighbour."""
+    """Sums of the parameters are relayed from neighbour to neighbour on a tree."""
 
     topology: str = "binary-tree"
     """As of `d-psgd`; a tree: path, binary-tree, star, or a file with one."""

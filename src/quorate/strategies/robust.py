@@ -50,7 +50,7 @@ class Momentum:
 @register("robust")
 @dataclass(frozen=True, kw_only=True)
 class Robust(Strategy):
-    """A rule that takes some wrong vectors, over the momenta of all workers."""
+    """A rule that tolerates some wrong vectors, applied to the momenta of all workers."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "trimmed-mean"}

@@ -44,7 +44,7 @@ from quorate.strategies.parts.several_vectors import apart, together
 @register("scaffold")
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(FederatedSettings):
-    """Federated averaging that corrects each client's gradients by how its data differ from all."""
+    """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
     weigh: Literal["examples", "equal"] = "equal"
     """As of `fed-avg`; "equal" only."""

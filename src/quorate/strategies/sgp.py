@@ -50,7 +50,7 @@ class State(PushSum, OnGraph):
 @register("sgp")
 @dataclass(frozen=True, kw_only=True)
 class SGP(GossipSettings):
-    """Push-sum: shares of the parameters go along one-way edges, and a weight with them."""
+    """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""

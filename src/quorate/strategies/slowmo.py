@@ -60,7 +60,7 @@ class State(LocalSteps):
 @register("slowmo")
 @dataclass(frozen=True, kw_only=True)
 class SlowMo(LocalStepSettings):
-    """Local steps, and a slow momentum over the means that they come to."""
+    """Local steps, with a slow momentum over their means."""
 
     sync_every: int | str = 3
     """As of `local-sgd`."""

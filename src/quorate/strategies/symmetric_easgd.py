@@ -48,7 +48,7 @@ class State:
 @register("symmetric-easgd")
 @dataclass(frozen=True, kw_only=True)
 class SymmetricEASGD(ElasticSettings):
-    """Workers are drawn to a centre every `sync_every` steps, and the centre to their mean."""
+    """Every `sync_every` steps workers are pulled towards a centre, and the centre towards their mean."""
 
     replicas = "differ"
 

@@ -14,7 +14,7 @@ from quorate.topology.edges import Undirected
 @register("random")
 @dataclass(frozen=True, kw_only=True)
 class Random(Undirected):
-    """A drawn graph in which there is a way from everyone to everyone."""
+    """A random connected graph."""
 
     degree: int = 4
     """Neighbours of a worker in the mean, as far as there are as many."""

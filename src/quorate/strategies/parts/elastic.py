@@ -24,7 +24,7 @@ class ElasticSettings(Strategy):
     alpha: float | None = None
     """In the place of `beta` / P: how much of the way between them worker and centre go in an exchange, each."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

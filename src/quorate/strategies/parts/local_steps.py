@@ -69,7 +69,7 @@ class LocalStepSettings(Strategy):
     momentum: Literal["keep", "average", "reset"] = "keep"
     """What becomes of what the optimizer keeps, at a mean: each worker's own stays, it is averaged, or begins anew."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
 

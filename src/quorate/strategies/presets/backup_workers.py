@@ -35,7 +35,7 @@ from quorate.strategies.quorum import Quorum
 @register("backup-workers")
 @dataclass(frozen=True, kw_only=True)
 class BackupWorkers(Quorum):
-    """The slowest few are left out of every step, and what they come with is dropped."""
+    """The slowest few workers are left out of every step, and their gradients are dropped."""
 
     wait_for: int | float | Literal["all", "majority", "designated"] = 0.9
     """As of `quorum`."""

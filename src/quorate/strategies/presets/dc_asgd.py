@@ -36,7 +36,7 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("dc-asgd")
 @dataclass(frozen=True, kw_only=True)
 class DCASGD(ParameterServer):
-    """Late gradients are compensated for what has moved since."""
+    """Late gradients are corrected for how far the parameters have moved since."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
     """As of `parameter-server`."""

@@ -35,7 +35,7 @@ from quorate.strategies.quorum import Quorum
 @register("eager-solo")
 @dataclass(frozen=True, kw_only=True)
 class EagerSolo(Quorum):
-    """Whoever has a gradient first starts the round; for light imbalance."""
+    """The first worker with a gradient starts the round; for light imbalance."""
 
     wait_for: int | float | Literal["all", "majority", "designated"] = 1
     """As of `quorum`."""

@@ -42,7 +42,7 @@ from quorate.strategies.diloco import DiLoCo
 @register("sparse-loco")
 @dataclass(frozen=True, kw_only=True)
 class SparseLoCo(DiLoCo):
-    """Local steps, and ways of which only the largest numbers travel, in two bits each."""
+    """Local steps that send only the largest changes, in two bits each."""
 
     reduction: ClassVar[Mapping[str, object]] = {"compress": "chunked-top-k", "error_decay": 0.95}
 

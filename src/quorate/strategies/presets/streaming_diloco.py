@@ -37,7 +37,7 @@ from quorate.strategies.diloco import DiLoCo
 @register("streaming-diloco")
 @dataclass(frozen=True, kw_only=True)
 class StreamingDiLoCo(DiLoCo):
-    """Local steps, and outer steps of one fragment after the other, whose means are under way meanwhile."""
+    """Local steps; outer steps of one fragment after another, whose means overlap with the local steps."""
 
     sync_every: int | str = 100
     """H: as of `local-sgd`; of each fragment."""
